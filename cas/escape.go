@@ -5,6 +5,18 @@ import (
 	"strings"
 )
 
+// Join returns a key of parts between slashes. A slash or a percent sign within a part is written as
+// in URLs, so different parts give different keys.
+func Join(parts ...string) string {
+	escaped := make([]string, len(parts))
+	for i, part := range parts {
+		escaped[i] = inPart.Replace(part)
+	}
+	return strings.Join(escaped, "/")
+}
+
+var inPart = strings.NewReplacer("%", "%25", "/", "%2F")
+
 const hex = "0123456789ABCDEF"
 
 // Escape returns key with each byte replaced by "=" and two hexadecimal digits that is not a letter

@@ -22,11 +22,8 @@ func (b Batch) follows(f epoch.Fence) error {
 
 func (b Batch) after(n int) Batch {
 	b.Messages = b.Messages[n:]
-	if b.Marks != nil {
-		b.Marks = b.Marks[n:]
-	}
 	if len(b.Messages) == 0 {
-		b.Messages, b.Marks = nil, nil // an empty slice would keep the source's buffer alive
+		b.Messages = nil // an empty slice would keep the source's buffer alive
 	}
 	return b
 }

@@ -65,7 +65,7 @@ func cutAtGaps(next epoch.Offset, b consumer.Batch) []consumer.Batch {
 		}
 		to := b.Position(i + 1)
 		next = m.Offset + 1
-		part.Messages, part.Marks = append(part.Messages, m), append(part.Marks, to.Mark)
+		part.Messages = append(part.Messages, m)
 		part.Next, part.Mark = next, to.Mark
 	}
 	if len(part.Messages) > 0 || b.Next > next {

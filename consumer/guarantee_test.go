@@ -45,7 +45,8 @@ func TestMoreThanTheSinkGivesIsRefusedAtTheStart(t *testing.T) {
 		{plain, epoch.Keyed, each(record), options{Guarantee: epoch.Keyed}, ""},
 		{plain, epoch.Conditional, each(record).Background(nothing), options{Guarantee: epoch.Conditional}, "Handlers.Background needs a sink that commits under a claim without moving a position"},
 		{held, epoch.Conditional, each(record).Background(nothing), options{Guarantee: epoch.Conditional}, ""},
-		{plain, epoch.Conditional, each(record).OnFailure(giveUp), options{Guarantee: epoch.Conditional}, "Handlers.OnFailure asks for a transactional sink"},
+		{plain, epoch.Keyed, each(record).OnFailure(giveUp), options{Guarantee: epoch.Keyed}, "Handlers.OnFailure asks for a per item sink"},
+		{plain, epoch.PerItem, each(record).OnFailure(giveUp), options{Guarantee: epoch.PerItem}, ""},
 	} {
 		inBubble(t, 1, func(r *rig) {
 			ctx, stop := context.WithCancel(r.Context())

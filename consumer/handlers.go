@@ -100,8 +100,8 @@ func (h Handlers[TX]) suits(o Options, sink epoch.Sink[TX]) error {
 	switch {
 	case given < o.Guarantee:
 		return asks("Options.Guarantee", o.Guarantee)
-	case given < epoch.Transactional && h.onFailure != nil:
-		return asks("Handlers.OnFailure", epoch.Transactional)
+	case given < epoch.PerItem && h.onFailure != nil:
+		return asks("Handlers.OnFailure", epoch.PerItem)
 	}
 	if _, ok := epoch.As[epoch.Holding[TX]](sink); !ok && len(h.background) > 0 {
 		return errors.New("consumer: Handlers.Background needs a sink that commits under a claim without moving a position (epoch.Holding), and this one cannot: choose another sink")

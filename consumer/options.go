@@ -16,8 +16,8 @@ type Options struct {
 	Start StartPolicy
 
 	// Guarantee is the least guarantee that the sink must give. Run returns an error for a
-	// sink that gives less. Defaults to [epoch.Transactional], which Handlers.OnFailure needs
-	// too. Handlers.Background needs an [epoch.Holding].
+	// sink that gives less. Defaults to [epoch.Transactional]. Handlers.OnFailure needs
+	// [epoch.PerItem] at least, and Handlers.Background an [epoch.Holding].
 	Guarantee epoch.Guarantee
 
 	// MaxBatch limits the messages in one transaction, over all its partitions. A
@@ -48,8 +48,7 @@ type Options struct {
 	// at most 1 s. A call that takes longer is abandoned: the sink ends its transaction and
 	// refuses what the call still writes, the process gives the partition up until the call
 	// returns, and other partitions continue. A hang counts as an attempt of the message, also
-	// across processes with pgsink, sqlsink, memsink and shardsink, which keep hangs in the
-	// audit log. See [Overdue]. Defaults to BatchTimeout.
+	// across processes if the sink keeps an audit log. See [Overdue]. Defaults to BatchTimeout.
 	HangTimeout time.Duration
 
 	// MaxHung limits the number of calls that hang at a time. If there are more, Run stops
@@ -137,7 +136,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Guarantee = epoch.Transactional
 	}
 	if err == nil && (o.Guarantee < epoch.Keyed || o.Guarantee > epoch.Transactional) {
-		err = fmt.Errorf("consumer: Options.Guarantee is %d; want epoch.Keyed, epoch.Conditional or epoch.Transactional", o.Guarantee)
+		err = fmt.Errorf("consumer: Options.Guarantee is %d; want epoch.Keyed, epoch.PerItem, epoch.Conditional or epoch.Transactional", o.Guarantee)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

@@ -30,7 +30,7 @@ func TestImpossibleOptionsAreNamedWithTheirLimits(t *testing.T) {
 		"RetryMax is 2562047h47m16.854775":      {RetryMax: 1<<63 - 1},
 		"RetryMin 2s is above RetryMax 1s":      {RetryMin: 2 * time.Second, RetryMax: time.Second},
 		"HaltMin 2m0s is above HaltMax 1m":      {HaltMin: 2 * time.Minute, HaltMax: time.Minute},
-		"Guarantee is 4":                        {Guarantee: 4},
+		"Guarantee is 5":                        {Guarantee: 5},
 		"Guarantee is -1":                       {Guarantee: -1},
 		"Start is 7":                            {Start: 7},
 	} {

@@ -172,7 +172,7 @@ func (o *ownership[TX]) adoptFence(f epoch.Fence) {
 		o.progress = o.progress || f.Next > o.fence.Next
 		o.forget()
 	}
-	o.fence = f
+	o.fence, o.under = f, &f
 }
 
 // compare takes over the fence of a sink that went back, and reports whether it did. The messages

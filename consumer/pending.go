@@ -12,11 +12,12 @@ type pending[TX any] struct {
 	*tenancy[TX]
 
 	claim  *claim
-	seen   epoch.Fence // as last read, which may be another process's
-	fence  epoch.Fence // as last claimed and advanced; zero before the first claim
-	batch  Batch       // read, and not applied yet
-	bisect bisection   // of the messages from fence.Next on
-	death  *death      // of the first message, until the next claim
+	seen   epoch.Fence  // as last read, which may be another process's
+	fence  epoch.Fence  // as last claimed and advanced; zero before the first claim
+	under  *epoch.Fence // as claimed, for handlers
+	batch  Batch        // read, and not applied yet
+	bisect bisection    // of the messages from fence.Next on
+	death  *death       // of the first message, until the next claim
 	still  standstill
 	begun  bool // the first message of all was compared with the position
 	hung   bool // a call hung on one of its messages: see recall

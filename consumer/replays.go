@@ -77,11 +77,12 @@ func (l *loop[TX]) dropReplays(p *pending[TX]) {
 
 // newReplay returns a transaction for one message below the position, which it does not move.
 func newReplay[TX any](p *pending[TX], r replay) *transaction[TX] {
-	at := p.fence
+	at, m := p.fence, r.Message
+	m.Under, m.Replay = p.under, r.ID
 	return &transaction[TX]{
 		run: p.run, timeout: p.timeout, replay: &r,
 		parts: []part[TX]{{
-			pending: p, lost: p.claim, messages: []Message{r.Message}, epoch: at.Epoch,
+			pending: p, lost: p.claim, messages: []Message{m}, epoch: at.Epoch,
 			advance: epoch.Advance{Partition: at.Partition, Claim: at.Claim, From: at.Next, To: at.Next, Mark: at.Mark},
 		}},
 	}

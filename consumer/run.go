@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/epochfence/epochfence/consumer/internal/troubles"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/inert"
+	"github.com/epochfence/epochfence/internal/troubles"
 	"github.com/epochfence/epochfence/operate"
 )
 

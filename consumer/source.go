@@ -108,7 +108,7 @@ type Tenure interface {
 
 // Batch has consecutive messages of a partition, and the position after them.
 type Batch struct {
-	// Messages are in the order of their offsets. There may be none.
+	// Messages are in the order of their offsets, each with its Mark. There may be none.
 	Messages []Message
 
 	// Next is the position after Messages: above all their offsets and above the position before.
@@ -117,10 +117,6 @@ type Batch struct {
 
 	// Mark is the mark of Next.
 	Mark epoch.Mark
-
-	// Marks are the marks of the positions after each message, for a transaction that takes only
-	// some of them. If nil, all are Mark.
-	Marks []epoch.Mark
 
 	// End is Next plus the number of messages after it, as of the read, or zero if that is
 	// unknown. It is only shown to operators.
@@ -139,11 +135,8 @@ func (b Batch) Position(n int) epoch.Position {
 	if n == len(b.Messages) {
 		return epoch.Position{Offset: b.Next, Mark: b.Mark}
 	}
-	mark := b.Mark
-	if b.Marks != nil {
-		mark = b.Marks[n-1]
-	}
-	return epoch.Position{Offset: b.Messages[n-1].Offset + 1, Mark: mark}
+	last := b.Messages[n-1]
+	return epoch.Position{Offset: last.Offset + 1, Mark: last.Mark}
 }
 
 // StartPolicy sets where a group begins in a topic for which the sink has no fence. A partition that

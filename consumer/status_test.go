@@ -68,10 +68,12 @@ func TestAMemberWithoutAPartitionIsReadyAndSaysThatItWaits(t *testing.T) {
 
 func TestWhoIsNoMemberAnyMoreSaysWhyAndJoinsAgain(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
-		p, s := r.watch("a", each(record), options{})
+		p := r.process("a", nil)
+		s, o := statusOf(p, options{})
 		if err := s.Ready(); err == nil || err.Error() != "consumer: not a member of the group" {
 			t.Errorf("before it has joined: %v", err)
 		}
+		p.run(func(ctx context.Context) error { return consumer.Run(ctx, p.member, p.sink, each(record), o) })
 		r.pass(time.Second)
 		p.member.Freeze()
 		r.pass(time.Minute)

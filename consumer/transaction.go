@@ -45,9 +45,12 @@ type part[TX any] struct {
 }
 
 func newPart[TX any](p *pending[TX], n int) part[TX] {
-	to := p.batch.Position(n)
+	to, ms := p.batch.Position(n), p.batch.Messages[:n]
+	for i := range ms {
+		ms[i].Under = p.under
+	}
 	return part[TX]{
-		pending: p, lost: p.lease, messages: p.batch.Messages[:n], epoch: p.fence.Epoch, failed: p.bisect.failed,
+		pending: p, lost: p.lease, messages: ms, epoch: p.fence.Epoch, failed: p.bisect.failed,
 		advance: epoch.Advance{Partition: p.fence.Partition, Claim: p.fence.Claim, From: p.fence.Next, To: to.Offset, Mark: to.Mark},
 	}
 }

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"log/slog"
 
-	"github.com/epochfence/epochfence/consumer/internal/troubles"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/troubles"
 )
 
 // troubleLog logs what is wrong with partitions without flooding the log.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
+	"github.com/epochfence/epochfence/sinks/cassink"
 	"github.com/epochfence/epochfence/sinks/memsink"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/shardsink"
@@ -30,6 +31,7 @@ func TestTheTableOfCapabilitiesIsWhatTheSinksImplement(t *testing.T) {
 	sinks := []map[string]bool{ // in the order of the columns
 		capabilities[pgsink.Tx](&pgsink.Sink{}), capabilities[*pgsink.Queue](pgsink.Queued{}), inFile,
 		capabilities[pgsink.Tx](&shardsink.Sink[pgsink.Tx]{}), capabilities[*memsink.Tx](&memsink.Sink{}),
+		capabilities[*cassink.Tx](&cassink.Sink{}),
 	}
 	rows := tableRows(t, "docs/write-a-sink.md", "### What the sinks here implement")
 	if len(rows) != len(inFile) {

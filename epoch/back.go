@@ -10,8 +10,8 @@ import (
 var ErrWentBack = errors.New("sink went back")
 
 // WentBackError is returned when a sink has lost claims or advances that it had committed, in a
-// restore or in a failover to a server that lacks them. If both fences have the same claim, an
-// operator may have set the position back.
+// restore or in a failover to a server that lacks them. If both fences have the same claim, the
+// position may have been set by hand.
 type WentBackError struct {
 	Was Fence // as last claimed and advanced
 	Now Fence // as the sink has it
@@ -25,7 +25,7 @@ func (e *WentBackError) Error() string {
 	case lost <= 0:
 		return s + "; claims of this partition were lost with it"
 	case was.Claim == now.Claim:
-		return s + fmt.Sprintf(" (unless an operator has set it back); the effects of %d offsets were lost with it "+
+		return s + fmt.Sprintf(" (unless it was set back by hand); the effects of %d offsets were lost with it "+
 			"and are applied again if the log still has their messages", lost)
 	default:
 		return s + fmt.Sprintf("; the effects of %d offsets were lost with it "+

@@ -22,7 +22,7 @@ func TestStillTellsASinkThatWentBackFromALaterClaim(t *testing.T) {
 		"a later claim":                             {9, other, 1400, epoch.ErrStale, "epoch 9"},
 		"a later claim that has gone on":            {9, other, 1500, epoch.ErrStale, "epoch 9"},
 		"set forward by hand":                       {8, ours, 1500, epoch.ErrMoved, "is at offset 1500"},
-		"advances are lost":                         {8, ours, 1000, epoch.ErrWentBack, "unless an operator has set it back"},
+		"advances are lost":                         {8, ours, 1000, epoch.ErrWentBack, "unless it was set back by hand"},
 		"the claim is lost":                         {7, other, 1400, epoch.ErrWentBack, "claims of this partition were lost"},
 		"claim and advances are lost":               {7, other, 1000, epoch.ErrWentBack, "it was at offset 1400 under epoch 8, now at 1000 under epoch 7; the effects of 400 offsets were lost"},
 		"the claim is lost, its epoch is another's": {8, other, 1400, epoch.ErrWentBack, "claims of this partition were lost"},

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Looker is implemented by a [Sink] that reads many fences at about the cost of one. Like
+// Looker is implemented by a [Sink] that reads many fences faster than one by one. Like
 // [Sink.Fence], Look must not read a replica: a consumer concludes from an older fence that the
 // sink went back.
 type Looker interface {

@@ -11,6 +11,11 @@ const (
 	// still add effects, and the effects of two owners can come in either order.
 	Keyed Guarantee = iota + 1
 
+	// PerItem sinks apply each message to each item exactly once, and an owner that has lost its
+	// partition changes no item that its successor has changed. The changes of one message to several
+	// items, and the position, are written one by one. A transaction cannot span two partitions.
+	PerItem
+
 	// Conditional sinks compare and swap one item that contains both the fence and the effect. An
 	// effect cannot span two items, and a transaction cannot span two partitions.
 	Conditional
@@ -25,6 +30,8 @@ func (g Guarantee) String() string {
 	switch g {
 	case Keyed:
 		return "keyed"
+	case PerItem:
+		return "per item"
 	case Conditional:
 		return "conditional"
 	case Transactional:

@@ -16,10 +16,21 @@ type Message struct {
 	Headers   []Header
 	Time      time.Time
 
+	// Mark is the mark of the position after the message, see [Position]. A source sets it.
+	Mark Mark
+
 	// Context is the context that the source's client has put on the message, for a tracer's span
 	// for instance, or nil. Package consumer passes its values on in the context of the handler,
 	// and nothing else of it.
 	Context context.Context
+
+	// Under is the fence as it was claimed, of which the position may have moved since. It is set in
+	// what handlers get, and must not be changed.
+	Under *Fence
+
+	// Replay is the id of the dead letter if the message is replayed, and otherwise zero. A message
+	// that is replayed comes after messages with higher offsets.
+	Replay int64
 }
 
 // Header is one header of a message. Keys may repeat and keep their order.

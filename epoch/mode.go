@@ -25,7 +25,7 @@ type PauseState struct {
 	Mode Mode
 
 	// By and Reason are the operator and the reason of the action that set Mode. Since is its time
-	// by the clock of the sink's database, in UTC. Nothing compares them.
+	// by the sink's clock, in UTC. Nothing compares them.
 	By, Reason string
 	Since      time.Time
 }

@@ -18,7 +18,7 @@ type Options struct {
 	// MaxInside limits the requests that are inside the Handler at a time. Most of them wait for
 	// their scope, with their body in memory. Further requests are refused with 503. Bodies and
 	// answers take up to MaxInside times the sum of MaxBody and MaxAnswer, 160 MiB by default, and
-	// 1.5 times as much for requests without a Content-Length. Defaults to 512.
+	// more while they are read or written. Defaults to 512.
 	MaxInside int
 
 	// Wait limits how long a request waits for other requests of its scope, for a connection, and
@@ -40,7 +40,7 @@ type Options struct {
 // Event reports a request.
 type Event struct {
 	Outcome Outcome
-	Call                  // zero if the request was malformed
+	Call                  // zero if its headers were not read
 	Highest epoch.Epoch   // of the scope, if Outcome is Stale
 	Took    time.Duration // until the answer was known, including the wait for the turn
 	Err     error         // why it was refused, or why the store failed

@@ -1,6 +1,5 @@
 // Package migrations writes the tables of epochfence's packages as files for your own migration
-// tool: those of [pgsink.Migrations], [sqlsink.Migrations], [pgoutbox.Migrations],
-// [sqloutbox.Migrations] and [httpfence.Migrations].
+// tool, such as those of [pgsink.Migrations].
 //
 //	sink, err := pgsink.Migrations(pgsink.Options{})
 //	box, err := pgoutbox.Migrations(pgoutbox.Options{})
@@ -14,8 +13,4 @@
 // There are no down migrations: dropping the fences would make the group begin again.
 //
 // [pgsink.Migrations]: https://pkg.go.dev/github.com/epochfence/epochfence/sinks/pgsink#Migrations
-// [sqlsink.Migrations]: https://pkg.go.dev/github.com/epochfence/epochfence/sinks/sqlsink#Migrations
-// [pgoutbox.Migrations]: https://pkg.go.dev/github.com/epochfence/epochfence/outbox/pgoutbox#Migrations
-// [sqloutbox.Migrations]: https://pkg.go.dev/github.com/epochfence/epochfence/outbox/sqloutbox#Migrations
-// [httpfence.Migrations]: https://pkg.go.dev/github.com/epochfence/epochfence/httpfence#Migrations
 package migrations

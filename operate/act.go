@@ -59,7 +59,7 @@ type Act struct {
 	// 500 bytes. TraceID is optional.
 	By, Reason, TraceID string
 
-	// At is the time by the clock of the sink's database. The sink sets it.
+	// At is the time by the sink's clock. The sink sets it.
 	At time.Time
 
 	// To is the new position for ActRewind, ActSkip and ActRebase, and nil for the other kinds. An

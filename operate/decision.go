@@ -10,8 +10,8 @@ import (
 // Decision is an entry of a sink's audit log: a claim, a refusal, a halt, or an operator
 // action, with its reason. Commits have no entries.
 type Decision struct {
-	// ID rises in the order of the log. At is the time by the clock of the sink's database. Role is
-	// the database user that was connected. The sink sets all three.
+	// ID rises in the order of the log. At is the time by the sink's clock. Role is the database user that was
+	// connected, or empty. The sink sets them.
 	ID   int64
 	At   time.Time
 	Role string
@@ -87,7 +87,7 @@ const (
 	DecidedOnFailureHang DecisionKind = "on-failure-hang"
 )
 
-// Operator actions on a fence. Each is recorded in its own transaction.
+// Operator actions on a fence. Each is recorded when it is carried out.
 const (
 	DecidedRewind = DecisionKind(ActRewind)
 	DecidedSkip   = DecisionKind(ActSkip)
@@ -107,8 +107,8 @@ func (k DecisionKind) ReplacesClaim() bool {
 	}
 }
 
-// RecordedByConsumer reports whether consumers record this kind, through [Operable]. The transaction that
-// makes a decision of another kind records it.
+// RecordedByConsumer reports whether consumers record this kind, through [Operable]. The sink records
+// decisions of other kinds when it makes them.
 func (k DecisionKind) RecordedByConsumer() bool {
 	switch k {
 	case DecidedStale, DecidedHalt, DecidedRecovery, DecidedLoss, DecidedInDoubt, DecidedHang, DecidedOnFailureHang:

@@ -20,7 +20,7 @@ type Operable[TX any] interface {
 	// must be cheap for a partition without hangs.
 	Hangs(ctx context.Context, p epoch.Partition) ([]Decision, error)
 
-	// Alive records a sign of life of p. The sink sets Since, Seen and Now by its database's clock.
+	// Alive records a sign of life of p. The sink sets Since, Seen and Now by its clock.
 	// A consumer calls Alive when it starts, and then once in each p.Every. Alive deletes signs of
 	// life that are older than 7 days, and signs of life of dead processes with the group and name
 	// of p.

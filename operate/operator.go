@@ -62,7 +62,7 @@ type Partition struct {
 	epoch.Fence
 
 	// ClaimedAt and AdvancedAt are zero before the first claim and advance. Now is the time of the
-	// read. All three are times by the clock of the sink's database.
+	// read. All three are times by the sink's clock.
 	ClaimedAt, AdvancedAt, Now time.Time
 
 	// DeadLetters is the number of dead letters of the partition.
@@ -109,7 +109,7 @@ type DeadLetter struct {
 	Message epoch.Message
 	Epoch   epoch.Epoch // under which it was stored
 	Error   string
-	At      time.Time // when it was stored, by the clock of the sink's database
+	At      time.Time // when it was stored, by the sink's clock
 
 	// Request counts the requests for a replay. Requested says that the last request, by
 	// RequestedBy at RequestedAt, is not carried out yet.

@@ -27,7 +27,7 @@ type Process struct {
 	Every time.Duration
 
 	// Since and Seen are the times of the first and the last sign of life. Now is the time of the
-	// read. All three are times by the clock of the sink's database.
+	// read. All three are times by the sink's clock.
 	Since, Seen, Now time.Time
 }
 

@@ -369,16 +369,20 @@ func (run *running) wake() {
 	}
 }
 
+// patience bounds a wait, also on a machine that is busy with other things.
+const patience = time.Minute
+
 func (r *rig) await(what string, ok func() bool) {
 	r.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(patience)
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			r.Fatalf("not within 20 s: %s; left %v, received %v", what, r.db.left(), r.received())
+			left, received := r.db.left(), r.received()
+			r.Fatalf("not within %v: %s; %d left: %v, received %d: %v", patience, what, len(left), left[:min(len(left), 20)], len(received), received[:min(len(received), 20)])
 		}
 	}
 }

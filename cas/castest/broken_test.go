@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"iter"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
@@ -26,14 +28,27 @@ type broken struct {
 	swap   func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error)
 	delete func(ctx context.Context, seen cas.Item) error
 	list   func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error]
+	watch  func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error]
 	facts  func(f cas.Facts) cas.Facts
 	killed func()
+
+	restored func() // is called once a backup was restored
+
+	compare func(seen cas.Item) cas.Item              // what SwapFor compares with the item
+	expire  func(written cas.Item, ttl time.Duration) // is called by SwapFor
 }
 
 func newBroken() *broken {
 	s := memstore.New()
-	return &broken{Store: s, get: s.Get, swap: s.Swap, delete: s.Delete, list: s.List, facts: func(f cas.Facts) cas.Facts { return f }}
+	b := &broken{Store: s, get: s.Get, swap: s.Swap, delete: s.Delete, list: s.List, watch: s.Watch, facts: func(f cas.Facts) cas.Facts { return f }}
+	b.compare = func(seen cas.Item) cas.Item { return seen }
+	b.expire = func(written cas.Item, ttl time.Duration) {
+		time.AfterFunc(ttl, func() { _ = s.Delete(context.Background(), written) })
+	}
+	return b
 }
+
+var _ cas.Expirer = (*broken)(nil)
 
 func (b *broken) Get(ctx context.Context, key string) (cas.Item, error) { return b.get(ctx, key) }
 func (b *broken) Delete(ctx context.Context, seen cas.Item) error       { return b.delete(ctx, seen) }
@@ -46,6 +61,18 @@ func (b *broken) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, er
 	return b.list(ctx, prefix)
 }
 
+func (b *broken) Watch(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+	return b.watch(ctx, prefix)
+}
+
+func (b *broken) SwapFor(ctx context.Context, seen cas.Item, value []byte, ttl time.Duration) (cas.Item, error) {
+	item, err := b.Store.Swap(ctx, b.compare(seen), value, nil)
+	if err == nil {
+		b.expire(item, ttl)
+	}
+	return item, err
+}
+
 func (b *broken) Facts(ctx context.Context) (cas.Facts, error) {
 	f, err := b.Store.Facts(ctx)
 	return b.facts(f), err
@@ -54,9 +81,17 @@ func (b *broken) Facts(ctx context.Context) (cas.Facts, error) {
 func (b *broken) rig() Rig {
 	empty := b.Backup()
 	return Rig{
-		Empty:    func(testing.TB) { empty() },
-		Open:     func(testing.TB, func(string) string) cas.Store { return b },
-		Backup:   func(testing.TB) func() { return b.Backup() },
+		Empty: func(testing.TB) { empty() },
+		Open:  func(testing.TB, func(string) string) cas.Store { return b },
+		Backup: func(testing.TB) func() {
+			restore := b.Backup()
+			return func() {
+				restore()
+				if b.restored != nil {
+					b.restored()
+				}
+			}
+		},
 		Failover: func(testing.TB) func() { return b.Backup() },
 		KillLeader: func(testing.TB) {
 			if b.killed != nil {
@@ -128,6 +163,14 @@ var teeth = []struct {
 	}, "an item that was deleted"},
 	{"versions are counted from 1 after a deletion", func(b *broken) { b.numbered(true) }, "an item that was deleted"},
 	{"versions are numbers, which a backup repeats", func(b *broken) { b.numbered(false) }, "the version of a write that a restored"},
+	{"versions are numbers, which a backup repeats after the store has written for itself", func(b *broken) {
+		b.numbered(false)
+		b.restored = func() {
+			for n := range 20 {
+				_, _ = b.Store.Swap(context.Background(), cas.Item{Key: fmt.Sprint("of its own/", n)}, nil, nil)
+			}
+		}
+	}, "the version of a write that a restored"},
 	{"versions are numbers, which a failover repeats", func(b *broken) { b.numbered(false) }, "the version of a write that a failover"},
 	{"an emptied store is the one it was", func(b *broken) {
 		b.facts = func(f cas.Facts) cas.Facts { f.Source = "same"; return f }
@@ -293,6 +336,15 @@ var teeth = []struct {
 			}
 		}
 	}, "a list may be changed"},
+	{"a list lacks what is replaced before it comes to it", func(b *broken) {
+		b.listing(func(items []cas.Item) []cas.Item {
+			runtime.Gosched()
+			return slices.DeleteFunc(items, func(item cas.Item) bool {
+				now, err := b.Store.Get(context.Background(), item.Key)
+				return err == nil && now.Live && now.Version != item.Version
+			})
+		})
+	}, "an item that is replaced"},
 	{"what was seen absent is deleted", func(b *broken) {
 		b.delete = func(ctx context.Context, seen cas.Item) error {
 			if seen.Version == "" {
@@ -330,6 +382,154 @@ var teeth = []struct {
 			return item, err
 		}
 	}, "a counter that many"},
+	{"a watch begins with what was deleted", func(b *broken) {
+		b.watch = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			return func(yield func(cas.Item, error) bool) {
+				if yield(cas.Item{Key: prefix + "3", Number: 1, Version: "1"}, nil) {
+					b.Store.Watch(ctx, prefix)(yield)
+				}
+			}
+		}
+	}, "a watch begins with"},
+	{"a watch has each item", func(b *broken) {
+		b.watch = func(ctx context.Context, _ string) iter.Seq2[cas.Item, error] { return b.Store.Watch(ctx, "") }
+	}, "a watch begins with"},
+	{"a watch has no deletions", func(b *broken) {
+		b.watching(func(item cas.Item) (cas.Item, bool) { return item, item.Live || item.Key == "" })
+	}, "a watch begins with"},
+	{"a watch has versions of its own", func(b *broken) {
+		b.watching(func(item cas.Item) (cas.Item, bool) {
+			item.Version = strconv.FormatInt(item.Number, 10)
+			return item, true
+		})
+	}, "a watch begins with"},
+	{"a watch does not say where the changes begin", func(b *broken) {
+		b.watching(func(item cas.Item) (cas.Item, bool) { return item, item.Key != "" })
+	}, "a watch begins with"},
+	{"a watch lists, and then waits for what comes", func(b *broken) {
+		b.watch = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			return func(yield func(cas.Item, error) bool) {
+				for item, err := range b.Store.List(ctx, prefix) {
+					if item.Note = nil; !yield(item, err) || err != nil {
+						return
+					}
+				}
+				began := false
+				for item, err := range b.Store.Watch(ctx, prefix) {
+					began = began || item.Key == "" || err != nil
+					if began && !yield(item, err) {
+						return
+					}
+				}
+			}
+		}
+	}, "the last of several changes"},
+	{"a watch drops what nobody reads", func(b *broken) {
+		b.watch = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			return func(yield func(cas.Item, error) bool) {
+				items := make(chan cas.Item, 1)
+				go func() {
+					defer close(items)
+					for item, err := range b.Store.Watch(ctx, prefix) {
+						if err != nil {
+							return
+						}
+						select {
+						case items <- item:
+						default:
+						}
+					}
+				}()
+				for item := range items {
+					if !yield(item, nil) {
+						return
+					}
+				}
+				yield(cas.Item{}, ctx.Err())
+			}
+		}
+	}, "the last of several changes"},
+	{"a watch looks at its context after each change", func(b *broken) {
+		b.watch = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			return func(yield func(cas.Item, error) bool) {
+				alive, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				for item, err := range b.Store.Watch(alive, prefix) {
+					if ctx.Err() != nil {
+						yield(cas.Item{}, ctx.Err())
+						return
+					}
+					if !yield(item, err) {
+						return
+					}
+				}
+			}
+		}
+	}, "a context that has ended ends a watch"},
+	{"a watch ends without an error", func(b *broken) {
+		b.watch = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			return func(yield func(cas.Item, error) bool) {
+				for item, err := range b.Store.Watch(ctx, prefix) {
+					if err != nil || !yield(item, nil) {
+						return
+					}
+				}
+			}
+		}
+	}, "a context that has ended ends a watch"},
+	{"a watch goes on after its reader has left", func(b *broken) {
+		b.watch = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			return func(yield func(cas.Item, error) bool) {
+				for item, err := range b.Store.Watch(ctx, prefix) {
+					_ = yield(item, err)
+				}
+			}
+		}
+	}, "a reader may leave a watch"},
+	{"an item goes before its time", func(b *broken) {
+		later := b.expire
+		b.expire = func(written cas.Item, ttl time.Duration) { later(written, ttl/2) }
+	}, "an item for a time is there"},
+	{"an item goes and leaves its version", func(b *broken) {
+		var gone atomic.Bool
+		b.expire = func(_ cas.Item, ttl time.Duration) { time.AfterFunc(ttl, func() { gone.Store(true) }) }
+		b.get = func(ctx context.Context, key string) (cas.Item, error) {
+			item, err := b.Store.Get(ctx, key)
+			item.Live = item.Live && !gone.Load()
+			return item, err
+		}
+	}, "an item for a time is there"},
+	{"an item that has gone is listed", func(b *broken) {
+		b.list = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+			return func(yield func(cas.Item, error) bool) {
+				yield(cas.Item{Key: prefix + "1", Live: true, Version: "1"}, nil)
+			}
+		}
+	}, "an item for a time is there"},
+	{"no watch hears that an item has gone", func(b *broken) {
+		b.watching(func(item cas.Item) (cas.Item, bool) { return item, item.Live || item.Key == "" })
+	}, "an item for a time is there"},
+	{"an item goes although it was replaced", func(b *broken) {
+		b.expire = func(written cas.Item, ttl time.Duration) {
+			time.AfterFunc(ttl, func() { _ = b.Store.Delete(context.Background(), b.now(context.Background(), written)) })
+		}
+	}, "an item for a time stays"},
+	{"a write for a time compares nothing", func(b *broken) {
+		b.compare = func(seen cas.Item) cas.Item { return b.now(context.Background(), seen) }
+	}, "a write for a time"},
+}
+
+// watching changes or leaves out what a watch has.
+func (b *broken) watching(change func(item cas.Item) (_ cas.Item, has bool)) {
+	b.watch = func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+		return func(yield func(cas.Item, error) bool) {
+			for item, err := range b.Store.Watch(ctx, prefix) {
+				if item, has := change(item); (has || err != nil) && !yield(item, err) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // numbered makes versions of numbers: of the item's own, or of the store's.

@@ -35,6 +35,10 @@ type Rig struct {
 	// Strands reports that Empty makes the clients that are open useless, as ZooKeeper does.
 	Strands bool
 
+	// Races is the number of rounds of a history in which clients write at the same moment. Defaults
+	// to 150. Lower it for a server in which a write that meets another one waits for a second or more.
+	Races int
+
 	// Native returns the value that a client of the store's own reads for a key. Optional.
 	Native func(t testing.TB, key string) []byte
 }
@@ -43,16 +47,16 @@ type Rig struct {
 // when t ends.
 func Run(t *testing.T, create func(t testing.TB) Rig) { run(t, histories, create) }
 
-// RunCluster runs the histories of a store on several nodes, some of which [Run] has too. They need
+// RunCluster runs the histories of a store on several nodes. [Run] has most of them, too. One needs
 // Rig.KillLeader.
 func RunCluster(t *testing.T, create func(t testing.TB) Rig) { run(t, onNodes, create) }
 
 func run(t *testing.T, hs []history, create func(t testing.TB) Rig) {
-	facts := factsOf(t, create(t))
+	has := promisesOf(t, create(t))
 	for _, h := range hs {
 		t.Run(h.claim, func(t *testing.T) {
 			r := create(t)
-			if missing := h.needs(r, facts); missing != "" {
+			if missing := h.needs(r, has); missing != "" {
 				t.Skip("needs " + missing)
 			}
 			h.play(newWorld(t, patience, r))
@@ -60,12 +64,21 @@ func run(t *testing.T, hs []history, create func(t testing.TB) Rig) {
 	}
 }
 
-func factsOf(t *testing.T, r Rig) cas.Facts {
-	f, err := r.Open(t, direct).Facts(t.Context())
-	if err != nil {
+// promises are what a store promises, and which of the optional interfaces it has.
+type promises struct {
+	cas.Facts
+	watches, expires bool
+}
+
+func promisesOf(t *testing.T, r Rig) (p promises) {
+	s := r.Open(t, direct)
+	var err error
+	if p.Facts, err = s.Facts(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return f
+	_, p.watches = s.(cas.Watcher)
+	_, p.expires = s.(cas.Expirer)
+	return p
 }
 
 // direct is the way to the server itself.
@@ -79,33 +92,41 @@ type history struct {
 }
 
 // need returns what a history lacks, or "".
-type need func(r Rig, f cas.Facts) string
+type need func(r Rig, p promises) string
 
-func nothing(Rig, cas.Facts) string { return "" }
+func nothing(Rig, promises) string { return "" }
 
-func aServer(r Rig, _ cas.Facts) string { return unless(r.Served, "a server (Rig.Served)") }
+func aServer(r Rig, _ promises) string { return unless(r.Served, "a server (Rig.Served)") }
 
-func aCluster(r Rig, f cas.Facts) string {
-	return unless(r.KillLeader != nil && !f.Forgets, "Rig.KillLeader, and a store that does not forget")
+func aCluster(r Rig, p promises) string {
+	return unless(r.KillLeader != nil && !p.Forgets, "Rig.KillLeader, and a store that does not forget")
 }
 
-func aWayToEmptyIt(r Rig, _ cas.Facts) string { return unless(r.Empty != nil, "Rig.Empty") }
+func aWayToEmptyIt(r Rig, _ promises) string { return unless(r.Empty != nil, "Rig.Empty") }
 
-func aNativeClient(r Rig, _ cas.Facts) string { return unless(r.Native != nil, "Rig.Native") }
+func aNativeClient(r Rig, _ promises) string { return unless(r.Native != nil, "Rig.Native") }
 
-func aBackup(r Rig, f cas.Facts) string {
-	return unless(r.Backup != nil && !f.Repeats, "Rig.Backup, and versions that do not repeat")
+func aBackup(r Rig, p promises) string {
+	return unless(r.Backup != nil && !p.Repeats, "Rig.Backup, and versions that do not repeat")
 }
 
-func aFailover(r Rig, f cas.Facts) string {
-	return unless(r.Failover != nil && !f.Repeats, "Rig.Failover, and versions that do not repeat")
+func aFailover(r Rig, p promises) string {
+	return unless(r.Failover != nil && !p.Repeats, "Rig.Failover, and versions that do not repeat")
 }
 
-func numbers(_ Rig, f cas.Facts) string { return unless(f.Numbers, "numbers (Facts.Numbers)") }
+func numbers(_ Rig, p promises) string { return unless(p.Numbers, "numbers (Facts.Numbers)") }
 
-func limitsOf(_ Rig, f cas.Facts) string {
-	return unless(f.MaxValue > 0 && f.MaxNote > 0, "limits (Facts.MaxValue, MaxNote)")
+func limitsOf(_ Rig, p promises) string {
+	return unless(p.MaxValue > 0 && p.MaxNote > 0, "limits (Facts.MaxValue, MaxNote)")
 }
+
+func aWatcher(_ Rig, p promises) string { return unless(p.watches, "a cas.Watcher") }
+
+func aServerToWatch(r Rig, p promises) string {
+	return unless(r.Served && p.watches, "a cas.Watcher, and a server (Rig.Served)")
+}
+
+func anExpirer(_ Rig, p promises) string { return unless(p.expires, "a cas.Expirer") }
 
 func unless(has bool, what string) string {
 	if has {
@@ -136,6 +157,7 @@ var histories = []history{
 	{"a list has each item with the prefix once, and no other", nothing, prefixes},
 	{"a thousand items are listed, and can be replaced as listed", nothing, thousand},
 	{"a list may be changed by its reader", nothing, swapsWhileItLists},
+	{"an item that is replaced again and again is in each list", nothing, replacedWhileItLists},
 	{"a reader may leave a list before its end", nothing, leavesEarly},
 	{"an impossible key is refused", nothing, impossibleKeys},
 	{"an item at the limits is taken, and one above is refused", limitsOf, limits},
@@ -144,12 +166,23 @@ var histories = []history{
 	{"a write whose request was lost is in doubt", aServer, lostRequest},
 	{"a write whose answer was lost is in doubt, and was not sent twice", aServer, lostAnswer},
 	{"a store that was away is used again", aServer, away},
+	{"a list during which the connection fails is whole or ends with an error", aServer, failingList},
 	{"errors name the key", nothing, named},
+	{"a watch begins with what is there and goes on with each change, as Swap takes them", aWatcher, watched},
+	{"the last of several changes comes to a watch, also while nobody reads it", aWatcher, lastOfSeveral},
+	{"a context that has ended ends a watch", aWatcher, watchEnds},
+	{"a reader may leave a watch at any time", aWatcher, leavesAWatch},
+	{"a watch of a server that is silent ends with its context", aServerToWatch, silentWatch},
+	{"what changed while a watch was cut off comes in the end, unless it ends with an error", aServerToWatch, cutWatch},
+	{"an item for a time is there until then, and is seen to be deleted if it goes", anExpirer, goesInTime},
+	{"an item for a time stays if it is replaced before, or if the time is long", anExpirer, staysIfReplaced},
+	{"a write for a time is compared, checked and ended as others are", anExpirer, comparedForATime},
 }
 
 var onNodes = []history{
 	{"of writes at the same time one wins", nothing, oneWrites},
 	{"of first writes at the same time one wins", nothing, oneCreates},
 	{"a counter that many increment loses nothing", nothing, counter},
+	{"the last of several changes comes to a watch, also while nobody reads it", aWatcher, lastOfSeveral},
 	{"while leaders are killed, acknowledged writes stay, and each write happens once at most", aCluster, killedLeaders},
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/internal/verdict"
 )
 
@@ -32,11 +33,14 @@ var remoteTeeth = []struct {
 	{"a lost answer is a refusal", func(r *remote) { r.resigned = true }, "a write whose answer was lost"},
 	{"the client ignores the context", func(r *remote) { r.deaf = true }, "a server that is silent"},
 	{"a broken connection is kept", func(r *remote) { r.sticky = true }, "a store that was away"},
+	{"a lost answer is the end of a list", func(r *remote) { r.content = true }, "a list during which"},
+	{"a watch ignores the context", func(r *remote) { r.deaf = true }, "a watch of a server that is silent"},
+	{"a watch goes on with what comes after a cut", func(r *remote) { r.anew = true }, "what changed while a watch was cut off"},
 }
 
 // catches plays the history whose claim begins with caught, and fails unless it fails.
 func catches(t *testing.T, caught string, create func(t testing.TB) Rig) {
-	t.Parallel()
+	t.Helper()
 	for _, h := range append(histories[:len(histories):len(histories)], onNodes...) {
 		if !strings.HasPrefix(h.claim, caught) {
 			continue
@@ -53,15 +57,20 @@ func catches(t *testing.T, caught string, create func(t testing.TB) Rig) {
 func TestEveryBrokenStoreIsCaught(t *testing.T) {
 	for _, b := range teeth {
 		t.Run(b.name, func(t *testing.T) {
-			catches(t, b.caught, func(testing.TB) Rig {
-				s := newBroken()
-				b.take(s)
-				return s.rig()
+			t.Parallel()
+			bubble.Test(t, func(t *testing.T) {
+				catches(t, b.caught, func(testing.TB) Rig {
+					s := newBroken()
+					b.take(s)
+					return s.rig()
+				})
+				<-time.After(2 * patience) // the bubble's time, until calls that ignore their context have ended
 			})
 		})
 	}
 	for _, b := range remoteTeeth {
 		t.Run(b.name, func(t *testing.T) {
+			t.Parallel()
 			catches(t, b.caught, func(t testing.TB) Rig { return remotely(t, b.wrong) })
 		})
 	}
@@ -83,12 +92,14 @@ func TestEveryHistoryCatchesSomething(t *testing.T) {
 }
 
 func TestASoundStorePasses(t *testing.T) {
+	t.Parallel()
 	Run(t, func(testing.TB) Rig { return newBroken().rig() })
 	RunCluster(t, func(testing.TB) Rig { return newBroken().rig() })
 }
 
 // Replicas answer reads of etcd, NATS and ZooKeeper.
 func TestAStoreWhoseReadsLagPasses(t *testing.T) {
+	t.Parallel()
 	Run(t, func(testing.TB) Rig {
 		b := newBroken()
 		var mu sync.Mutex
@@ -117,5 +128,6 @@ func TestAStoreWhoseReadsLagPasses(t *testing.T) {
 }
 
 func TestASoundStoreBehindANetworkPasses(t *testing.T) {
+	t.Parallel()
 	Run(t, func(t testing.TB) Rig { return remotely(t, func(*remote) {}) })
 }

@@ -3,6 +3,7 @@ package castest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
@@ -170,5 +171,49 @@ func away(w *world) {
 		p.Pass()
 		c.answers()
 		item = c.writes(w.settled(c, item), "x", "")
+	}
+}
+
+// failingList has the connection fail before a list and within it.
+func failingList(w *world) {
+	const items = 600 // on a few pages
+	c, p := w.behind()
+	for i := range items {
+		if _, err := c.Swap(w.ctx, cas.Item{Key: fmt.Sprint("orders/", i)}, []byte("x"), nil); err != nil {
+			w.Fatal(err)
+		}
+	}
+	w.eventually(func() string { return unless(len(c.lists("orders/")) == items, "a list has not all items") })
+	for _, f := range []struct {
+		what string
+		at   int // the number of items before
+		fail func()
+	}{
+		{"a lost answer", 0, p.LoseAnswer},
+		{"a lost answer", items / 2, p.LoseAnswer},
+		{"a lost request", 1, p.LoseRequest},
+		{"a connection that ends", 1, func() { p.Cut(); p.Pass() }},
+		{"a server that stops a while", 1, func() { p.Freeze(); time.AfterFunc(3*time.Second/2, p.Pass) }},
+	} {
+		if f.at == 0 {
+			f.fail()
+		}
+		ctx, cancel := context.WithTimeout(w.ctx, soon/2)
+		var failed error
+		n := 0
+		for _, err := range c.List(ctx, "orders/") {
+			if failed = err; err != nil {
+				break
+			}
+			if n++; n == f.at {
+				f.fail()
+			}
+		}
+		cancel()
+		if failed == nil && n != items {
+			w.Errorf("%s after item %d: the list has %d items of %d, and no error", f.what, f.at, n, items)
+		}
+		p.Pass()
+		c.answers()
 	}
 }

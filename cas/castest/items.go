@@ -183,22 +183,39 @@ func deletedAndWritten(w *world) {
 	b.is(again)
 }
 
-// losesWrites writes what is lost, and then as many times as may repeat its number.
+// lostWrites is how many writes of an item are lost, so that one of them has the number of a write
+// that follows, also if a server writes something of its own meanwhile.
+const lostWrites = 200
+
+// losesWrites writes what is lost, and then as many times as may repeat its numbers.
 func (w *world) losesWrites(prepare func(t testing.TB) (lose func())) {
 	w.Helper()
 	a := w.client()
 	first := a.creates("orders", "1", "")
 	lose := prepare(w)
-	lost := a.writes(first, "lost", "")
+	lost := []cas.Item{a.writes(first, "lost", "")}
+	for n := range lostWrites {
+		item, err := a.Swap(w.ctx, lost[n], []byte("lost"), nil)
+		if err != nil {
+			w.Fatal(err)
+		}
+		lost = append(lost, item)
+	}
+	last := lost[lostWrites]
 	lostToo := a.creates("payments", "lost", "")
 	lose()
 	b := w.client()
 	b.reads("orders", func(item cas.Item) bool { return string(item.Value) == "1" })
-	for n := range 5 {
+	for n := 0; n < 5 || first.Number < last.Number && n < 2*lostWrites; n++ {
 		first = b.writes(b.reads("orders", func(cas.Item) bool { return true }), fmt.Sprint("again ", n), "")
-		b.refused(lost, "the item of a write that was lost")
+		for i, item := range lost {
+			if n < 5 && i == 0 || item.Number == first.Number && item.Number > 0 {
+				b.refused(item, "the item of a write that was lost")
+			}
+		}
 	}
 	again := b.creates("payments", "again", "")
+	b.refused(last, "the item of a write that was lost")
 	b.refused(lostToo, "the item of a write that was lost")
 	b.is(first)
 	b.is(again)

@@ -1,11 +1,13 @@
 package castest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/epochfence/epochfence/cas"
 )
@@ -185,6 +187,45 @@ func swapsWhileItLists(w *world) {
 	if len(listed) != 300 {
 		w.Errorf("the list has %d items of 300", len(listed))
 	}
+}
+
+// replacedWhileItLists lists items while each is replaced as fast as the store can.
+func replacedWhileItLists(w *world) {
+	const items = 20
+	c := w.client()
+	all := make([]client, clients)
+	for i := range all {
+		all[i] = w.client()
+	}
+	ctx, stop := context.WithCancel(w.ctx)
+	var written [items]cas.Item
+	for i := range items {
+		written[i] = c.creates(fmt.Sprint("orders/", i), "x", "")
+	}
+	w.eventually(func() string { return unless(len(c.lists("orders/")) == items, "a list has not all items") })
+	var writers sync.WaitGroup
+	for n, writer := range all {
+		writers.Go(func() {
+			for i := n; ctx.Err() == nil; i = (i + len(all)) % items {
+				item, err := writer.Swap(ctx, written[i], []byte("y"), nil)
+				if err != nil {
+					if ctx.Err() == nil {
+						w.Errorf("during a list: %v", err)
+					}
+					return
+				}
+				written[i] = item
+			}
+		})
+	}
+	for round := range cmp.Or(w.rig.Races, races) {
+		if listed := c.lists("orders/"); len(listed) != items {
+			w.Errorf("list %d has %d items of %d, of which none was deleted", round, len(listed), items)
+			break
+		}
+	}
+	stop()
+	writers.Wait()
 }
 
 func leavesEarly(w *world) {

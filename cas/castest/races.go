@@ -1,6 +1,7 @@
 package castest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -54,7 +55,7 @@ func (w *world) race(begin func(round int) cas.Item, try func(n int, c client) e
 	for i := range all {
 		all[i] = w.client()
 	}
-	for round := range races {
+	for round := range cmp.Or(w.rig.Races, races) {
 		begin(round)
 		var won atomic.Int64
 		w.atOnce(all, func(n int, c client) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/cas"
 )
@@ -92,6 +93,8 @@ type remote struct {
 	hopeful  bool // takes a lost answer for a success
 	resigned bool // takes a lost answer for a refusal
 	sticky   bool // keeps a broken connection
+	content  bool // takes a lost answer for the end of a list
+	anew     bool // a watch that was cut off goes on with what comes
 
 	mu     sync.Mutex
 	client *rpc.Client
@@ -119,25 +122,26 @@ func (r *remote) lost(c *rpc.Client) {
 	}
 }
 
-func (r *remote) do(ctx context.Context, q Request) (a Answer, err error) {
+func (r *remote) do(ctx context.Context, q Request) (Answer, error) {
 	if err := ctx.Err(); err != nil {
-		return a, err
+		return Answer{}, err
 	}
 	c, err := r.connection()
 	if err != nil {
-		return a, err
+		return Answer{}, err
 	}
-	call := c.Go("Store.Do", q, &a, make(chan *rpc.Call, 1))
+	a := new(Answer) // the client may still write it once ctx has ended
+	call := c.Go("Store.Do", q, a, make(chan *rpc.Call, 1))
 	if r.deaf {
 		<-call.Done
-		return a, call.Error
+		return *a, call.Error
 	}
 	select {
 	case <-call.Done:
 		if call.Error != nil {
 			r.lost(c)
 		}
-		return a, call.Error
+		return *a, call.Error
 	case <-ctx.Done():
 		return Answer{}, ctx.Err()
 	}
@@ -186,6 +190,9 @@ func (r *remote) Delete(ctx context.Context, seen cas.Item) error {
 func (r *remote) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
 	return func(yield func(cas.Item, error) bool) {
 		a, err := r.call(ctx, Request{Op: "list", Item: cas.Item{Key: prefix}})
+		if err != nil && r.content && ctx.Err() == nil {
+			return
+		}
 		if err != nil {
 			yield(cas.Item{}, err)
 			return
@@ -196,6 +203,63 @@ func (r *remote) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, er
 			}
 		}
 	}
+}
+
+var _ cas.Watcher = (*remote)(nil)
+
+// Watch lists again and again, and asks for what is missing.
+func (r *remote) Watch(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+	return func(yield func(cas.Item, error) bool) {
+		begins, known := true, map[string]string{}
+		for cut := false; ; {
+			changes, err := r.changes(ctx, prefix, known)
+			if ctx.Err() != nil || err != nil && begins {
+				yield(cas.Item{}, errors.Join(err, ctx.Err()))
+				return
+			}
+			for _, item := range changes {
+				known[item.Key] = item.Version
+				if (!cut || !r.anew) && !yield(item, nil) {
+					return
+				}
+			}
+			if begins && !yield(cas.Item{}, nil) {
+				return
+			}
+			begins, cut = false, err != nil
+			select {
+			case <-time.After(5 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// changes returns the items whose versions are not the known ones.
+func (r *remote) changes(ctx context.Context, prefix string, known map[string]string) (changes []cas.Item, err error) {
+	there := map[string]bool{}
+	for item, err := range r.List(ctx, prefix) {
+		if err != nil {
+			return nil, err
+		}
+		there[item.Key] = true
+		if item.Note = nil; known[item.Key] != item.Version {
+			changes = append(changes, item)
+		}
+	}
+	for key, version := range known {
+		if there[key] {
+			continue
+		}
+		item, err := r.Get(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		if !item.Live && item.Version != version {
+			changes = append(changes, item)
+		}
+	}
+	return changes, nil
 }
 
 func (r *remote) Facts(ctx context.Context) (cas.Facts, error) {

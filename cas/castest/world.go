@@ -40,23 +40,12 @@ func (w *world) client() client {
 
 // behind returns a client behind a proxy.
 func (w *world) behind() (client, *proxy.Proxy) {
-	var mu sync.Mutex
-	var server string
-	p, err := proxy.New(func() (string, bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		return server, server != ""
-	})
+	p, via, err := proxy.Between()
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.Cleanup(p.Close)
-	s := w.rig.Open(w, func(address string) string {
-		mu.Lock()
-		defer mu.Unlock()
-		server = address
-		return p.Address()
-	})
+	s := w.rig.Open(w, via)
 	return client{s, w}, p
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -15,7 +16,11 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/dynamostore"
+	"github.com/epochfence/epochfence/guard/guardtest"
+	"github.com/epochfence/epochfence/internal/commandtest"
 	"github.com/epochfence/epochfence/internal/servertest"
+	"github.com/epochfence/epochfence/lease/leasetest"
+	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
 
 // libsEnv is the directory of DynamoDB Local's jars and native libraries. `make stores` fetches
@@ -70,13 +75,39 @@ func open(t testing.TB, c *dynamodb.Client, table string) cas.Store {
 	return s
 }
 
-func TestRealSuite(t *testing.T) {
+func TestRealSuite(t *testing.T) { castest.Run(t, onTables(t)) }
+
+func TestRealLeases(t *testing.T) { leasetest.Run(t, onTables(t)) }
+
+func TestRealItems(t *testing.T) { guardtest.Run(t, onTables(t)) }
+
+func TestRealConsumers(t *testing.T) { cassinktest.Run(t, onTables(t)) }
+
+func TestRealTheCommandReachesIt(t *testing.T) {
+	s := start(t)
+	c := client(s.Address)
+	create(t, c, "items", types.ScalarAttributeTypeB)
+	commandtest.Reaches(t, open(t, c, "items"), "dynamodb://items",
+		"AWS_ENDPOINT_URL_DYNAMODB=http://"+s.Address, "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=user", "AWS_SECRET_ACCESS_KEY=password")
+}
+
+func TestRealCommitRow(t *testing.T) { cassinktest.Measure(t, "DynamoDB Local", onTables(t)) }
+
+func TestRealLeaseRow(t *testing.T) {
+	leasetest.Measure(t, leasetest.Row{
+		Store:  "DynamoDB",
+		Number: "a counter in the value: it restarts if the key is deleted",
+		Needs:  "no time-to-live on the table",
+	}, onTables(t))
+}
+
+// onTables returns a function that makes rigs of a table each.
+func onTables(t *testing.T) func(t testing.TB) castest.Rig {
 	s := start(t)
 	admin := client(s.Address)
-	tables := 0
-	castest.Run(t, func(t testing.TB) castest.Rig {
-		tables++
-		table := fmt.Sprintf("items-%d", tables)
+	var tables atomic.Int32
+	return func(t testing.TB) castest.Rig {
+		table := fmt.Sprintf("items-%d", tables.Add(1))
 		create(t, admin, table, types.ScalarAttributeTypeB)
 		return castest.Rig{
 			Served: true,
@@ -98,7 +129,7 @@ func TestRealSuite(t *testing.T) {
 				return r.Item["value"].(*types.AttributeValueMemberB).Value
 			},
 		}
-	})
+	}
 }
 
 // backup puts the items back as they are now.

@@ -21,11 +21,14 @@ type Store struct {
 	source string
 	last   int64
 	items  map[string]cas.Item
+	change chan struct{} // closed at the next change
 }
+
+var _ cas.Watcher = (*Store)(nil)
 
 // New returns an empty store.
 func New() *Store {
-	return &Store{source: rand.Text(), items: map[string]cas.Item{}}
+	return &Store{source: rand.Text(), items: map[string]cas.Item{}, change: make(chan struct{})}
 }
 
 var facts = cas.Facts{Numbers: true, ListsWhole: true}
@@ -89,6 +92,7 @@ func (s *Store) write(ctx context.Context, seen, item cas.Item) (cas.Item, error
 	s.last++
 	item.Number, item.Version = s.last, rand.Text()
 	s.items[item.Key] = clone(item)
+	s.changed()
 	return clone(item), nil
 }
 
@@ -107,6 +111,61 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 	}
 }
 
+// Watch implements [cas.Watcher].
+func (s *Store) Watch(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+	return func(yield func(cas.Item, error) bool) {
+		begins, seen := true, state{}
+		for ctx.Err() == nil {
+			items, now, change := s.since(seen, prefix)
+			for _, item := range items {
+				if (item.Live || !begins) && !yield(item, nil) {
+					return
+				}
+			}
+			if begins && !yield(cas.Item{}, nil) {
+				return
+			}
+			begins, seen = false, now
+			select {
+			case <-change:
+			case <-ctx.Done():
+			}
+		}
+		yield(cas.Item{}, fmt.Errorf("memstore: watch %q: %w", prefix, ctx.Err()))
+	}
+}
+
+// state is the number of the last write, which a backup repeats in another source.
+type state struct {
+	source string
+	last   int64
+}
+
+// since returns the items with the prefix that have changed since a state, or all if a backup was
+// restored since, and a channel that is closed at the next change.
+func (s *Store) since(seen state, prefix string) (items []cas.Item, now state, change <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var number int64
+	if s.source == seen.source {
+		number = seen.last
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.items)) {
+		if item := s.items[key]; item.Number > number && strings.HasPrefix(key, prefix) {
+			item = clone(item)
+			item.Note = nil
+			items = append(items, item)
+		}
+	}
+	return items, state{s.source, s.last}, s.change
+}
+
+// changed wakes the watchers. s.mu is held.
+func (s *Store) changed() {
+	close(s.change)
+	s.change = make(chan struct{})
+}
+
 // Backup returns a function that puts the items back as they are now. Numbers repeat then.
 func (s *Store) Backup() (restore func()) {
 	s.mu.Lock()
@@ -116,6 +175,7 @@ func (s *Store) Backup() (restore func()) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.source, s.last, s.items = rand.Text(), last, maps.Clone(items)
+		s.changed()
 	}
 }
 

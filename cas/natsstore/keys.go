@@ -3,7 +3,10 @@ package natsstore
 import (
 	"strings"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 // A key's parts between slashes are the tokens of its subject, so that the server can filter by
@@ -11,7 +14,17 @@ import (
 
 const emptyToken = "="
 
-func (s *Store) prefix() string { return "$KV." + s.bucket + "." }
+// prefix begins the subjects of stored items.
+func (s *Store) prefix() string { return "$KV." + s.o.Bucket + "." }
+
+// published returns the subject to publish an item to, which in a domain is another one, as in
+// nats.go's key-value store.
+func (s *Store) published(key string) string {
+	if p := jsapi.Prefix(s.js); p != jetstream.DefaultAPIPrefix {
+		return p + s.subject(key)
+	}
+	return s.subject(key)
+}
 
 func (s *Store) subject(key string) string {
 	tokens := strings.Split(key, "/")
@@ -45,9 +58,15 @@ func (s *Store) key(subject string) (key string, ok bool) {
 
 // filter returns the subjects of all keys that begin with prefix, and of others beside them.
 func (s *Store) filter(prefix string) string {
+	prefix = prefix[:min(len(prefix), maxKey)] // the server ends connections that use longer subjects
 	last := strings.LastIndex(prefix, "/")
 	if last < 0 {
 		return s.prefix() + ">"
 	}
 	return s.subject(prefix[:last]) + ".>"
+}
+
+// KeyInBucket returns the key of the bucket that has an item's key, for the nats command.
+func (s *Store) KeyInBucket(key string) string {
+	return strings.TrimPrefix(s.subject(key), s.prefix())
 }

@@ -7,11 +7,20 @@
 // acknowledged by one server is lost if the server's machine fails before the write is on its disk:
 // use three replicas, or sync_interval: always.
 //
-// The store uses the connection's user for these subjects, where B is the bucket:
+// The connection's user needs these permissions, where B is the bucket. In a domain, the domain's
+// prefix replaces $JS.API and precedes $KV:
 //
-//	$KV.B.>  $JS.API.STREAM.INFO.KV_B  $JS.API.STREAM.CREATE.KV_B
-//	$JS.API.DIRECT.GET.KV_B.>  $JS.API.STREAM.MSG.GET.KV_B
-//	$JS.API.CONSUMER.CREATE.KV_B.>  $JS.API.CONSUMER.MSG.NEXT.KV_B.>  $JS.API.CONSUMER.DELETE.KV_B.>
+//	publish    $JS.API.STREAM.INFO.KV_B
+//	publish    $JS.API.STREAM.MSG.GET.KV_B
+//	publish    $KV.B.>
+//	publish    $JS.API.STREAM.CREATE.KV_B     to create the bucket
+//	publish    $JS.API.INFO                   to create the bucket
+//	publish    $JS.API.CONSUMER.CREATE.KV_B.> to watch and to list
+//	publish    $JS.API.CONSUMER.DELETE.KV_B.> to watch and to list
+//	publish    $JS.FC.KV_B.>                  to watch
+//	publish    $JS.API.CONSUMER.MSG.NEXT.KV_B.> to list
+//	publish    $JS.API.CONSUMER.INFO.KV_B.>   to list
+//	subscribe  _INBOX.>                       or the connection's own prefix
 package natsstore
 
 import (
@@ -19,9 +28,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"iter"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -29,6 +38,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 const (
@@ -36,125 +46,77 @@ const (
 
 	// markerTTL is how long the bucket remembers a deletion, so that watchers see it.
 	markerTTL = time.Minute
+
+	// longest is the TTL from which a value does not expire at all, because the server adds up
+	// nanoseconds that overflow.
+	longest = 100 * 365 * 24 * time.Hour
 )
 
 // Store is safe for concurrent use.
 type Store struct {
-	js     jetstream.JetStream
-	stream jetstream.Stream
-	bucket string
-	facts  cas.Facts
+	js   jetstream.JetStream
+	o    Options
+	last atomic.Pointer[cas.Facts] // of the bucket as it was when we last asked
 }
+
+var (
+	_ cas.Watcher = (*Store)(nil)
+	_ cas.Expirer = (*Store)(nil)
+)
 
 // Options configure a [Store].
 type Options struct {
 	// Bucket is the name of the bucket, which Open creates if it does not exist. Required.
 	Bucket string
 
-	// Replicas is the number of replicas of a bucket that Open creates. Defaults to 1.
+	// Replicas is the number of replicas of a bucket that the store creates. Defaults to 1.
 	Replicas int
 }
+
+// PermissionError is returned when the connection's user lacks a permission. Its field Subject is the
+// subject that the user may not publish or subscribe to.
+type PermissionError = jsapi.PermissionError
 
 // Open returns a store on a bucket. It refuses a bucket whose settings lose items, and says how to
 // change them. The connection stays the caller's.
 func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Store, error) {
-	s, err := open(ctx, js, o)
-	if err != nil {
+	s := &Store{js: js, o: o}
+	if _, err := s.ensure(ctx); err != nil {
 		return nil, fmt.Errorf("natsstore: open bucket %q: %w", o.Bucket, err)
 	}
 	return s, nil
 }
 
-func open(ctx context.Context, js jetstream.JetStream, o Options) (*Store, error) {
-	stream, err := js.Stream(ctx, "KV_"+o.Bucket)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		_, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: o.Bucket, Description: "items of epochfence", History: 1, Storage: jetstream.FileStorage,
-			Replicas: max(o.Replicas, 1), LimitMarkerTTL: markerTTL,
-		})
-		if err == nil || errors.Is(err, jetstream.ErrBucketExists) {
-			stream, err = js.Stream(ctx, "KV_"+o.Bucket)
-		}
-		for errors.Is(err, jetstream.ErrStreamNotFound) && backoff.Sleep(ctx, 50*time.Millisecond) {
-			stream, err = js.Stream(ctx, "KV_"+o.Bucket) // a cluster may not know its new stream at once
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	c := stream.CachedInfo().Config
-	if err := check(c); err != nil {
-		return nil, err
-	}
-	value := maxValue(js.Conn().MaxPayload(), c.MaxMsgSize)
-	if value <= 0 {
-		return nil, fmt.Errorf("its messages have at most %d bytes; allow at least 128 KB with: nats stream edit %s --max-msg-size=-1", c.MaxMsgSize, c.Name)
-	}
-	return &Store{js, stream, o.Bucket, cas.Facts{
-		Forgets: c.Storage == jetstream.MemoryStorage, Repeats: true, Numbers: true, ListsWhole: true,
-		MaxKey: 1000, MaxValue: value, MaxNote: maxNote,
-	}}, nil
+func (s *Store) check(key string, value, note []byte) error {
+	return s.last.Load().Check(key, value, note)
 }
 
-// maxNote limits a note: in base64 it must fit into the 64 KB that the server allows for headers.
-const maxNote = 45 << 10
-
-// maxValue returns the limit of a value beside the largest note.
-func maxValue(payload int64, message int32) int {
-	if message > 0 {
-		payload = min(payload, int64(message))
-	}
-	return int(payload - 64<<10)
-}
-
-func check(c jetstream.StreamConfig) error {
-	edit := func(flags string) string { return "nats stream edit " + c.Name + " " + flags }
-	switch {
-	case c.MaxMsgsPerSubject < 1:
-		return errors.New("it is a stream, but not a key-value bucket; name another one or create it with: nats kv add")
-	case c.Mirror != nil:
-		return fmt.Errorf("it is a mirror of %q, which may lag behind; use that one", c.Mirror.Name)
-	case !c.AllowMsgTTL:
-		return fmt.Errorf("its markers of deleted keys cannot expire, which takes a limit marker TTL (and nats-server 2.11); set one with: %s", edit("--subject-del-markers-ttl=1m"))
-	case c.MaxAge > 0:
-		return fmt.Errorf("its keys expire after %v; lift that with: %s", c.MaxAge, edit("--max-age=-1"))
-	case c.Discard == jetstream.DiscardOld && (c.MaxBytes > 0 || c.MaxMsgs > 0):
-		return fmt.Errorf("it drops old keys when it is full; let it refuse new ones with: %s", edit("--discard=new"))
-	case c.DiscardNewPerSubject:
-		return fmt.Errorf("it takes no new value for a key that has one; let it take them with: %s", edit("--no-discard-per-subject"))
-	}
-	return nil
-}
-
-// Facts implements [cas.Store].
-func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
-	info, err := s.stream.Info(ctx)
-	if err != nil {
-		return cas.Facts{}, fmt.Errorf("natsstore: facts: %w", err)
-	}
-	f := s.facts
-	f.Source = "nats-kv:" + s.bucket + "@" + strconv.FormatInt(info.Created.UnixNano(), 10)
-	return f, nil
-}
-
-// Get implements [cas.Store]. Any replica may answer.
+// Get implements [cas.Store]. The bucket's leader answers.
 func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
 	item, err := s.get(ctx, key)
 	return item, failed("get", key, err)
 }
 
 func (s *Store) get(ctx context.Context, key string) (cas.Item, error) {
-	if err := s.facts.Check(key, nil, nil); err != nil {
+	if err := s.check(key, nil, nil); err != nil {
 		return cas.Item{}, err
 	}
-	m, err := s.stream.GetLastMsgForSubject(ctx, s.subject(key))
+	ctx, cancel := limited(ctx)
+	defer cancel()
+	m, err := jsapi.Stored(ctx, s.js, s.stream(), map[string]string{"last_by_subj": s.subject(key)})
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return cas.Item{Key: key}, nil
 	case err != nil:
-		return cas.Item{}, err
+		return cas.Item{}, jsapi.Denied(s.js.Conn(), jsapi.Prefix(s.js)+"STREAM.MSG.GET."+s.stream(), err)
 	}
-	return item(key, m.Sequence, m.Header, m.Data)
+	var h nats.Header
+	if len(m.Header) > 0 {
+		if h, err = nats.DecodeHeadersMsg(m.Header); err != nil {
+			return cas.Item{}, fmt.Errorf("its headers are broken: %w", err)
+		}
+	}
+	return item(key, m.Sequence, h, m.Data)
 }
 
 func item(key string, sequence uint64, h nats.Header, value []byte) (cas.Item, error) {
@@ -172,10 +134,22 @@ func item(key string, sequence uint64, h nats.Header, value []byte) (cas.Item, e
 
 // Swap implements [cas.Store].
 func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
-	m := nats.NewMsg(s.subject(seen.Key))
+	return s.swap(ctx, seen, value, note, 0)
+}
+
+// SwapFor implements [cas.Expirer]. The server counts in seconds.
+func (s *Store) SwapFor(ctx context.Context, seen cas.Item, value []byte, ttl time.Duration) (cas.Item, error) {
+	return s.swap(ctx, seen, value, nil, ttl)
+}
+
+func (s *Store) swap(ctx context.Context, seen cas.Item, value, note []byte, ttl time.Duration) (cas.Item, error) {
+	m := nats.NewMsg(s.published(seen.Key))
 	m.Data = value
 	if len(note) > 0 {
 		m.Header.Set(noteHeader, base64.StdEncoding.EncodeToString(note))
+	}
+	if ttl > 0 && ttl < longest {
+		m.Header.Set(jetstream.MsgTTLHeader, seconds(ttl))
 	}
 	sequence, err := s.publish(ctx, seen, m, value, note)
 	if err != nil {
@@ -186,20 +160,23 @@ func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (ca
 	return item, nil
 }
 
+// seconds rounds up.
+func seconds(d time.Duration) string { return strconv.Itoa(int((d+time.Second-1)/time.Second)) + "s" }
+
 // Delete implements [cas.Store]. The bucket remembers the version of the deletion for a minute.
 func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
-	m := nats.NewMsg(s.subject(seen.Key))
+	m := nats.NewMsg(s.published(seen.Key))
 	m.Header.Set("KV-Operation", "PURGE")
-	m.Header.Set(jetstream.MsgTTLHeader, strconv.Itoa(int(markerTTL/time.Second))+"s")
+	m.Header.Set(jetstream.MsgTTLHeader, seconds(markerTTL))
 	if !seen.Live {
-		return failed("delete", seen.Key, errors.Join(s.facts.Check(seen.Key, nil, nil), cas.ErrConflict))
+		return failed("delete", seen.Key, errors.Join(s.check(seen.Key, nil, nil), cas.ErrConflict))
 	}
 	_, err := s.publish(ctx, seen, m, nil, nil)
 	return failed("delete", seen.Key, err)
 }
 
 func (s *Store) publish(ctx context.Context, seen cas.Item, m *nats.Msg, value, note []byte) (uint64, error) {
-	if err := s.facts.Check(seen.Key, value, note); err != nil {
+	if err := s.check(seen.Key, value, note); err != nil {
 		return 0, err
 	}
 	last := "0"
@@ -207,107 +184,66 @@ func (s *Store) publish(ctx context.Context, seen cas.Item, m *nats.Msg, value, 
 		last = seen.Version
 	}
 	m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, last)
-	if nc := s.js.Conn(); !nc.IsConnected() {
-		return 0, nats.ErrDisconnected // nats.go would keep the message and send it at an unknown time
+	nc := s.js.Conn()
+	if !nc.IsConnected() {
+		// nats.go would buffer the message and send it at an unknown time.
+		if nc.IsClosed() {
+			return 0, nats.ErrConnectionClosed
+		}
+		return 0, nats.ErrDisconnected
 	}
-	ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream("KV_"+s.bucket), jetstream.WithRetryAttempts(0))
-	var api *jetstream.APIError
-	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
+	ack, err := s.settled(ctx, m)
+	switch {
+	case jsapi.HasCode(err, jetstream.JSErrCodeStreamWrongLastSequence):
 		return 0, fmt.Errorf("%w: %w", cas.ErrConflict, err)
-	}
-	if err != nil {
-		return 0, err
+	case isFull(err):
+		return 0, fmt.Errorf("%w: give it room (nats stream edit %s --max-bytes=-1 --max-msgs=-1 --max-msg-size=-1, or the account more storage), "+
+			"or remove items that nobody needs: %w", cas.ErrFull, s.stream(), err)
+	case err != nil:
+		return 0, jsapi.Denied(nc, m.Subject, err)
 	}
 	return ack.Sequence, nil
 }
 
-// page is the number of items that List fetches at a time.
-const page = 256
-
-// List implements [cas.Store].
-func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
-	return func(yield func(cas.Item, error) bool) {
-		for item, err := range s.list(ctx, prefix) {
-			if err != nil {
-				yield(cas.Item{}, failed("list", prefix, err))
-				return
-			}
-			if item.Live && strings.HasPrefix(item.Key, prefix) && !yield(item, nil) {
-				return
-			}
+// settled publishes m, and again for as long as the server refuses it because another write of the key
+// is in process. A cluster says so until that write is applied, and for a moment after readers see it
+// (nats-server, jetstream_cluster.go, applyStreamMsgOp): such a refusal has written nothing, and does
+// not tell whether the item has changed.
+func (s *Store) settled(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
+	ctx, cancel := limited(ctx)
+	defer cancel()
+	wait := backoff.New(time.Millisecond, 50*time.Millisecond)
+	for {
+		ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(s.stream()), jetstream.WithRetryAttempts(0))
+		if !jsapi.HasCode(err, jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
+			return ack, err
+		}
+		if !backoff.Sleep(ctx, wait.Next()) {
+			return nil, fmt.Errorf("another write of it is in process: %w", ctx.Err())
 		}
 	}
 }
 
-// list returns the last message of each subject that may have the prefix. It leaves out what is
-// written while it runs: the consumer would deliver it as well.
-func (s *Store) list(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
-	return func(yield func(cas.Item, error) bool) {
-		info, err := s.stream.Info(ctx)
-		if err != nil {
-			yield(cas.Item{}, err)
-			return
-		}
-		c, err := s.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-			FilterSubject: s.filter(prefix), DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
-			AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute,
-		})
-		if err != nil {
-			yield(cas.Item{}, err)
-			return
-		}
-		defer func() { // without it the server deletes the consumer after a minute
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-			defer cancel()
-			_ = s.stream.DeleteConsumer(ctx, c.CachedInfo().Name)
-		}()
-		for more := c.CachedInfo().NumPending > 0; more; {
-			var items []cas.Item
-			items, err = cas.Await(ctx, func() ([]cas.Item, error) { return s.page(c) })
-			if err != nil {
-				yield(cas.Item{}, err)
-				return
-			}
-			more = len(items) > 0
-			for _, item := range items {
-				if item.Number > int64(info.State.LastSeq) {
-					more = false
-				} else if !yield(item, nil) {
-					return
-				}
-			}
-		}
+// limited gives ctx a deadline if it has none, as nats.go does for its own requests.
+func limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ends := ctx.Deadline(); ends {
+		return ctx, func() {}
 	}
+	return context.WithTimeout(ctx, requestLimit)
 }
 
-// page returns the next messages, or none at the end. It does not wait for more: messages that were
-// pending are gone once they are replaced.
-func (s *Store) page(c jetstream.Consumer) (items []cas.Item, err error) {
-	batch, err := c.FetchNoWait(page)
-	if err != nil {
-		return nil, err
-	}
-	for m := range batch.Messages() {
-		item, err := s.listed(m)
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, item)
-	}
-	return items, batch.Error()
-}
+// Codes of nats-server that nats.go does not name.
+const (
+	codeAccountExceeded jetstream.ErrorCode = 10002
+	codeNoResources     jetstream.ErrorCode = 10023
+	codeNoMemory        jetstream.ErrorCode = 10028
+	codeNoStorage       jetstream.ErrorCode = 10047
+	codeStoreFailed     jetstream.ErrorCode = 10077
+)
 
-// listed returns the item of a message. The message of a stranger's key, which no key of the store
-// has, is an item that is not Live.
-func (s *Store) listed(m jetstream.Msg) (cas.Item, error) {
-	meta, err := m.Metadata()
-	if err != nil {
-		return cas.Item{}, err
-	}
-	if key, ok := s.key(m.Subject()); ok {
-		return item(key, meta.Sequence.Stream, m.Headers(), m.Data())
-	}
-	return cas.Item{Number: int64(meta.Sequence.Stream)}, nil
+func isFull(err error) bool {
+	return jsapi.HasCode(err, jetstream.JSErrCodeStreamMessageExceedsMaximum, codeAccountExceeded, codeNoResources, codeNoMemory, codeNoStorage) ||
+		jsapi.HasCode(err, codeStoreFailed) && strings.Contains(err.Error(), " exceeded") // maximum bytes, messages, or messages per subject
 }
 
 func failed(what, key string, err error) error {

@@ -1,7 +1,6 @@
 package natsstore_test
 
 import (
-	"context"
 	"os"
 	"strings"
 	"testing"
@@ -13,7 +12,10 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/natsstore"
+	"github.com/epochfence/epochfence/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/lease/leasetest"
+	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
 
 const bucket = "items"
@@ -123,53 +125,44 @@ func TestAPlainKeyIsTheKeyOfTheBucket(t *testing.T) {
 	}
 }
 
-func TestABucketThatLosesItemsIsRefusedWithTheCommand(t *testing.T) {
+func TestAStrangersKeyIsNeitherListedNorWatched(t *testing.T) {
 	js := connect(t, natstest.Start(t), direct)
-	for says, c := range map[string]jetstream.StreamConfig{
-		"nats kv add":               {Subjects: []string{"orders"}},
-		"--subject-del-markers-ttl": {MaxMsgsPerSubject: 1},
-		"--max-age=-1":              {MaxMsgsPerSubject: 1, AllowMsgTTL: true, MaxAge: time.Hour},
-		"--discard=new":             {MaxMsgsPerSubject: 1, AllowMsgTTL: true, MaxMsgs: 100},
-		"--max-msg-size":            {MaxMsgsPerSubject: 1, AllowMsgTTL: true, MaxMsgSize: 1000},
-		"--no-discard-per-subject":  {MaxMsgsPerSubject: 1, AllowMsgTTL: true, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true},
-	} {
-		c.Name = "KV_" + bucket
-		if c.Subjects == nil {
-			c.Subjects = []string{"$KV." + bucket + ".>"}
+	s := mustOpen(t, js)
+	kv, err := js.KeyValue(t.Context(), bucket)
+	must(t, err)
+	for _, key := range []string{"a=zz", "a=61", "b"} { // no escape, an escape of a byte that needs none, a plain key
+		_, err := kv.PutString(t.Context(), key, "x")
+		must(t, err)
+	}
+	var keys []string
+	for item, err := range s.List(t.Context(), "") {
+		must(t, err)
+		keys = append(keys, item.Key)
+	}
+	for item, err := range s.Watch(inTime(t), "") {
+		must(t, err)
+		if item.Key == "" {
+			break
 		}
-		if _, err := js.CreateStream(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
-		_, err := natsstore.Open(t.Context(), js, natsstore.Options{Bucket: bucket})
-		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), bucket) {
-			t.Errorf("err = %v, want one that says %q", err, says)
-		}
-		if err := js.DeleteStream(context.WithoutCancel(t.Context()), c.Name); err != nil {
-			t.Fatal(err)
-		}
+		keys = append(keys, item.Key)
+	}
+	if len(keys) != 2 || keys[0] != "b" || keys[1] != "b" {
+		t.Errorf("a list and a watch have %q", keys)
 	}
 }
 
-func TestAStrangersKeyIsNotListed(t *testing.T) {
-	js := connect(t, natstest.Start(t), direct)
-	s := open(t, js)
-	kv, err := js.KeyValue(t.Context(), bucket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range []string{"a=zz", "a=61", "b"} { // no escape, an escape of a byte that needs none, a plain key
-		if _, err := kv.PutString(t.Context(), key, "x"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var listed []string
-	for item, err := range s.List(t.Context(), "") {
-		if err != nil {
-			t.Fatal(err)
-		}
-		listed = append(listed, item.Key)
-	}
-	if len(listed) != 1 || listed[0] != "b" {
-		t.Errorf("listed %q", listed)
-	}
+func TestLeases(t *testing.T) { leasetest.Run(t, rig) }
+
+func TestItems(t *testing.T) { guardtest.Run(t, rig) }
+
+func TestConsumers(t *testing.T) { cassinktest.Run(t, rig) }
+
+func TestCommitRow(t *testing.T) { cassinktest.Measure(t, "NATS", rig) }
+
+func TestLeaseRow(t *testing.T) {
+	leasetest.Measure(t, leasetest.Row{
+		Store:  "NATS",
+		Number: "the revision of the key: it grows; a bucket that is restored repeats it",
+		Needs:  "three replicas, or `sync_interval: always`",
+	}, rig)
 }

@@ -73,8 +73,8 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 
 var facts = cas.Facts{Numbers: true, ListsWhole: true, MaxKey: 1024, MaxValue: 16 << 20, MaxNote: 1 << 20}
 
-// Facts implements [cas.Store]. A failover to a standby that replicates asynchronously may lose
-// acknowledged writes all the same, which the store cannot see.
+// Facts implements [cas.Store]. Forgets is false: the store cannot see that a failover to a
+// standby that replicates asynchronously may lose acknowledged writes.
 func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
 	f := facts
 	if err := s.pool.QueryRow(ctx, s.source).Scan(&f.Source); err != nil {

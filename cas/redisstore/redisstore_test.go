@@ -11,7 +11,11 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/redisstore"
+	"github.com/epochfence/epochfence/guard/guardtest"
+	"github.com/epochfence/epochfence/internal/commandtest"
 	"github.com/epochfence/epochfence/internal/servertest"
+	"github.com/epochfence/epochfence/lease/leasetest"
+	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
 
 // serverEnv is the path of another server than the redis-server on PATH, such as valkey-server.
@@ -50,6 +54,35 @@ func open(t testing.TB, address string) cas.Store {
 func TestSuite(t *testing.T) {
 	s := start(t)
 	castest.Run(t, func(t testing.TB) castest.Rig { return rig(t, s) })
+}
+
+func TestLeases(t *testing.T) {
+	leasetest.Run(t, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
+}
+
+func TestItems(t *testing.T) {
+	guardtest.Run(t, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
+}
+
+func TestConsumers(t *testing.T) {
+	cassinktest.Run(t, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
+}
+
+func TestTheCommandReachesIt(t *testing.T) {
+	s := start(t)
+	commandtest.Reaches(t, open(t, s.Address), "redis://"+s.Address+"/0")
+}
+
+func TestCommitRow(t *testing.T) {
+	cassinktest.Measure(t, "Redis, Valkey", func(t testing.TB) castest.Rig { return rig(t, start(t)) })
+}
+
+func TestLeaseRow(t *testing.T) {
+	leasetest.Measure(t, leasetest.Row{
+		Store:  "Redis, Valkey",
+		Number: "a counter of the items: it grows, but a failover that loses writes repeats it",
+		Needs:  "`maxmemory-policy noeviction`; `appendfsync always` and `WAIT` make losses rarer, not impossible",
+	}, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
 }
 
 func rig(t testing.TB, s *servertest.Server) castest.Rig {

@@ -16,7 +16,11 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/s3store"
+	"github.com/epochfence/epochfence/guard/guardtest"
+	"github.com/epochfence/epochfence/internal/commandtest"
 	"github.com/epochfence/epochfence/internal/servertest"
+	"github.com/epochfence/epochfence/lease/leasetest"
+	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
 
 // serverEnv is the path of versitygw, which serves a directory by S3's protocol. `make stores`
@@ -51,7 +55,12 @@ func client(address string) *s3.Client {
 
 func open(t testing.TB, address string) cas.Store {
 	t.Helper()
-	s, err := s3store.Open(t.Context(), client(address), s3store.Options{Bucket: bucket, Prefix: "app/"})
+	return openAt(t, address, "app/")
+}
+
+func openAt(t testing.TB, address, prefix string) cas.Store {
+	t.Helper()
+	s, err := s3store.Open(t.Context(), client(address), s3store.Options{Bucket: bucket, Prefix: prefix})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,6 +99,28 @@ func copied(t testing.TB, from, to string) {
 }
 
 func TestRealSuite(t *testing.T) { castest.Run(t, rig) }
+
+func TestRealLeases(t *testing.T) { leasetest.Run(t, rig) }
+
+func TestRealItems(t *testing.T) { guardtest.Run(t, rig) }
+
+func TestRealConsumers(t *testing.T) { cassinktest.Run(t, rig) }
+
+func TestRealTheCommandReachesIt(t *testing.T) {
+	s := start(t)
+	commandtest.Reaches(t, open(t, s.Address), "s3://"+bucket+"/app/?use_path_style=true",
+		"AWS_ENDPOINT_URL_S3=http://"+s.Address, "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=user", "AWS_SECRET_ACCESS_KEY=password")
+}
+
+func TestRealCommitRow(t *testing.T) { cassinktest.Measure(t, "versitygw (S3)", rig) }
+
+func TestRealLeaseRow(t *testing.T) {
+	leasetest.Measure(t, leasetest.Row{
+		Store:  "S3",
+		Number: "a counter in the value: it restarts if the key is deleted",
+		Needs:  "conditional writes (`If-Match`); a listing each tenth of the TTL has a price",
+	}, rig)
+}
 
 func TestRealAnObjectOfAnotherProgramIsRefused(t *testing.T) {
 	s := start(t)

@@ -16,7 +16,11 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/zkstore"
+	"github.com/epochfence/epochfence/guard/guardtest"
+	"github.com/epochfence/epochfence/internal/commandtest"
 	"github.com/epochfence/epochfence/internal/servertest"
+	"github.com/epochfence/epochfence/lease/leasetest"
+	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
 
 // libsEnv is the directory of ZooKeeper's jars. `make stores` fetches them.
@@ -121,6 +125,27 @@ func rig(t testing.TB) castest.Rig {
 }
 
 func TestRealSuite(t *testing.T) { castest.Run(t, rig) }
+
+func TestRealLeases(t *testing.T) { leasetest.Run(t, rig) }
+
+func TestRealItems(t *testing.T) { guardtest.Run(t, rig) }
+
+func TestRealConsumers(t *testing.T) { cassinktest.Run(t, rig) }
+
+func TestRealTheCommandReachesIt(t *testing.T) {
+	s := start(t)
+	commandtest.Reaches(t, open(t, connect(t, s.Address)), "zookeeper://"+s.Address+"/app/items")
+}
+
+func TestRealCommitRow(t *testing.T) { cassinktest.Measure(t, "ZooKeeper", rig) }
+
+func TestRealLeaseRow(t *testing.T) {
+	leasetest.Measure(t, leasetest.Row{
+		Store:  "ZooKeeper",
+		Number: "the zxid of the write: it grows, also over deletions; a restored backup repeats it",
+		Needs:  "three servers",
+	}, rig)
+}
 
 func TestRealANodeOfAnotherProgramIsRefused(t *testing.T) {
 	c := connect(t, start(t).Address)

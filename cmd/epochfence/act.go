@@ -254,7 +254,7 @@ func (a *app) commandLine(c *cobra.Command, names []string, deeds []deed, number
 		switch f.Name {
 		case "execute", "reason", "plan", "format":
 			return
-		case "database", "nats":
+		case "database", "store", "nats":
 			value = redacted(value)
 		case "to":
 			if len(deeds) == 1 && strings.ContainsAny(value[:1], "+-@") && deeds[0].to != nil {

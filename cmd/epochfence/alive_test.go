@@ -10,7 +10,7 @@ import (
 
 // The processes are gone, and all there is to look at is the sink.
 func TestADeadGroupDoesNotLookWell(t *testing.T) {
-	onBoth(t, func(t *testing.T, open func(broken) *place) {
+	everywhere(t, func(t *testing.T, open func(broken) *place) {
 		l := atWork(t, open(none))
 		l.through()
 		tells(t, l.does(exitOK, "check").out, "OK: 2 partitions")

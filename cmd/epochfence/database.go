@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/url"
 	"regexp"
 	"strings"
 
@@ -12,13 +11,14 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// database is what has the sink: a database, or a store.
 type database interface {
 	operator(ctx context.Context) (operate.Operator, error)
 
 	// outbox returns nil without an error if the database has no outbox.
 	outbox(ctx context.Context) (operate.Outbox, error)
 
-	// tables returns the sink's tables and the optional ones.
+	// tables returns the sink's tables and the optional ones. A store has none.
 	tables(ctx context.Context) ([]tables, error)
 
 	// grant returns SQL that gives a database role the privileges for a kind of work.
@@ -52,10 +52,9 @@ func (a *app) open(ctx context.Context, create bool) (database, error) {
 	if a.database != nil {
 		return a.database, nil
 	}
-	at := a.flags.database
 	db, err := openAt(ctx, a.flags, create)
 	if err != nil {
-		return nil, secretive(err, at)
+		return nil, a.flags.secretive(err)
 	}
 	a.database = db
 	return db, nil
@@ -63,8 +62,10 @@ func (a *app) open(ctx context.Context, create bool) (database, error) {
 
 func openAt(ctx context.Context, f flags, create bool) (database, error) {
 	switch at := f.database; {
+	case f.store != "":
+		return orNone(openStore(ctx, f))
 	case at == "":
-		return nil, usage("which database? Say it with --database or EPOCHFENCE_DATABASE, as postgres://USER@HOST/NAME or file:PATH of SQLite")
+		return nil, usage("which database? Say it with --database or EPOCHFENCE_DATABASE, as postgres://USER@HOST/NAME or file:PATH of SQLite, or say which store with --store")
 	case strings.HasPrefix(at, "postgres://"), strings.HasPrefix(at, "postgresql://"):
 		return orNone(openPostgres(ctx, f))
 	case strings.HasPrefix(at, "file:"):
@@ -89,7 +90,7 @@ func (a *app) operator(ctx context.Context) (operate.Operator, error) {
 	}
 	op, err := db.operator(ctx)
 	if err != nil {
-		return nil, secretive(err, a.flags.database)
+		return nil, a.flags.secretive(err)
 	}
 	return op, nil
 }
@@ -97,14 +98,17 @@ func (a *app) operator(ctx context.Context) (operate.Operator, error) {
 // password matches the password of a URL inside the text of an error.
 var password = regexp.MustCompile(`(://[^:/?#\s]*):[^@/\s]*@`)
 
-func secretive(err error, of string) error {
+func (f flags) secretive(err error) error { return secretive(err, f.database, f.store) }
+
+// secretive returns err without the passwords of these URLs.
+func secretive(err error, urls ...string) error {
 	if err == nil {
 		return nil
 	}
 	text := err.Error()
-	if u, parsed := url.Parse(of); parsed == nil && u.User != nil {
-		if word, ok := u.User.Password(); ok && word != "" {
-			text = strings.ReplaceAll(text, word, "…")
+	for _, at := range urls {
+		if u, parsed := parseURL(at); parsed == nil && u.password() != "" {
+			text = strings.ReplaceAll(text, u.password(), "…")
 		}
 	}
 	text = password.ReplaceAllString(text, "$1:…@")
@@ -124,4 +128,4 @@ func (e *secretError) Unwrap() error { return e.err }
 
 func redacted(at string) string { return password.ReplaceAllString(at, "$1:…@") }
 
-var errNoOutbox = errors.New("there is no outbox in this database: name its schema, or the prefix of its tables, with --outbox-schema")
+var errNoOutbox = errors.New("there is no outbox here: a store has none; of a database, name its schema, or the prefix of its tables, with --outbox-schema")

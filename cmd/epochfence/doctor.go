@@ -100,7 +100,7 @@ func failure(check string, err error) []finding {
 func (a *app) versions(ctx context.Context, db database) (fs []finding) {
 	ts, err := db.tables(ctx)
 	if err != nil {
-		return []finding{{"tables", warn, "", secretive(err, a.flags.database).Error(), ""}}
+		return []finding{{"tables", warn, "", a.flags.secretive(err).Error(), ""}}
 	}
 	for _, t := range ts {
 		f := finding{Check: "tables", Status: ok, Detail: fmt.Sprintf("the %s's tables in %s have version %d", t.of, t.where, t.have)}

@@ -25,8 +25,8 @@ func (a *app) drill() *cobra.Command {
 		Long: `Prove on the live sink that a zombie is refused. In a partition of its own,
 ` + drillPartition.String() + `, A claims, B claims, and A tries to commit
 a write. The commit must be refused as stale, and the write must not be there. What
-B commits must be there. On PostgreSQL another A is frozen with its transaction open
-while B claims.
+B commits must be there. On PostgreSQL and in a store another A is frozen with its
+transaction open while B claims.
 
 It needs the privileges of the application and of an operator. It writes claims,
 and dead letters of its own partition, which it discards. The fence of that
@@ -57,7 +57,7 @@ func (a *app) runDrill(ctx context.Context, execute bool) error {
 	}
 	trials, err := db.drill(ctx)
 	if err != nil {
-		return secretive(fmt.Errorf("drill: %w", err), a.flags.database)
+		return a.flags.secretive(fmt.Errorf("drill: %w", err))
 	}
 	failed := slices.ContainsFunc(trials, func(t trial) bool { return !t.Passed })
 	err = a.show(map[string]any{"executed": true, "passed": !failed, "trials": trials}, func() {
@@ -165,8 +165,11 @@ func (d *drill[TX]) late(ctx context.Context, o epoch.Origin) error {
 	return nil
 }
 
-// held makes a zombie commit a claim-only transaction.
+// held makes a zombie commit a claim-only transaction, if the sink has such transactions.
 func (d *drill[TX]) held(ctx context.Context, o epoch.Origin) error {
+	if _, holds := epoch.As[epoch.Holding[TX]](d.sink); !holds {
+		return nil
+	}
 	a, b, err := d.replaced(ctx, o)
 	if err != nil {
 		return err

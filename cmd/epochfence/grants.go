@@ -10,7 +10,7 @@ type roleKind string
 const (
 	application roleKind = "application" // consumers
 	reader      roleKind = "reader"      // epochfence commands that only show
-	operator    roleKind = "operator"    // all epochfence commands
+	operator    roleKind = "operator"    // epochfence commands that act, too
 )
 
 var roleKinds = []roleKind{application, reader, operator}
@@ -27,9 +27,9 @@ func (a *app) grants() *cobra.Command {
   application  for consumers
   reader       for commands that only show, except deadletters show and outbox
                show
-  operator     for all commands, including the messages of dead letters. To end
-               open transactions of an owner, it must also be a member of the
-               application's role.`,
+  operator     for commands that act, too, and for the messages of dead letters.
+               To end open transactions of an owner, it must also be a member of
+               the application's role.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kind := roleKind(as)
@@ -46,7 +46,7 @@ func (a *app) grants() *cobra.Command {
 			}
 			if execute {
 				if err := db.run(c.Context(), sql); err != nil {
-					return secretive(err, a.flags.database)
+					return a.flags.secretive(err)
 				}
 			}
 			return a.show(map[string]any{"executed": execute, "sql": sql}, func() {

@@ -1,5 +1,5 @@
 // Command epochfence shows and operates the consumers of a sink: fences, owners, lag, the audit
-// log, dead letters and the outbox, in PostgreSQL or SQLite, with messages in Kafka or NATS
+// log, dead letters and the outbox, in PostgreSQL, SQLite or a store, with messages in Kafka or NATS
 // JetStream.
 //
 //	export EPOCHFENCE_DATABASE=postgres://… EPOCHFENCE_KAFKA=broker:9092
@@ -13,12 +13,16 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 )
 
-func main() { os.Exit(interruptible(os.Args[1:])) }
+func main() {
+	slog.SetDefault(quiet)
+	os.Exit(interruptible(os.Args[1:]))
+}
 
 func interruptible(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

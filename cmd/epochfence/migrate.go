@@ -52,7 +52,10 @@ func (a *app) all(ctx context.Context, box, create bool) ([]tables, error) {
 	}
 	ts, err := db.tables(ctx)
 	if err != nil {
-		return nil, secretive(err, a.flags.database)
+		return nil, a.flags.secretive(err)
+	}
+	if len(ts) == 0 {
+		return nil, usage("a store has no tables to migrate; pgstore.Migrate creates those of its store")
 	}
 	if !box {
 		ts = ts[:1]
@@ -89,7 +92,7 @@ func (a *app) runMigrateUp(ctx context.Context, execute, box bool) error {
 	if execute {
 		for _, t := range ts {
 			if err := t.migrate(ctx); err != nil {
-				return secretive(err, a.flags.database)
+				return a.flags.secretive(err)
 			}
 		}
 		for i := range missing {

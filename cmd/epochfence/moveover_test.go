@@ -42,7 +42,7 @@ func (l *live) old(options ...kgo.Opt) (leave func()) {
 }
 
 func TestTheTableStaysUntilEachPositionHasPassedWhatTheOldConsumersCanHaveApplied(t *testing.T) {
-	onBoth(t, func(t *testing.T, open func(broken) *place) {
+	everywhere(t, func(t *testing.T, open func(broken) *place) {
 		l := workers(t, open(func(m consumer.Message) bool { return string(m.Value) == "poison" }).halting())
 		l.answers(exitTrouble, "NO", "no epochfence process has begun")
 		l.produce(20)
@@ -174,7 +174,7 @@ func TestTheTableOfADurableConsumerGoesWithThePartitionsOwnMessages(t *testing.T
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.*"}})
 	must(t, err)
 	p := inSQLite(t, none)
-	l := &live{cli: &cli{t, map[string]string{"EPOCHFENCE_DATABASE": p.url, "EPOCHFENCE_NATS": server.URL()}}, place: p}
+	l := &live{cli: &cli{t, p.variables("EPOCHFENCE_NATS", server.URL())}, place: p}
 	publish := func(subject string) {
 		_, err := js.Publish(t.Context(), subject, []byte("order"))
 		must(t, err)

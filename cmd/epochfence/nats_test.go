@@ -18,14 +18,14 @@ import (
 // A group at work on a stream of two partitions: lag counts a partition's own messages, positions
 // are found by time, and a stream that was created again is accepted.
 func TestNATS(t *testing.T) {
-	onBoth(t, func(t *testing.T, open func(broken) *place) {
+	everywhere(t, func(t *testing.T, open func(broken) *place) {
 		server := natstest.Start(t)
 		js := server.JetStream(t)
 		config := jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.*"}}
 		_, err := js.CreateStream(t.Context(), config)
 		must(t, err)
 		p := open(none)
-		l := &live{cli: &cli{t, map[string]string{"EPOCHFENCE_DATABASE": p.url, "EPOCHFENCE_NATS": server.URL()}}, place: p}
+		l := &live{cli: &cli{t, p.variables("EPOCHFENCE_NATS", server.URL())}, place: p}
 		publish := func(subject string, n int) {
 			for range n {
 				_, err := js.Publish(t.Context(), subject, []byte("order"))

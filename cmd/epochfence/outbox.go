@@ -61,7 +61,7 @@ func (a *app) box(ctx context.Context) (operate.Outbox, error) {
 	if err == nil && box == nil {
 		err = errNoOutbox
 	}
-	return box, secretive(err, a.flags.database)
+	return box, a.flags.secretive(err)
 }
 
 func (a *app) outboxList() *cobra.Command {

@@ -26,7 +26,7 @@ type postgres struct {
 func openPostgres(ctx context.Context, f flags) (*postgres, error) {
 	config, err := pgxpool.ParseConfig(f.database)
 	if err != nil {
-		return nil, usage("--database: %w", err)
+		return nil, usage("the URL of PostgreSQL: %w", err)
 	}
 	config.MaxConns = 4
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {

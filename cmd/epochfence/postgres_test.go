@@ -79,9 +79,9 @@ func TestRolesOnPostgres(t *testing.T) {
 
 // A drill that is repeated leaves nothing but a fence.
 func TestDrillLeavesNothing(t *testing.T) {
-	onBoth(t, func(t *testing.T, open func(broken) *place) {
+	everywhere(t, func(t *testing.T, open func(broken) *place) {
 		p := open(none)
-		c := &cli{t, map[string]string{"EPOCHFENCE_DATABASE": p.url}}
+		c := &cli{t, p.variables()}
 		for range 3 {
 			c.does(exitOK, "drill", "--execute")
 		}

@@ -77,6 +77,10 @@ func TestEachCommandBesideALiveConsumer(t *testing.T) {
 			return -1
 		},
 		"migrate and grants": func(l *live) epoch.Offset {
+			if l.stored { // it has neither
+				l.does(exitUsage, "migrate", "up", "--execute")
+				return -1
+			}
 			l.does(exitOK, "migrate", "up", "--outbox", "--execute")
 			at, err := url.Parse(l.place.url)
 			must(l.t, err)
@@ -92,7 +96,7 @@ func TestEachCommandBesideALiveConsumer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onBoth(t, func(t *testing.T, open func(broken) *place) {
+			everywhere(t, func(t *testing.T, open func(broken) *place) {
 				l := atWork(t, open(none))
 				l.through()
 				var want epoch.Offset
@@ -141,7 +145,7 @@ func lastClaim(l *live) operate.Decision {
 // A message that halts its partition, as the handler has no place for dead letters, is
 // looked at and skipped.
 func TestSkipOfAMessageThatHalts(t *testing.T) {
-	onBoth(t, func(t *testing.T, open func(broken) *place) {
+	everywhere(t, func(t *testing.T, open func(broken) *place) {
 		poison := func(m consumer.Message) bool { return m.Partition.Number == 1 && m.Offset == 60 }
 		p := open(poison)
 		l := atWork(t, p.halting())
@@ -167,7 +171,7 @@ func TestSkipOfAMessageThatHalts(t *testing.T) {
 
 // A dead letter is replayed by the owner, in its own transaction, while the partition continues.
 func TestReplayBesideALiveConsumer(t *testing.T) {
-	onBoth(t, func(t *testing.T, open func(broken) *place) {
+	everywhere(t, func(t *testing.T, open func(broken) *place) {
 		var fixed atomic.Bool
 		l := atWork(t, open(func(m consumer.Message) bool { return !fixed.Load() && m.Offset%20 == 10 }))
 		l.through()
@@ -207,7 +211,7 @@ func TestReplayBesideALiveConsumer(t *testing.T) {
 // Requests for replays are taken back while the owners are carrying them out: of each,
 // one of the two is done.
 func TestWithdrawalsBesideALiveConsumer(t *testing.T) {
-	onBoth(t, func(t *testing.T, open func(broken) *place) {
+	everywhere(t, func(t *testing.T, open func(broken) *place) {
 		var fixed atomic.Bool
 		l := atWork(t, open(func(m consumer.Message) bool { return !fixed.Load() && m.Offset%4 == 2 }))
 		l.through()
@@ -257,7 +261,7 @@ func TestWithdrawalsBesideALiveConsumer(t *testing.T) {
 
 // What was decided on must still be so.
 func TestAPlanThatIsOutOfDateIsRefused(t *testing.T) {
-	onBoth(t, func(t *testing.T, open func(broken) *place) {
+	everywhere(t, func(t *testing.T, open func(broken) *place) {
 		l := atWork(t, open(none))
 		l.through()
 		var seen struct{ Plan string }
@@ -278,20 +282,20 @@ func TestAPlanThatIsOutOfDateIsRefused(t *testing.T) {
 
 // Two people at a time: of acts from one look one is done, and the other is told.
 func TestTwoPeopleAtATime(t *testing.T) {
-	onBoth(t, func(t *testing.T, open func(broken) *place) {
+	everywhere(t, func(t *testing.T, open func(broken) *place) {
 		l := atWork(t, open(none))
 		l.through()
 		l.stop()
 		var seen struct{ Plan string }
 		l.reads(&seen, "evict", "orders/1")
-		codes := make(chan int, 2)
+		answers := make(chan answer, 2)
 		for range 2 {
 			go func() {
-				codes <- (&cli{t, l.env}).run("evict", "orders/1", "--plan", seen.Plan, "--execute", "--by", "anna", "--reason", "for the test").code
+				answers <- (&cli{t, l.env}).run("evict", "orders/1", "--plan", seen.Plan, "--execute", "--by", "anna", "--reason", "for the test")
 			}()
 		}
-		if one, other := <-codes, <-codes; one+other != exitOK+exitChanged {
-			t.Errorf("exit codes %d and %d", one, other)
+		if one, other := <-answers, <-answers; one.code+other.code != exitOK+exitChanged {
+			t.Errorf("they were answered\n%+v\n%+v", one, other)
 		}
 	})
 }

@@ -22,9 +22,10 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// place is a sink's database and what consumers do with it.
+// place is a sink's database or store, and what consumers do with it.
 type place struct {
 	url     string
+	stored  bool // a store has the sink, and no database
 	op      operate.Operator
 	alive   func(ctx context.Context, p operate.Process) error // a sign of life
 	consume func(ctx context.Context, s consumer.Source, o consumer.Options) error
@@ -59,6 +60,27 @@ type effect struct {
 
 // broken says of a message that its handler fails.
 type broken func(m consumer.Message) bool
+
+// variables are where the program finds the place, with other variables.
+func (p *place) variables(others ...string) map[string]string {
+	env := map[string]string{"EPOCHFENCE_DATABASE": p.url}
+	if p.stored {
+		env = map[string]string{"EPOCHFENCE_STORE": p.url}
+	}
+	for i := 0; i < len(others); i += 2 {
+		env[others[i]] = others[i+1]
+	}
+	return env
+}
+
+// everywhere runs a test on SQLite, on PostgreSQL, and on a store.
+func everywhere(t *testing.T, test func(t *testing.T, open func(broken) *place)) {
+	onBoth(t, test)
+	t.Run("store", func(t *testing.T) {
+		t.Parallel()
+		test(t, func(b broken) *place { return inStore(t, b) })
+	})
+}
 
 // onBoth runs a test on SQLite and on PostgreSQL.
 func onBoth(t *testing.T, test func(t *testing.T, open func(broken) *place)) {

@@ -22,7 +22,8 @@ type app struct {
 }
 
 type flags struct {
-	database, schema, outboxSchema      string
+	database, store                     string // one of them
+	schema, outboxSchema                string
 	kafka, kafkaConfig                  string
 	nats, natsCreds, natsDomain, bucket string
 	format                              string
@@ -61,15 +62,15 @@ func (a *app) root() *cobra.Command {
 		Use:   "epochfence",
 		Short: "See and steer the consumers of a sink",
 		Long: `See and steer the consumers of a sink: its fences, owners, lag, audit log,
-dead letters and outbox. The sink is in PostgreSQL or SQLite, the messages are
-in Kafka or NATS.
+dead letters and outbox. The sink is in PostgreSQL, in SQLite or in a store, the
+messages are in Kafka or NATS.
 
 A partition is written as TOPIC/NUMBER, or GROUP/TOPIC/NUMBER where several
 groups have it. Commands that change something show what they would do, and do
 it with --execute. Operator actions also need --reason. Nobody has to stop the
 group.
 
-Printed times are in UTC, by the clock of the sink's database.
+Printed times are in UTC, by the sink's clock.
 
 ` + exitCodes,
 		SilenceUsage: true, SilenceErrors: true,
@@ -119,7 +120,8 @@ func (f *flags) add(c *cobra.Command) {
 	p := c.PersistentFlags()
 	p.SortFlags = false
 	p.StringVar(&f.database, "database", "", "the sink's database: postgres://…, or file:PATH of SQLite (EPOCHFENCE_DATABASE, DATABASE_URL)")
-	p.StringVar(&f.schema, "schema", "", "schema, or in SQLite table prefix, of the sink; epochfence or epochfence_ if empty (EPOCHFENCE_SCHEMA)")
+	p.StringVar(&f.store, "store", "", "the store of a cassink, instead of --database: redis://…, etcd://…, s3://…, see docs/command-line.md (EPOCHFENCE_STORE)")
+	p.StringVar(&f.schema, "schema", "", "schema, in SQLite table prefix, in a store prefix of keys, of the sink; epochfence or epochfence_ if empty (EPOCHFENCE_SCHEMA)")
 	p.StringVar(&f.outboxSchema, "outbox-schema", "", "the same for the outbox; epochfence_outbox or epochfence_outbox_ if empty (EPOCHFENCE_OUTBOX_SCHEMA)")
 	p.StringVar(&f.kafka, "kafka", "", "brokers, HOST:PORT,… (EPOCHFENCE_KAFKA)")
 	p.StringVar(&f.kafkaConfig, "kafka-config", "", "file with sasl.* and ssl.* as librdkafka names them (EPOCHFENCE_KAFKA_CONFIG)")
@@ -132,24 +134,24 @@ func (f *flags) add(c *cobra.Command) {
 }
 
 func (f *flags) check(getenv func(string) string) error {
+	if err := f.checkSink(getenv); err != nil {
+		return err
+	}
 	for _, v := range []struct {
 		flag *string
-		envs []string
+		env  string
 	}{
-		{&f.database, []string{"EPOCHFENCE_DATABASE", "DATABASE_URL"}},
-		{&f.schema, []string{"EPOCHFENCE_SCHEMA"}},
-		{&f.outboxSchema, []string{"EPOCHFENCE_OUTBOX_SCHEMA"}},
-		{&f.kafka, []string{"EPOCHFENCE_KAFKA"}},
-		{&f.kafkaConfig, []string{"EPOCHFENCE_KAFKA_CONFIG"}},
-		{&f.nats, []string{"EPOCHFENCE_NATS"}},
-		{&f.natsCreds, []string{"EPOCHFENCE_NATS_CREDS"}},
-		{&f.natsDomain, []string{"EPOCHFENCE_NATS_DOMAIN"}},
-		{&f.bucket, []string{"EPOCHFENCE_NATS_BUCKET"}},
+		{&f.schema, "EPOCHFENCE_SCHEMA"},
+		{&f.outboxSchema, "EPOCHFENCE_OUTBOX_SCHEMA"},
+		{&f.kafka, "EPOCHFENCE_KAFKA"},
+		{&f.kafkaConfig, "EPOCHFENCE_KAFKA_CONFIG"},
+		{&f.nats, "EPOCHFENCE_NATS"},
+		{&f.natsCreds, "EPOCHFENCE_NATS_CREDS"},
+		{&f.natsDomain, "EPOCHFENCE_NATS_DOMAIN"},
+		{&f.bucket, "EPOCHFENCE_NATS_BUCKET"},
 	} {
-		for _, env := range v.envs {
-			if *v.flag == "" {
-				*v.flag = getenv(env)
-			}
+		if *v.flag == "" {
+			*v.flag = getenv(v.env)
 		}
 	}
 	if f.bucket == "" {
@@ -160,6 +162,20 @@ func (f *flags) check(getenv func(string) string) error {
 	}
 	if f.timeout <= 0 || f.timeout > time.Hour {
 		return usage("--timeout is %v; want up to 1h", f.timeout)
+	}
+	return nil
+}
+
+// checkSink looks for the database or the store where no flag says it.
+func (f *flags) checkSink(getenv func(string) string) error {
+	if f.database == "" && f.store == "" {
+		f.database, f.store = getenv("EPOCHFENCE_DATABASE"), getenv("EPOCHFENCE_STORE")
+	}
+	if f.database == "" && f.store == "" {
+		f.database = getenv("DATABASE_URL")
+	}
+	if f.database != "" && f.store != "" {
+		return usage("--database and --store (EPOCHFENCE_DATABASE, EPOCHFENCE_STORE): the sink is in one of them, say one")
 	}
 	return nil
 }

@@ -275,13 +275,6 @@ func (f *feed) batch(chunks []chunk) *consumer.Batch {
 	ms := f.messages
 	for _, c := range chunks {
 		for _, r := range c.records {
-			mark := epoch.Mark(r.LeaderEpoch)
-			if mark != b.Mark && b.Marks == nil {
-				b.Marks = slices.Repeat([]epoch.Mark{b.Mark}, len(ms)) // of the messages so far
-			}
-			if b.Marks != nil {
-				b.Marks = append(b.Marks, mark)
-			}
 			ms = append(ms, f.message(r))
 		}
 	}
@@ -343,7 +336,7 @@ func (f *feed) taken() int64 {
 
 // message makes a message of r. The caller must not use r afterwards.
 func (f *feed) message(r *kgo.Record) consumer.Message {
-	m := consumer.Message{Partition: f.partition, Offset: epoch.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: r.Timestamp, Context: r.Context}
+	m := consumer.Message{Partition: f.partition, Offset: epoch.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: r.Timestamp, Mark: epoch.Mark(r.LeaderEpoch), Context: r.Context}
 	if len(r.Headers) > 0 {
 		m.Headers = make([]consumer.Header, len(r.Headers))
 		for i, h := range r.Headers {

@@ -12,7 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/consumer/internal/tenures"
+	"github.com/epochfence/epochfence/internal/process"
 )
 
 // slot is a partition that the group has assigned to us at least once.
@@ -390,9 +390,9 @@ func (s *Source) Identity() (group, name string) { return s.set.Group, s.name() 
 // name returns the caller's client id, if any, with host and process id.
 func (s *Source) name() string {
 	if s.set.clientID == defaultClientID {
-		return tenures.Process()
+		return process.Name()
 	}
-	return tenures.Named(s.set.clientID)
+	return process.Named(s.set.clientID)
 }
 
 func (s *Source) owner(member string) string {

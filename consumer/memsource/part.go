@@ -114,11 +114,10 @@ func (p *part) fetch(of epoch.Partition, at epoch.Offset, mark epoch.Mark) (b co
 		last++
 	}
 	b.Messages = make([]consumer.Message, last-first)
-	b.Marks = make([]epoch.Mark, last-first)
 	for i, m := range p.messages[first:last] {
 		b.Messages[i] = copied(m)
 		b.Messages[i].Partition = of
-		b.Marks[i] = p.mark(b.Messages[i].Offset)
+		b.Messages[i].Mark = p.mark(m.Offset)
 	}
 	if last == len(p.messages) {
 		b.Next = p.end // the rest, if there is any, was deleted

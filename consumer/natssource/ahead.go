@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 var errAhead = errors.New("the consumer's server has let a message expire that the stream's leader still has")
@@ -60,7 +61,7 @@ func (r *reader) mayHaveExpired(ctx context.Context, info *jetstream.StreamInfo,
 	return err == nil && aged(info, at.Time), err
 }
 
-func neverExpires(m storedMessage) bool {
+func neverExpires(m jsapi.Message) bool {
 	if len(m.Header) == 0 {
 		return false
 	}

@@ -147,7 +147,7 @@ func TestAPositionOfARecreatedStreamIsNotAdopted(t *testing.T) {
 	a := r.start("a")
 	g := a.granted(0)
 	byHand := fmt.Appendf(nil, `{"next":77,"log":%q}`, g.Origin().Log)
-	must(t, second(a.source.bucket.write(inTime(t), a.source.keys.position(streamPartition{"orders", 0}), byHand)))
+	must(t, second(r.bucket().write(inTime(t), positionInBucket("billing", "orders", 0), byHand)))
 	if at, ok, err := g.Committed(inTime(t)); err != nil || !ok || at.Offset != 77 {
 		t.Errorf("committed is %+v, %v, %v; want the position that was published", at, ok, err)
 	}

@@ -184,14 +184,14 @@ func TestTakeover(t *testing.T) {
 // renewed waits until the registrations that the leases name were renewed twice.
 func (r *groupRig) renewed(partitions []int32) {
 	r.t.Helper()
-	registration := func(n int32) revision {
+	registration := func(n int32) uint64 {
 		l, _ := r.lease(n)
-		e, err := r.bucket().get(inTime(r.t), newKeys("billing").member(l.Member))
+		e, err := r.bucket().get(inTime(r.t), memberKey(l.Member))
 		must(r.t, err)
 		return e.rev
 	}
 	for range 2 {
-		before := map[int32]revision{}
+		before := map[int32]uint64{}
 		for _, n := range partitions {
 			before[n] = registration(n)
 		}
@@ -297,11 +297,9 @@ func TestAMemberThatJoinsAfterOneThatNeverTookItsShareGetsIts(t *testing.T) {
 	r := newGroupRig(t, 2, 10*time.Second)
 	a := r.start("a")
 	r.shared([]*testMember{a}, 2)
-	key, value := newKeys("billing").member("ghost"), []byte(`{"name":"ghost","streams":{"orders":2},"nonce":"n"}`)
-	rev, err := r.bucket().swap(inTime(t), key, value, 0, time.Minute)
-	must(t, err)
+	r.put(memberKey("ghost"), []byte(`{"name":"ghost","serves":{"orders":2},"nonce":"n"}`))
 	r.shared([]*testMember{a}, 1)
-	must(t, second(r.bucket().release(inTime(t), key, rev)))
+	must(t, r.bucket().remove(inTime(t), memberKey("ghost")))
 	r.shared([]*testMember{a}, 2)
 	began := time.Now()
 	b := r.start("b")

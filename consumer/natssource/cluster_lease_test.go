@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 func TestOnAClusterLeasesOutliveStepDownsAndRestarts(t *testing.T) {
@@ -64,7 +65,7 @@ func TestABucketThatTooFewServersAreThereForIsWaitedFor(t *testing.T) {
 	s, err := New(o)
 	must(t, err)
 	err = s.Run(inTime(t), func(error) {}, func(context.Context, consumer.Tenure) { t.Error("granted") })
-	if err == nil || !hasCode(err, codeNoPeers) || !strings.Contains(err.Error(), `create bucket "leases"`) || !strings.Contains(err.Error(), "as many NATS servers") {
+	if err == nil || !jsapi.HasCode(err, jsapi.CodeNoPeers) || !strings.Contains(err.Error(), `open bucket "leases"`) || !strings.Contains(err.Error(), "as many NATS servers") {
 		t.Errorf("Run: %v", err)
 	}
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -286,9 +287,9 @@ func TestOnAClusterABucketRestoredUnderItsHoldersChangesNoEffect(t *testing.T) {
 // holder is the member that leases a partition.
 func (o *outing) holder(n int32) (m int) {
 	o.t.Helper()
-	b := newBucket(o.js, outingBucket, outingTTL, slog.New(slog.DiscardHandler))
+	b := bucket{o.js, outingBucket}
 	o.until(fmt.Sprintf("partition %d is leased", n), func() bool {
-		e, err := b.get(o.ctx, newKeys("g").lease(streamPartition{outingStream, n}))
+		e, err := b.get(o.ctx, "g.lease.resource."+outingStream+"."+strconv.Itoa(int(n)))
 		if err != nil || !e.live {
 			return false
 		}

@@ -3,7 +3,6 @@ package natssource
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -13,20 +12,9 @@ import (
 
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/jsapi"
+	"github.com/epochfence/epochfence/lease"
 )
-
-// mirror is the value of a position's key.
-type mirror struct {
-	Next  epoch.Offset `json:"next"`
-	Print *epoch.Mark  `json:"print,omitempty"` // fingerprint of the message before Next
-	Epoch epoch.Epoch  `json:"epoch,omitempty"`
-	Owner string       `json:"owner,omitempty"` // the process that wrote the position; other writers leave it out
-	Log   string       `json:"log,omitempty"`   // the log of the position; an operator may leave it out
-	Lag   int64        `json:"lag,omitempty"`
-}
-
-// ours reports whether a process of ours wrote the position.
-func (m mirror) ours() bool { return m.Owner != "" }
 
 // Committed implements [consumer.Tenure]. It returns the position that somebody else wrote into the
 // partition's key. If there is none, it returns the position after the ack floor of the durable
@@ -37,7 +25,7 @@ func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 		err = over
 	}
 	if err != nil {
-		return epoch.Position{}, false, fmt.Errorf("natssource: where group %q has got to in %s: %w", t.s.Group, t.streamPartition, err)
+		return epoch.Position{}, false, fmt.Errorf("natssource: where group %q has got to in %s: %w", t.s.Group, t.Resource, err)
 	}
 	return at, ok, nil
 }
@@ -52,7 +40,7 @@ func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
 	case !ok || m.ours():
 		// A position of ours comes from another sink, or from this sink before it was restored. The
 		// effects before that position are not in this sink (R9).
-		acked, err := t.log.acked(ctx, t.incarnation, t.number)
+		acked, err := t.log.acked(ctx, t.incarnation, t.Number)
 		if err != nil || acked == 0 {
 			return epoch.Position{}, false, err
 		}
@@ -66,36 +54,41 @@ func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
 }
 
 type brokenPositionError struct {
-	key    string
-	bucket *bucket
+	key    string // in the bucket
+	bucket string
 	err    error
 }
 
 func (e *brokenPositionError) Error() string {
 	return fmt.Sprintf(`key %s of bucket %q holds no position: put it right (nats kv put %s %s '{"next":1234}'), or begin without one (%s): %v`,
-		e.key, e.bucket.name, e.bucket.name, e.key, e.bucket.removal(e.key), e.err)
+		e.key, e.bucket, e.bucket, e.key, removal(e.bucket, e.key), e.err)
 }
 
 func (e *brokenPositionError) Unwrap() error { return e.err }
 
-func (t *tenure) mirrored(ctx context.Context) (mirror, bool, error) {
-	m, ok, err := t.s.mirrored(ctx, t.streamPartition)
-	if m.Log != "" && m.Log != t.origin.Log {
-		return mirror{}, false, err
+// removal returns the command that removes a key from a bucket.
+func removal(bucket, key string) string { return fmt.Sprintf("nats kv del %s %s", bucket, key) }
+
+// mirrored returns the position in the partition's key, if it is of this log.
+func (t *tenure) mirrored(ctx context.Context) (position, bool, error) {
+	p, ok, err := t.s.mirrored(ctx, t.Resource)
+	if p.Log != "" && p.Log != t.origin.Log {
+		return position{}, false, err
 	}
-	return m, ok, err
+	return p, ok, err
 }
 
-func (s *Source) mirrored(ctx context.Context, p streamPartition) (mirror, bool, error) {
-	e, err := s.bucket.get(ctx, s.keys.position(p))
-	if err != nil || !e.live {
-		return mirror{}, false, err
+func (s *Source) mirrored(ctx context.Context, r lease.Resource) (position, bool, error) {
+	key := positionKey(s.Group, r)
+	item, err := s.store.Get(ctx, key)
+	if err != nil || !item.Live {
+		return position{}, false, err
 	}
-	m, err := positionOf(e.value)
+	p, err := positionOf(item.Value)
 	if err != nil {
-		return mirror{}, false, &brokenPositionError{s.keys.position(p), s.bucket, err}
+		return position{}, false, &brokenPositionError{s.store.KeyInBucket(key), s.Bucket, err}
 	}
-	return m, true, nil
+	return p, true, nil
 }
 
 // publish writes the position into its key, for operators, if the position or the lag has changed.
@@ -111,30 +104,21 @@ func (t *tenure) publish(ctx context.Context) {
 	}
 	_, due := t.Unpublished()
 	at, known := t.Newest()
-	lag := t.log.lag(t.number)
-	if !due && (!known || lag == t.lag) {
+	lag := t.log.lag(t.Number)
+	if !due && (!known || lag == t.published.lag) {
 		return
 	}
 	err := t.learn(ctx, at)
 	if err == nil && t.mayPublish(at) {
-		err = t.write(ctx, mirror{Next: at.Next, Print: &at.Mark, Epoch: at.Epoch, Owner: t.s.owner(), Log: at.Log, Lag: lag})
+		err = t.write(ctx, position{Next: at.Next, Print: &at.Mark, Epoch: at.Epoch, Owner: t.lease.Owner(), Log: at.Log, Lag: lag})
 		if err == nil {
 			t.Published(at.Next)
-			t.lag = lag
 			return
 		}
 	}
 	if err != nil {
-		t.s.log.Debug("position not mirrored", "stream", t.stream, "partition", t.number, "next", at.Next, "err", err)
+		t.s.log.Debug("position not mirrored", "stream", t.Name, "partition", t.Number, "next", at.Next, "err", err)
 	}
-}
-
-func (t *tenure) write(ctx context.Context, m mirror) error {
-	data, err := json.Marshal(m)
-	if err == nil {
-		_, err = t.s.bucket.write(ctx, t.s.keys.position(t.streamPartition), data)
-	}
-	return err
 }
 
 // learn reads, once, what others had committed for the group when the tenure began. If the key
@@ -155,7 +139,7 @@ func (t *tenure) learn(ctx context.Context, at epoch.Fence) error {
 // mayPublish reports whether our position may replace the one that others have committed (R8).
 func (t *tenure) mayPublish(at epoch.Fence) bool {
 	if theirs, say := t.ToSay(at); say {
-		t.s.log.Warn(tenures.NotHeeded, "stream", t.stream, "partition", t.number, "committed", theirs, "next", at.Next, "remedy", tenures.Remedy)
+		t.s.log.Warn(tenures.NotHeeded, "stream", t.Name, "partition", t.Number, "committed", theirs, "next", at.Next, "remedy", tenures.Remedy)
 	}
 	_, stays := t.Theirs(at)
 	return !stays
@@ -187,14 +171,14 @@ func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.O
 		} `json:"config"`
 		Cluster *jetstream.ClusterInfo `json:"cluster"`
 	}
-	err = ask(ctx, l.js, "CONSUMER.INFO."+l.stream.Name+"."+name, struct{}{}, &c)
+	err = jsapi.Ask(ctx, l.js, "CONSUMER.INFO."+l.stream.Name+"."+name, struct{}{}, &c)
 	switch {
-	case hasCode(err, jetstream.JSErrCodeConsumerNotFound) && l.stream.Durable != "":
+	case jsapi.HasCode(err, jetstream.JSErrCodeConsumerNotFound) && l.stream.Durable != "":
 		return 0, fmt.Errorf("there is no consumer %q, which Stream.Durable names: %w", name, err)
-	case hasCode(err, jetstream.JSErrCodeConsumerNotFound):
+	case jsapi.HasCode(err, jetstream.JSErrCodeConsumerNotFound):
 		return 0, nil
 	case err != nil:
-		return 0, fmt.Errorf("the position of consumer %q: %w", name, denied(l.js.Conn(), apiPrefix(l.js)+"CONSUMER.INFO.", err))
+		return 0, fmt.Errorf("the position of consumer %q: %w", name, jsapi.Denied(l.js.Conn(), jsapi.Prefix(l.js)+"CONSUMER.INFO.", err))
 	case c.Cluster == nil && info.Cluster != nil && info.Cluster.Name != "",
 		c.Cluster != nil && !leads(c.Cluster, cmp.Or(c.Config.Replicas, info.Config.Replicas)):
 		return 0, errNoLeader // a server that has only heard of the consumer may answer, too

@@ -15,8 +15,8 @@
 // It needs nats-server 2.11, the first version in which a single key can expire. [Source.Run]
 // returns an error for an older server.
 //
-// docs/nats.md is the guide. docs/nats-protocol.md describes how leases, confirmations and
-// reads work, and why.
+// docs/nats.md is the guide. docs/leases.md describes how leases work, and docs/nats-protocol.md how
+// reads do.
 //
 // # Partitions
 //
@@ -33,18 +33,17 @@
 //
 // # Leases
 //
-// Each partition of a group has a key in a key-value bucket. The writer of its last value holds
-// the lease, and the revision of that value is the lease's generation. A lease names the
-// registration of its holder, a key that expires after LeaseTTL and is renewed every third of
-// it, so a member renews one key for all its partitions. Members share partitions as equally
-// as possible and move as few as possible when one joins or leaves.
+// Each partition of a group is a resource of package lease, in a key-value bucket. The revision of
+// its key is the lease's generation. A member renews one key for all its partitions, its
+// registration, every third of LeaseTTL. Members share partitions as equally as possible and move as
+// few as possible when one joins or leaves.
 //
-//	GROUP.lease.STREAM.NUMBER     {"owner", "member", "nonce"}
-//	GROUP.member.ID               {"name", "streams", "declined", "ttl", "nonce"}, expires
-//	GROUP.position.STREAM.NUMBER  {"next", "epoch", "owner", "log", "lag"}
+//	GROUP.lease.resource.STREAM.NUMBER  {"owner", "member", "nonce", "generation"}
+//	GROUP.lease.member.ID               {"name", "serves", "declined", "ttl", "nonce"}, expires
+//	GROUP.position.STREAM.NUMBER        {"next", "epoch", "owner", "log", "lag"}
 //
 // In group and stream, bytes other than letters, digits, '-' and '_' are written as '=' and two
-// hexadecimal digits.
+// hexadecimal digits. In a group, a slash is =252F and a percent sign =2525.
 //
 // All tenures of a member end when no renewal was acknowledged for nine tenths of LeaseTTL, which
 // is their Term: 13.5 s by default, which makes the default of consumer.Options.BatchTimeout
@@ -98,8 +97,8 @@
 // ([consumer.StartCommitted]): at a position that was written into its key by hand
 // (`nats kv put epochfence billing.position.payments.3 '{"next":1234}'`), or else after the ack
 // floor of the durable consumer Stream.Durable, by default the one with the group's name. If
-// that consumer's filters leave out some of the partition's subjects, the partition is not
-// claimed. Messages that were acknowledged above the floor are applied again, so acknowledge in
+// a named consumer leaves out some of the partition's subjects, the partition is not claimed.
+// Messages that were acknowledged above the floor are applied again, so acknowledge in
 // order, or let the work under way finish before the first claim.
 //
 // A durable consumer knows nothing of leases. Stop its workers before this source starts, or
@@ -111,7 +110,11 @@
 // A bucket that loses its keys costs no message and no effect: the sink continues its epochs, and
 // members acquire leases again. It costs the transactions under way. Use three replicas if a server
 // may fail; the bucket is created with the replicas of the first stream. Use sync_interval: always
-// if all servers may lose power at once. A bucket in memory works.
+// if all servers may lose power at once. A bucket in memory works. A bucket that somebody deletes is
+// created again within LeaseTTL.
+//
+// Run refuses a bucket with settings that lose keys, such as a maximum age. If the bucket gets such
+// settings while Run works, the log has an error with the command that removes them.
 //
 // The bucket's name and domain are in each fence: a group that moves to another bucket is
 // refused with an [*epoch.ForeignLeaseError].
@@ -123,7 +126,7 @@
 //
 // A bucket needs a few hundred bytes for each lease key and each position key: one of both for each
 // partition of each group. Run refuses a bucket without that room. If the bucket is full, its
-// writes are refused, which is logged once with the remedy. A single server still accepts renewals
+// writes are refused, which is logged with the remedy. A single server still accepts renewals
 // then. Several replicas do not: leases are lost after LeaseTTL, and nobody can take them until
 // there is room.
 //

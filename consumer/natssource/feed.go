@@ -4,7 +4,6 @@ import (
 	"sync"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/epoch"
 )
 
 // feed holds the batches that were read for a partition and not yet taken.
@@ -29,21 +28,21 @@ type slice struct {
 }
 
 func sliceOf(n int) (s slice) {
-	s.Messages, s.Marks = make([]consumer.Message, 0, n), make([]epoch.Mark, 0, n)
+	s.Messages = make([]consumer.Message, 0, n)
 	return s
 }
 
 func (s *slice) add(m consumer.Message, bytes int) {
-	s.Mark = fingerprint(m.Time)
-	s.Messages, s.Marks, s.Next = append(s.Messages, m), append(s.Marks, s.Mark), m.Offset+1
+	m.Mark = fingerprint(m.Time)
+	s.Messages, s.Next, s.Mark = append(s.Messages, m), m.Offset+1, m.Mark
 	s.bytes += bytes
 }
 
 // keep reduces the slice to the messages in [first, end).
 func (s *slice) keep(first, end int) {
-	s.Messages, s.Marks = s.Messages[first:end], s.Marks[first:end]
+	s.Messages = s.Messages[first:end]
 	if n := len(s.Messages); n > 0 {
-		s.Next, s.Mark = s.Messages[n-1].Offset+1, s.Marks[n-1]
+		s.Next, s.Mark = s.Messages[n-1].Offset+1, s.Messages[n-1].Mark
 	}
 }
 
@@ -73,7 +72,7 @@ func (f *feed) put(s slice) {
 	f.mu.Lock()
 	if n := len(f.queue); n > 0 && f.queue[n-1].takes(s, most) {
 		last := &f.queue[n-1]
-		last.Messages, last.Marks = append(last.Messages, s.Messages...), append(last.Marks, s.Marks...)
+		last.Messages = append(last.Messages, s.Messages...)
 		last.Next, last.Mark, last.End, last.bytes = s.Next, s.Mark, s.End, last.bytes+s.bytes
 	} else {
 		f.queue = append(f.queue, s)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 // Lag implements [consumer.Tenure]. If the stream continues after the position, Lag creates a
@@ -21,7 +22,7 @@ func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {
 	}
 	n, err := t.log.behind(ctx, t.incarnation, t.origin.Partition, from.Next)
 	if err != nil {
-		return 0, fmt.Errorf("natssource: how many messages of %s there are from %d on: %w", t.streamPartition, from.Next, err)
+		return 0, fmt.Errorf("natssource: how many messages of %s there are from %d on: %w", t.Resource, from.Next, err)
 	}
 	return n, nil
 }
@@ -44,7 +45,7 @@ func (l *streamLog) behind(ctx context.Context, in incarnation, p epoch.Partitio
 		AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: 5 * time.Second, MemoryStorage: true, Replicas: 1,
 	})
 	if err != nil {
-		return 0, fmt.Errorf("make a consumer: %w", denied(l.js.Conn(), apiPrefix(l.js)+"CONSUMER.CREATE.", l.explainLimit(err)))
+		return 0, fmt.Errorf("make a consumer: %w", jsapi.Denied(l.js.Conn(), jsapi.Prefix(l.js)+"CONSUMER.CREATE.", l.explainLimit(err)))
 	}
 	_ = l.js.DeleteConsumer(ctx, l.stream.Name, c.CachedInfo().Name) // otherwise InactiveThreshold ends it
 	return int64(c.CachedInfo().NumPending), nil

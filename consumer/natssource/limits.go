@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 const (
@@ -43,7 +45,7 @@ func checkLimits(c jetstream.StreamConfig, partitions int) error {
 }
 
 func (l *streamLog) explainLimit(err error) error {
-	if hasCode(err, jetstream.JSErrCodeMaximumConsumersLimit) {
+	if jsapi.HasCode(err, jetstream.JSErrCodeMaximumConsumersLimit) {
 		return fmt.Errorf("the stream or the account allows no more consumers (MaxConsumers); those of members that were killed go after %v: %w", l.kept(), err)
 	}
 	return err

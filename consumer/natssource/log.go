@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 const (
@@ -226,7 +228,7 @@ func (l *streamLog) request(ctx context.Context) (*jetstream.StreamInfo, error) 
 	asked := time.Now()
 	s, err := l.js.Stream(ctx, l.stream.Name)
 	if err != nil {
-		return nil, denied(l.js.Conn(), apiPrefix(l.js)+"STREAM.INFO.", err)
+		return nil, jsapi.Denied(l.js.Conn(), jsapi.Prefix(l.js)+"STREAM.INFO.", err)
 	}
 	l.flight.answered(time.Since(asked))
 	info := s.CachedInfo()
@@ -237,6 +239,9 @@ func (l *streamLog) request(ctx context.Context) (*jetstream.StreamInfo, error) 
 }
 
 var errNoLeader = errors.New("the answer came from a server that does not lead the stream, or not yet")
+
+// passing reports whether a request failed for a reason that may pass by itself.
+func passing(err error) bool { return jsapi.Passing(err) || errors.Is(err, errNoLeader) }
 
 // leads reports whether the server that sent this info is the leader. While there is no leader, or
 // after a server was started, other servers answer too, with what they happen to have

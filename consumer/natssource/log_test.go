@@ -16,6 +16,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/jsapi"
 	"github.com/epochfence/epochfence/internal/natstest"
 )
 
@@ -96,7 +97,7 @@ func TestAStreamWhoseLimitsSufficeIsRead(t *testing.T) {
 		t.Cleanup(rd.discard)
 	}
 	err := r.reader(0, 1, -1).open(r.ctx)
-	if !hasCode(err, jetstream.JSErrCodeMaximumConsumersLimit) || !strings.Contains(err.Error(), "those of members that were killed go after 5s") {
+	if !jsapi.HasCode(err, jetstream.JSErrCodeMaximumConsumersLimit) || !strings.Contains(err.Error(), "those of members that were killed go after 5s") {
 		t.Errorf("one more: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 // span is a range of sequences, including both ends. An empty span ends before it begins.
@@ -87,19 +88,19 @@ var (
 func (l *streamLog) originBegins(ctx context.Context, info *jetstream.StreamInfo) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	prefix, begin := apiPrefix(l.js), uint64(0)
+	prefix, begin := jsapi.Prefix(l.js), uint64(0)
 	of := info.Config.Mirror
 	for n := 0; of != nil && n < mostMirrors; n++ {
 		if of.External != nil && of.External.APIPrefix != "" {
 			prefix = strings.TrimSuffix(of.External.APIPrefix, ".") + "."
 		}
 		var origin jetstream.StreamInfo
-		err := askAt(ctx, l.js.Conn(), prefix+"STREAM.INFO."+of.Name, struct{}{}, &origin)
+		err := jsapi.AskAt(ctx, l.js.Conn(), prefix+"STREAM.INFO."+of.Name, struct{}{}, &origin)
 		switch {
-		case hasCode(err, jetstream.JSErrCodeStreamNotFound):
+		case jsapi.HasCode(err, jetstream.JSErrCodeStreamNotFound):
 			err = errNoOrigin
 		case err != nil:
-			err = denied(l.js.Conn(), prefix+"STREAM.INFO.", err)
+			err = jsapi.Denied(l.js.Conn(), prefix+"STREAM.INFO.", err)
 		case !leads(origin.Cluster, origin.Config.Replicas):
 			err = errNoLeader
 		case origin.State.LastSeq < info.State.LastSeq:
@@ -121,10 +122,10 @@ func (l *streamLog) lacks(ctx context.Context, s span) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
 		var info jetstream.StreamInfo
-		err := ask(ctx, l.js, "STREAM.INFO."+l.stream.Name, map[string]bool{"deleted_details": true}, &info)
+		err := jsapi.Ask(ctx, l.js, "STREAM.INFO."+l.stream.Name, map[string]bool{"deleted_details": true}, &info)
 		switch {
 		case err != nil:
-			return false, denied(l.js.Conn(), apiPrefix(l.js)+"STREAM.INFO.", err)
+			return false, jsapi.Denied(l.js.Conn(), jsapi.Prefix(l.js)+"STREAM.INFO.", err)
 		case !leads(info.Cluster, info.Config.Replicas) || incarnationOf(&info) != g.of:
 			return false, errNoLeader
 		case info.State.LastSeq < s.last || info.State.NumDeleted != len(info.State.Deleted):

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 var errBehind = errors.New("the stream's leader does not have what was read before, and has not heard from the other servers")
@@ -33,7 +34,7 @@ func (r *reader) open(ctx context.Context) error {
 		Replicas:          1,
 	})
 	if err != nil {
-		return fmt.Errorf("make a consumer: %w", denied(r.l.js.Conn(), apiPrefix(r.l.js)+"CONSUMER.CREATE.", r.l.explainLimit(err)))
+		return fmt.Errorf("make a consumer: %w", jsapi.Denied(r.l.js.Conn(), jsapi.Prefix(r.l.js)+"CONSUMER.CREATE.", r.l.explainLimit(err)))
 	}
 	name, most := c.CachedInfo().Name, c.CachedInfo().Config.MaxRequestBatch // may be the server's limit
 	r.delivered, r.backlog, r.largest = 0, int(c.CachedInfo().NumPending), 0
@@ -123,7 +124,7 @@ type seqRequest struct {
 }
 
 // stored asks the leader for a message, which is sent whole, so the request takes a turn.
-func (l *streamLog) stored(ctx context.Context, request seqRequest) (storedMessage, error) {
+func (l *streamLog) stored(ctx context.Context, request seqRequest) (jsapi.Message, error) {
 	need := l.flight.usual()
 	if need == 0 {
 		need = int(l.js.Conn().MaxPayload())
@@ -134,18 +135,18 @@ func (l *streamLog) stored(ctx context.Context, request seqRequest) (storedMessa
 	case <-t.granted:
 		return l.storedNow(ctx, request)
 	case <-ctx.Done():
-		return storedMessage{}, ctx.Err()
+		return jsapi.Message{}, ctx.Err()
 	}
 }
 
-func (l *streamLog) storedNow(ctx context.Context, request seqRequest) (storedMessage, error) {
+func (l *streamLog) storedNow(ctx context.Context, request seqRequest) (jsapi.Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	m, err := stored(ctx, l.js, l.stream.Name, request)
+	m, err := jsapi.Stored(ctx, l.js, l.stream.Name, request)
 	if err == nil {
 		l.flight.brought(len(m.Data) + len(m.Header))
 	}
-	return m, denied(l.js.Conn(), apiPrefix(l.js)+"STREAM.MSG.GET.", err)
+	return m, jsapi.Denied(l.js.Conn(), jsapi.Prefix(l.js)+"STREAM.MSG.GET.", err)
 }
 
 // stillLeading is how recently a leader must have heard from most servers to be the only leader.

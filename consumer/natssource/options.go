@@ -12,14 +12,14 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/epochfence/epochfence/consumer/internal/tenures"
+	"github.com/epochfence/epochfence/internal/process"
 	"github.com/epochfence/epochfence/internal/reach"
 )
 
 // Options configure a [Source]: which group reads which streams, and where its leases are.
 type Options struct {
-	// Group scopes the leases, and the fences in the sink. It may be any name of up to 512 bytes
-	// of UTF-8. Required.
+	// Group scopes the leases, and the fences in the sink. It is UTF-8 without NUL, of up to
+	// 512 bytes. Required.
 	Group string
 
 	// JetStream comes from [jetstream.New], [jetstream.NewWithDomain] or
@@ -37,7 +37,7 @@ type Options struct {
 	// "epochfence".
 	Bucket string
 
-	// LeaseTTL is the time that a lease lasts after its holder's last renewal, in whole seconds
+	// LeaseTTL is the time that a lease lasts after its holder's last renewal,
 	// from 1 s to 1 h. All processes of a group should use the same value. Defaults to 15 s.
 	LeaseTTL time.Duration
 
@@ -54,6 +54,8 @@ type Options struct {
 	// Name names this process in leases and fences, before the host's name and the process id. It
 	// need not be unique. Optional.
 	Name string
+
+	given string // Name as it was given
 
 	// Logger receives the source's log lines. Defaults to [slog.Default].
 	Logger *slog.Logger
@@ -75,9 +77,9 @@ type Stream struct {
 
 	// Durable names the durable consumer that has consumed the stream before. A partition that is
 	// claimed for the first time continues after the messages that it has acknowledged without a
-	// gap ([consumer.StartCommitted]). If the consumer does not exist, or does not deliver all
-	// messages of the partition, the partition is not claimed. The source does not change the
-	// consumer. Defaults to the consumer with the group's name, if there is one.
+	// gap ([consumer.StartCommitted]). If it is named and does not exist, or lacks messages of the
+	// partition, the partition is not claimed. The source does not change the consumer. Defaults
+	// to the consumer with the group's name, if that lacks none.
 	Durable string
 }
 
@@ -122,7 +124,7 @@ func (o Options) withDefaults() (Options, error) {
 	if err := o.check(); err != nil {
 		return Options{}, err
 	}
-	o.Name = tenures.Named(o.Name)
+	o.given, o.Name = o.Name, process.Named(o.Name)
 	o.Logger = o.Logger.With("group", o.Group)
 	return o, nil
 }
@@ -142,8 +144,8 @@ func (o Options) check() error {
 	if len(o.Bucket) > mostName || !bucketName.MatchString(o.Bucket) {
 		return fmt.Errorf("natssource: Options.Bucket is %q, which is no name of a bucket: want letters, digits, '-' and '_'", shorten(o.Bucket))
 	}
-	if o.LeaseTTL < leastTTL || o.LeaseTTL > mostWait || o.LeaseTTL%time.Second != 0 {
-		return fmt.Errorf("natssource: Options.LeaseTTL is %v; want 0 for the default of %v, or whole seconds from %v to %v: NATS counts TTLs in seconds",
+	if o.LeaseTTL < leastTTL || o.LeaseTTL > mostWait {
+		return fmt.Errorf("natssource: Options.LeaseTTL is %v; want 0 for the default of %v, or %v to %v",
 			o.LeaseTTL, defaultTTL, leastTTL, mostWait)
 	}
 	if o.BufferBytes < leastBuffer || o.BufferBytes > mostBuffer {

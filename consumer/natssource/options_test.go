@@ -41,7 +41,6 @@ func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
 		}, "partitions come from one of them"},
 		{"bucket with a dot", func(o *Options) { o.Bucket = "a.b" }, "Options.Bucket"},
 		{"short lease", func(o *Options) { o.LeaseTTL = 500 * time.Millisecond }, "Options.LeaseTTL is 500ms"},
-		{"lease in half seconds", func(o *Options) { o.LeaseTTL = 2500 * time.Millisecond }, "whole seconds"},
 		{"negative lease", func(o *Options) { o.LeaseTTL = -time.Second }, "Options.LeaseTTL"},
 		{"long lease", func(o *Options) { o.LeaseTTL = 2 * time.Hour }, "Options.LeaseTTL"},
 		{"small buffer", func(o *Options) { o.BufferBytes = 1000 }, "Options.BufferBytes"},

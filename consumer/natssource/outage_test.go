@@ -95,10 +95,12 @@ func TestABucketThatIsMadeAnewIsSaidOnce(t *testing.T) {
 	r.logger = log.logger()
 	a := r.start("a")
 	r.shared([]*testMember{a}, 8)
-	before := a.source.current()
+	old := a.holding()
 	must(t, r.js.DeleteKeyValue(inTime(t), "leases"))
 	must(t, second(r.js.CreateKeyValue(inTime(t), jetstream.KeyValueConfig{Bucket: "leases", LimitMarkerTTL: time.Minute})))
-	eventually(t, "it is registered in the new bucket", func() bool { return a.source.current() != before })
+	for _, g := range old {
+		_ = g.lost(t)
+	}
 	for n := range int32(8) {
 		eventually(t, "it is leased in the new bucket", func() bool {
 			for _, g := range a.holding() {

@@ -3,7 +3,10 @@ package natssource
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
 
 const (
@@ -19,7 +22,7 @@ const (
 )
 
 var (
-	errSilent = errors.New("nothing was heard from the consumer")
+	errSilent = fmt.Errorf("nothing was heard from the consumer: %w", nats.ErrTimeout)
 
 	errStalled = errors.New("the consumer does not deliver a message that the stream has")
 

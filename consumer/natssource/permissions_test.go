@@ -16,6 +16,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/lease"
 )
 
 // documentedPermissions reads the list in doc.go, for a stream "orders", a
@@ -130,7 +131,7 @@ func TestThePermissionsOfTheDocumentationSuffice(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if at, ok, err := source.mirrored(inTime(t), streamPartition{"orders", 0}); at.Next != 3 || !ok || err != nil {
+	if at, ok, err := source.mirrored(inTime(t), lease.Resource{Name: "orders"}); at.Next != 3 || !ok || err != nil {
 		t.Errorf("position %+v, %v, %v", at, ok, err)
 	}
 }
@@ -143,7 +144,7 @@ func TestAPermissionThatIsMissingEndsRunAtStartAndIsNamed(t *testing.T) {
 	}{
 		{"the stream", "$JS.API.STREAM.INFO.orders", "$JS.API.STREAM.INFO.orders"},
 		{"the bucket", "$JS.API.STREAM.INFO.KV_leases", "$JS.API.STREAM.INFO.KV_leases"},
-		{"keys", "$KV.leases.>", "$KV.leases.billing.member."},
+		{"keys", "$KV.leases.>", "$KV.leases.billing.lease.member."},
 		{"a key", "$JS.API.STREAM.MSG.GET.KV_leases", "$JS.API.STREAM.MSG.GET.KV_leases"},
 		{"the watcher", "$JS.API.CONSUMER.CREATE.KV_leases.>", "$JS.API.CONSUMER.CREATE.KV_leases."},
 	} {

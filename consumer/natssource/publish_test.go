@@ -12,6 +12,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/lease"
 )
 
 // positionWrites stops writes of positions: the first before it is sent, the second
@@ -98,7 +99,7 @@ func TestAPositionThatIsWrittenLateDoesNotTakeThePlaceOfANewerOne(t *testing.T) 
 	close(w.proceed)
 	<-newer
 	tn.publish(inTime(t)) // as after the next renewal
-	at, _, err := source.mirrored(inTime(t), streamPartition{"orders", 0})
+	at, _, err := source.mirrored(inTime(t), lease.Resource{Name: "orders"})
 	if err != nil || at.Next != 8 {
 		t.Errorf("the position is %+v, %v; want 8", at, err)
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 // pull requests messages from a consumer, one request at a time. It belongs to one goroutine.
@@ -80,7 +82,7 @@ const (
 func newPull(js jetstream.JetStream, stream, consumer string, most int) (*pull, error) {
 	p := &pull{
 		conn: js.Conn(), stream: stream, consumer: consumer, most: most,
-		requests: apiPrefix(js) + "CONSUMER.MSG.NEXT." + stream + "." + consumer,
+		requests: jsapi.Prefix(js) + "CONSUMER.MSG.NEXT." + stream + "." + consumer,
 	}
 	return p, p.subscribe(fewMessages)
 }

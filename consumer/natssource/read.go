@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 const (
@@ -187,7 +188,7 @@ func final(err error) bool {
 		return true
 	case errors.Is(err, nats.ErrConnectionClosed):
 		return true
-	case errors.Is(err, jetstream.ErrStreamNotFound), hasCode(err, jetstream.JSErrCodeConsumerNotFound):
+	case errors.Is(err, jetstream.ErrStreamNotFound), jsapi.HasCode(err, jetstream.JSErrCodeConsumerNotFound):
 		return false
 	}
 	return errors.As(err, &api) && !passing(err)
@@ -330,7 +331,7 @@ func (r *reader) wake(ctx context.Context) error {
 		return nil
 	}
 	if r.pull.silent() {
-		return denied(r.pull.conn, r.pull.requests, errSilent)
+		return jsapi.Denied(r.pull.conn, r.pull.requests, errSilent)
 	}
 	if err := r.lookForOwed(ctx); err != nil {
 		return err

@@ -31,7 +31,7 @@ func TestABucketThatIsCreatedAgainBySomebodyIsNoticed(t *testing.T) {
 	a, b := r.start("a"), r.start("b")
 	r.shared([]*testMember{a, b}, 1, 2)
 	must(t, r.js.DeleteKeyValue(inTime(t), "leases"))
-	must(t, r.bucket().ensure(inTime(t), 1))
+	must(t, r.bucket().create(inTime(t), 1))
 	c := r.start("c")
 	eventually(t, "all have one partition of the new bucket", func() bool {
 		for _, m := range []*testMember{a, b, c} {

@@ -234,16 +234,6 @@ func (m *testMember) holding() []*grant {
 	return gs
 }
 
-// knows waits until m has acted upon a group of that many members, itself among them.
-func (m *testMember) knows(members int) {
-	m.rig.t.Helper()
-	eventually(m.rig.t, fmt.Sprintf("%s knows of %d members", m.name, members), func() bool {
-		m.source.mu.Lock()
-		defer m.source.mu.Unlock()
-		return m.source.seen != nil && len(m.source.seen.members) == members
-	})
-}
-
 // granted waits for a tenure of a partition that m runs.
 func (m *testMember) granted(n int32) *grant {
 	m.rig.t.Helper()
@@ -272,23 +262,4 @@ func (r *groupRig) shared(ms []*testMember, want ...int) {
 		slices.Sort(now)
 		return slices.Equal(now, want)
 	})
-}
-
-// bucket is the bucket of the leases, seen by the test.
-func (r *groupRig) bucket() *bucket {
-	return newBucket(r.js, "leases", r.ttl, slog.New(slog.DiscardHandler))
-}
-
-// lease is what the leader has under the key of a partition.
-func (r *groupRig) lease(n int32) (record, entry) {
-	r.t.Helper()
-	e, err := r.bucket().get(inTime(r.t), newKeys("billing").lease(streamPartition{"orders", n}))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var now record
-	if e.live {
-		now = parseRecord(r.t, e.value)
-	}
-	return now, e
 }

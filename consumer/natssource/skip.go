@@ -10,6 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 // skip moves the position over sequences in which the stream holds nothing of the partition, so
@@ -163,7 +164,7 @@ func (r *reader) firstOfOurs(ctx context.Context, from uint64) (uint64, error) {
 }
 
 // printOf returns the fingerprint of a message of any partition; -1 if it is gone.
-func printOf(ctx context.Context, stored func(context.Context, seqRequest) (storedMessage, error), seq uint64) (epoch.Mark, error) {
+func printOf(ctx context.Context, stored func(context.Context, seqRequest) (jsapi.Message, error), seq uint64) (epoch.Mark, error) {
 	if seq == 0 {
 		return -1, nil
 	}

@@ -1,12 +1,12 @@
 package natssource
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,10 +14,15 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/natsstore"
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
+	"github.com/epochfence/epochfence/internal/jsapi"
 	"github.com/epochfence/epochfence/internal/reach"
+	"github.com/epochfence/epochfence/lease"
 )
 
 // Source is a [consumer.Source] that leases partitions through a key-value bucket and reads them
@@ -26,38 +31,19 @@ type Source struct {
 	Options
 	started atomic.Bool
 
-	log     *slog.Logger
-	member  string // random id of this process; the ids of its registrations begin with it
-	keys    keys
-	bucket  *bucket
-	view    *view
-	wake    chan struct{} // asks lead to balance
-	changed chan struct{} // asks stayRegistered to renew, because our record has changed
-	flight  *flight
+	log    *slog.Logger
+	flight *flight
 
 	own  func(context.Context, consumer.Tenure)
 	in   func(err error) // Run's joined
 	base context.Context // outlives Run's ctx until everything was given back
 
-	joining    *registration // may have been written; belongs to the goroutine that registers
-	membership sync.Mutex
-	renewed    time.Time
+	logs   []*streamLog
+	store  *natsstore.Store
+	member *lease.Member
 
-	asking  sync.Mutex
-	logs    []*streamLog
-	workers sync.WaitGroup
-
-	mu           sync.Mutex
-	registration *registration // the latest
-	registered   int
-	slots        map[streamPartition]*slot
-	handing      *handoff
-	refused      bool            // nobody took the partition that we gave back
-	seen         *picture        // at the last balance
-	disbelieved  map[string]bool // by registration id
-	burying      map[string]bool // by registration id
-	releasing    map[streamPartition]bool
-	closing      bool
+	mu      sync.Mutex
+	tenures map[lease.Resource]*tenure // that are running
 }
 
 var _ consumer.Source = (*Source)(nil)
@@ -68,15 +54,8 @@ func New(o Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{
-		Options: o, member: newMemberID(), keys: newKeys(o.Group), slots: map[streamPartition]*slot{},
-		disbelieved: map[string]bool{}, burying: map[string]bool{}, releasing: map[streamPartition]bool{},
-		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-	}
-	s.log = o.Logger.With("member", s.member)
-	s.bucket = newBucket(o.JetStream, o.Bucket, o.LeaseTTL, s.log)
+	s := &Source{Options: o, log: o.Logger, tenures: map[lease.Resource]*tenure{}}
 	s.flight = newFlight(o.LeaseTTL, func() uint64 { return o.JetStream.Conn().Stats().Reconnects })
-	s.view = newView(s.bucket, s.keys, s.log, s.wake)
 	return s, nil
 }
 
@@ -91,7 +70,6 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 	var end context.CancelFunc
 	s.base, end = context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	defer s.bucket.troubles.Close()
 	s.own, s.in = own, joined
 
 	nc := s.JetStream.Conn()
@@ -103,78 +81,49 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 		}
 		return err
 	}
-	return s.join(ctx, closed)
+	return s.lead(ctx, closed)
 }
 
-func (s *Source) join(ctx context.Context, closed <-chan nats.Status) error {
+// lead shares the partitions until ctx ends or the connection is closed.
+func (s *Source) lead(ctx context.Context, closed <-chan nats.Status) error {
 	working, rest := context.WithCancel(s.base)
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer rest()
-	registered, leave := context.WithCancel(working)
-	workers.Go(func() { s.view.run(working, s.ensureBucket) })
 	for _, log := range s.logs {
 		workers.Go(func() { log.watch(working) })
 	}
-	workers.Go(func() { s.watchClock(working) })
 	workers.Go(func() { s.publishPositions(working) })
-	s.isMember(time.Now())
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		s.stayRegistered(registered)
-	}()
 
-	err := s.lead(ctx, closed)
-	if err != nil {
-		for _, t := range s.running() {
-			t.Lose(err)
-		}
+	defer s.member.Close()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if s.JetStream.Conn().IsClosed() {
+		stop(s.closedError())
 	}
-	s.mu.Lock()
-	s.closing = true
-	s.mu.Unlock()
-	notify(s.changed) // the others assign without us; our leases last until they are released
-	s.drainAll()
-	leave()
-	<-gone
-	return err
-}
-
-func (s *Source) lead(ctx context.Context, closed <-chan nats.Status) error {
-	if s.isFirst() {
-		// Other members may be starting, too. The first one would take everything and give most of
-		// it back at once.
-		backoff.Sleep(ctx, min(time.Second, s.LeaseTTL/10))
-	}
-	tick := time.NewTicker(min(time.Second, s.LeaseTTL/10))
-	defer tick.Stop()
-	for {
-		if s.JetStream.Conn().IsClosed() {
-			return fmt.Errorf("natssource: group %q: the connection was closed, and what is leased through it cannot be renewed; "+
-				"make it reconnect for as long as it takes (nats.MaxReconnects(-1)): %w", s.Group, nats.ErrConnectionClosed)
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		s.balance()
+	workers.Go(func() {
 		select {
-		case <-ctx.Done():
 		case <-closed:
-		case <-s.wake:
-		case <-tick.C:
+			err := s.closedError()
+			for _, t := range s.running() {
+				t.Lose(err)
+			}
+			stop(err)
+		case <-working.Done():
 		}
+	})
+	if err := s.member.Run(ctx, s.hold); err != nil {
+		return err
 	}
+	if err := context.Cause(ctx); errors.Is(err, nats.ErrConnectionClosed) {
+		return err
+	}
+	return nil
 }
 
-func (s *Source) isFirst() bool {
-	now := s.view.snapshot()
-	for _, h := range now.leases {
-		if now.isHeld(h) {
-			return false
-		}
-	}
-	return true
+func (s *Source) closedError() error {
+	return fmt.Errorf("natssource: group %q: the connection was closed, and what is leased through it cannot be renewed; "+
+		"make it reconnect for as long as it takes (nats.MaxReconnects(-1)): %w", s.Group, nats.ErrConnectionClosed)
 }
 
 // start retries passing errors for StartTimeout.
@@ -192,7 +141,7 @@ func (s *Source) start(ctx context.Context) error {
 	case errors.Is(err, nats.ErrConnectionClosed):
 		return fmt.Errorf("natssource: the connection to NATS at %s is closed; make it try for as long as it takes "+
 			"(nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1)): %w", at, err)
-	case hasCode(err, codeNoPeers):
+	case jsapi.HasCode(err, jsapi.CodeNoPeers):
 		return fmt.Errorf("%w: it was tried for %v; are there as many NATS servers with JetStream as the stream has replicas, and do they all run?", err, after)
 	case s.patience(err) == 0:
 		return err
@@ -201,11 +150,8 @@ func (s *Source) start(ctx context.Context) error {
 }
 
 func (s *Source) patience(err error) time.Duration {
-	var (
-		denied *PermissionError
-		full   *fullError
-	)
-	if errors.As(err, &denied) || errors.As(err, &full) || isCredentials(err) || reach.IsTLS(err) || !passing(err) {
+	var denied *PermissionError
+	if errors.As(err, &denied) || errors.Is(err, cas.ErrFull) || isCredentials(err) || reach.IsTLS(err) || !passing(err) {
 		return 0
 	}
 	return s.StartTimeout
@@ -245,23 +191,62 @@ func (s *Source) tryStart(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.ensureBucket(ctx); err != nil {
-		return err
+	if s.store == nil {
+		if err := s.openBucket(ctx); err != nil {
+			return err
+		}
 	}
-	limited, cancel := context.WithTimeout(ctx, attemptLimit)
+	return s.join(ctx)
+}
+
+// openBucket opens the bucket, which is created with the replicas of the first stream.
+func (s *Source) openBucket(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
-	if _, err := s.bucket.get(limited, s.keys.member(s.member)); err != nil {
-		return fmt.Errorf("natssource: read a key of bucket %q: %w", s.bucket.name, err)
-	}
-	w, err := s.view.read(ctx)
+	first, err := s.JetStream.Stream(ctx, s.Streams[0].Name)
 	if err != nil {
-		return fmt.Errorf("natssource: watch bucket %q: %w", s.bucket.name, err)
+		return fmt.Errorf("natssource: look at stream %q: %w", s.Streams[0].Name, err)
 	}
-	w.stop()
-	// Last, because the others give partitions to a registered member.
-	limited, cancel = context.WithTimeout(ctx, attemptLimit)
-	defer cancel()
-	return s.register(limited)
+	store, err := natsstore.Open(ctx, s.JetStream, natsstore.Options{Bucket: s.Bucket, Replicas: first.CachedInfo().Config.Replicas})
+	if err != nil {
+		return fmt.Errorf("natssource: %w", err)
+	}
+	bucket, err := s.JetStream.Stream(ctx, "KV_"+s.Bucket)
+	if err != nil {
+		return fmt.Errorf("natssource: look at bucket %q: %w", s.Bucket, err)
+	}
+	if err := s.needs().check(bucket.CachedInfo().Config); err != nil {
+		return fmt.Errorf("natssource: bucket %q cannot hold leases: %w", s.Bucket, err)
+	}
+	s.store = store
+	return nil
+}
+
+// bucketSource names the bucket in fences. The name does not include the time of creation: a bucket
+// that was created again leases the same partitions, and the sink continues its epochs.
+func (s *Source) bucketSource() string {
+	if p := jsapi.Prefix(s.JetStream); p != jetstream.DefaultAPIPrefix {
+		return "nats-kv:" + s.Bucket + "@" + strings.TrimSuffix(p, ".")
+	}
+	return "nats-kv:" + s.Bucket
+}
+
+// join makes this process a member of the group.
+func (s *Source) join(ctx context.Context) error {
+	partitions := map[string]int32{}
+	for _, l := range s.logs {
+		partitions[l.stream.Name] = l.partitions()
+	}
+	m, err := lease.Open(ctx, s.store, lease.Options{
+		Group: s.Group, Resources: partitions, TTL: s.LeaseTTL, Name: s.given, Logger: s.Logger,
+		Joined:  func(err error) { s.in(reasonOf(err)) },
+		Removal: func(key string) string { return removal(s.Bucket, s.store.KeyInBucket(key)) },
+	})
+	if err != nil {
+		return fmt.Errorf("natssource: %w", err)
+	}
+	s.member = m
+	return nil
 }
 
 func (s *Source) openNext(ctx context.Context) error {
@@ -270,90 +255,50 @@ func (s *Source) openNext(ctx context.Context) error {
 	stream := s.Streams[len(s.logs)]
 	log, err := openLog(ctx, s.Options, stream, s.flight)
 	var refused *PermissionError
-	if errors.As(denied(s.JetStream.Conn(), apiPrefix(s.JetStream)+"STREAM.INFO."+stream.Name, err), &refused) {
+	if errors.As(jsapi.Denied(s.JetStream.Conn(), jsapi.Prefix(s.JetStream)+"STREAM.INFO."+stream.Name, err), &refused) {
 		return fmt.Errorf("natssource: stream %q: %w", stream.Name, refused)
 	}
 	if err != nil {
 		return err
 	}
 	log.renewed = func() { s.streamRenewed(log) }
-	for n := range log.partitions() {
-		p := streamPartition{log.stream.Name, n}
-		s.slots[p] = &slot{streamPartition: p, log: log}
-	}
 	s.logs = append(s.logs, log)
 	return nil
-}
-
-func (s *Source) ensureBucket(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
-	defer cancel()
-	first, err := s.JetStream.Stream(ctx, s.Streams[0].Name)
-	if err != nil {
-		return fmt.Errorf("natssource: look at stream %q: %w", s.Streams[0].Name, err)
-	}
-	s.bucket.needs = s.needs()
-	return s.bucket.ensure(ctx, first.CachedInfo().Config.Replicas)
-}
-
-// lingerLimit limits how long Run waits for a handler whose context was cancelled.
-const lingerLimit = 5 * time.Second
-
-func (s *Source) drainAll() {
-	for _, t := range s.running() {
-		t.drain() // which ends the tenure after the term
-	}
-	done := make(chan struct{})
-	go func() {
-		s.workers.Wait()
-		close(done)
-	}()
-	limit := time.NewTimer(term(s.LeaseTTL) + lingerLimit)
-	defer limit.Stop()
-	select {
-	case <-done:
-	case <-limit.C:
-		s.log.Error("some handlers have not returned although their partitions were taken from them")
-	}
 }
 
 // Identity implements [consumer.Source].
 func (s *Source) Identity() (group, name string) { return s.Group, s.Name }
 
-func (s *Source) owner() string { return s.Name + "/" + s.member }
-
-func (s *Source) newRecord(registration, nonce string) record {
-	return record{Owner: s.Name, Member: registration, Nonce: nonce}
+func (s *Source) logOf(stream string) *streamLog {
+	return s.logs[slices.IndexFunc(s.logs, func(l *streamLog) bool { return l.stream.Name == stream })]
 }
 
-func (r record) json() []byte {
-	data, _ := json.Marshal(r) // strings
-	return data
-}
-
-func pad(value []byte, to int) []byte {
-	return append(value, bytes.Repeat([]byte{' '}, max(0, to-len(value)))...)
-}
-
-func (s *Source) memberRecord() memberRecord {
+func (s *Source) begin(t *tenure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.recordLocked()
+	s.tenures[t.Resource] = t
 }
 
-func (s *Source) recordLocked() memberRecord {
-	r := memberRecord{Name: s.Name, Streams: map[string]int32{}, TTL: int(s.LeaseTTL / time.Second)}
-	if s.closing {
-		return r
-	}
-	for _, l := range s.logs {
-		r.Streams[l.stream.Name] = l.partitions()
-	}
-	for p, sl := range s.slots {
-		if sl.declined {
-			r.Declined = append(r.Declined, p.String())
+func (s *Source) over(t *tenure) {
+	t.Lose(tenures.ErrEnded)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.tenures, t.Resource)
+}
+
+func (s *Source) running() []*tenure {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.tenures), func(a, b *tenure) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Number, b.Number))
+	})
+}
+
+func (s *Source) streamRenewed(log *streamLog) {
+	for _, t := range s.running() {
+		if t.log == log && t.incarnation != log.incarnation() {
+			s.log.Error("the stream was deleted and created again", "stream", t.Name, "partition", t.Number)
+			t.Lose(errOtherStream)
 		}
 	}
-	slices.Sort(r.Declined)
-	return r
 }

@@ -16,18 +16,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/process"
+	"github.com/epochfence/epochfence/lease"
 )
-
-func parseRecord(t testing.TB, value []byte) record {
-	t.Helper()
-	var r record
-	if err := json.Unmarshal(value, &r); err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
 
 func TestMembersShareOutAndAMemberThatLeavesLeavesAllToOthersAtOnce(t *testing.T) {
 	t.Parallel()
@@ -57,15 +49,15 @@ func TestTheLeaseTellsPeopleWhoHoldsItAndWhereItStands(t *testing.T) {
 	g := r.start("worker-1").granted(0)
 	f := g.fence(2)
 	f.Epoch = 9
-	lease := g.confirmFence(t, f)
+	given := g.confirmFence(t, f)
 	now, e := r.lease(0)
-	if now.Owner != "worker-1@"+tenures.Process() || now.Member != g.member.source.current().id || int64(e.rev) != lease.Generation {
-		t.Errorf("the key holds %+v at %d, the lease is %+v", now, e.rev, lease)
+	if now.Owner != "worker-1@"+process.Name() || now.Member != g.member.id() || int64(e.rev) != given.Generation {
+		t.Errorf("the key holds %+v at %d, the lease is %+v", now, e.rev, given)
 	}
-	if lease.Owner != now.Owner+"/"+now.Member || lease.Origin != g.Origin() {
-		t.Errorf("the lease is %+v", lease)
+	if given.Owner != now.Owner+"/"+now.Member || given.Origin != g.Origin() {
+		t.Errorf("the lease is %+v", given)
 	}
-	at, ok, err := g.member.source.mirrored(inTime(t), streamPartition{"orders", 0})
+	at, ok, err := g.member.source.mirrored(inTime(t), lease.Resource{Name: "orders"})
 	if err != nil || !ok || at.Next != 2 || at.Epoch != 9 {
 		t.Errorf("the position is %+v, %v, %v", at, ok, err)
 	}
@@ -97,7 +89,7 @@ func TestALeaseWhoseTTLRanOutOnOurClockIsLost(t *testing.T) {
 	cut := time.Now()
 	m.wires.hold(false, true)
 	err := g.lost(t)
-	if !errors.Is(err, errRanOut) {
+	if !errors.Is(err, consumer.ErrLeaseExpired) {
 		t.Errorf("lost because of %v, want that it ran out", err)
 	}
 	if took, stalled := time.Since(cut), pulse.Stalled(); took > r.ttl+stalled {
@@ -179,11 +171,11 @@ func TestOfAMemberThatLeftItsLastTenureTheNewestPositionIsPublished(t *testing.T
 	g.confirm(t, 1)
 	g.Mirror(g.fence(77))
 	m.leave()
-	at, ok, err := m.source.mirrored(inTime(t), streamPartition{"orders", 0})
+	at, ok, err := m.source.mirrored(inTime(t), lease.Resource{Name: "orders"})
 	if err != nil || !ok || at.Next != 77 {
 		t.Errorf("the position is %+v, %v, %v", at, ok, err)
 	}
-	if _, e := r.lease(0); e.live || e.expired {
+	if _, e := r.lease(0); e.live || e.rev == 0 {
 		t.Errorf("the lease was not released: %+v", e)
 	}
 }
@@ -220,14 +212,10 @@ func TestWhatOwnGivesUpIsLeftToOthersUntilTheMembersChange(t *testing.T) {
 	a := r.start("a")
 	given := a.granted(0)
 	kept := a.granted(1)
-	a.knows(1)
 	close(given.give)
 	eventually(t, "the partition is released", func() bool { _, e := r.lease(0); return !e.live })
 	eventually(t, "the others are told", func() bool {
-		data, err := r.bucket().get(inTime(t), newKeys("billing").member(a.source.member))
-		must(t, err)
-		var m memberRecord
-		return json.Unmarshal(data.value, &m) == nil && len(m.Declined) == 1 && m.Declined[0] == "orders/0"
+		return bytes.Contains(r.registration(a.id()).value, []byte(`"declined":["orders/0"]`))
 	})
 	b := r.start("b")
 	b.granted(0)
@@ -262,21 +250,18 @@ func TestALeaseOfOursThatNoTenureHoldsIsUsedOrReleased(t *testing.T) {
 	a := r.start("a")
 	const at = 0
 	g := a.granted(at)
-	a.knows(1)    // or it would try what it declined again as it hears of a change
 	close(g.give) // declined, so that what comes is released rather than used
 	eventually(t, "the partition is released", func() bool { _, x := r.lease(at); return !x.live })
 	land := func() {
 		_, x := r.lease(at)
-		late := record{Owner: "a", Member: a.source.member, Nonce: "late"}
-		if _, err := r.bucket().swap(inTime(t), newKeys("billing").lease(streamPartition{"orders", at}), late.json(), x.rev, 0); err != nil {
-			t.Fatal(err)
-		}
+		late, err := json.Marshal(record{Owner: "a", Member: a.id(), Nonce: "late"})
+		must(t, err)
+		kv, err := r.js.KeyValue(inTime(t), "leases")
+		must(t, err)
+		must(t, second(kv.Update(inTime(t), leaseKey(at), late, x.rev)))
 	}
 	land()
 	eventually(t, "the late lease is released", func() bool { _, x := r.lease(at); return !x.live })
-	if _, x := r.lease(at); x.expired {
-		t.Errorf("it was left to run out: %+v", x)
-	}
 	land()
 	c := r.start("c") // as members change, a wants the partition again, or c has it
 	eventually(t, "somebody has a tenure of it", func() bool {
@@ -297,9 +282,7 @@ func TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore(t *testing.T)
 	a := r.start("a")
 	r.shared([]*testMember{a}, 4)
 	// Somebody who is registered, renews that for ever, and takes nothing.
-	idle := memberRecord{Name: "idle", Streams: map[string]int32{"orders": 4}}
-	data, err := json.Marshal(idle)
-	must(t, err)
+	data := []byte(`{"name":"idle","serves":{"orders":4}}`)
 	r.put(memberKey("idle"), data)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var renewing sync.WaitGroup
@@ -343,7 +326,7 @@ func TestWhatIsGivenBackAndNotTakenCostsOnePartitionARestAndNoMore(t *testing.T)
 type counted struct{ n atomic.Int64 }
 
 func (c *counted) Write(line []byte) (int, error) {
-	if bytes.Contains(line, []byte("giving a partition back")) {
+	if bytes.Contains(line, []byte("giving a resource back")) {
 		c.n.Add(1)
 	}
 	return len(line), nil

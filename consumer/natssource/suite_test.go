@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/sourcetest"
 	"github.com/epochfence/epochfence/epoch"
@@ -76,7 +77,7 @@ type harness struct {
 	js       jetstream.JetStream
 	replicas int
 	connect  func(t testing.TB, l *link) jetstream.JetStream
-	bucket   *bucket
+	bucket   bucket
 	pulse    *pulsetest.Pulse
 
 	mu         sync.Mutex
@@ -100,7 +101,7 @@ var harnesses atomic.Int32
 func newHarness(t testing.TB, js jetstream.JetStream, replicas int, connect func(testing.TB, *link) jetstream.JetStream) *harness {
 	h := &harness{
 		js: js, replicas: replicas, connect: connect, partitions: map[string]int32{}, links: map[consumer.Source]*link{},
-		bucket: newBucket(js, fmt.Sprint("leases", harnesses.Add(1)), suiteTTL, slog.New(slog.DiscardHandler)),
+		bucket: bucket{js, fmt.Sprint("leases", harnesses.Add(1))},
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -220,7 +221,7 @@ func (h *harness) DeleteGroup(t testing.TB, group string) {
 	kv, err := h.js.KeyValue(inTime(t), h.bucket.name)
 	must(t, err)
 	eventually(t, "the group has no live member", func() bool {
-		list, err := kv.ListKeysFiltered(inTime(t), newKeys(group).prefix+"member.>")
+		list, err := kv.ListKeysFiltered(inTime(t), cas.Escape(group)+".lease.member.>")
 		must(t, err)
 		live := 0
 		for range list.Keys() {
@@ -232,22 +233,26 @@ func (h *harness) DeleteGroup(t testing.TB, group string) {
 }
 
 func (h *harness) Position(t testing.TB, group, topic string, n int32) (epoch.Offset, bool) {
-	e, err := h.bucket.get(inTime(t), newKeys(group).position(streamPartition{topic, n}))
-	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, errNoBucket) {
+	e, err := h.bucket.get(inTime(t), positionInBucket(group, topic, n))
+	if errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
 		return 0, false
 	}
 	must(t, err)
 	if !e.live {
 		return 0, false
 	}
-	var m mirror
+	var m position
 	must(t, json.Unmarshal(e.value, &m))
 	return m.Next, true
 }
 
 func (h *harness) SetPosition(t testing.TB, group, topic string, n int32, at epoch.Offset) {
-	must(t, h.bucket.ensure(inTime(t), h.replicas))
-	data, err := json.Marshal(mirror{Next: at})
+	must(t, h.bucket.create(inTime(t), h.replicas))
+	data, err := json.Marshal(position{Next: at})
 	must(t, err)
-	must(t, second(h.bucket.write(inTime(t), newKeys(group).position(streamPartition{topic, n}), data)))
+	must(t, second(h.bucket.write(inTime(t), positionInBucket(group, topic, n), data)))
+}
+
+func positionInBucket(group, topic string, n int32) string {
+	return fmt.Sprintf("%s.position.%s.%d", cas.Escape(group), cas.Escape(topic), n)
 }

@@ -2,49 +2,46 @@ package natssource
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
-	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/lease"
 )
 
 // tenure is this process's time with one partition, under one lease.
 type tenure struct {
-	streamPartition
+	lease.Resource
 	*tenures.State
 	tenures.Position
 	s           *Source
 	log         *streamLog
 	incarnation incarnation // of the stream
 	origin      epoch.Origin
-	lease       *heldKey
-	under       *registration
+	lease       *lease.Held
 	writing     chan struct{} // holds a token while the position is being published
-	lag         int64         // the last published lag
-	verifying   atomic.Bool
+	published   published
 }
 
 var _ consumer.Tenure = (*tenure)(nil)
 
-func (s *Source) newTenure(p streamPartition, log *streamLog, l *heldKey, under *registration) *tenure {
+func (s *Source) newTenure(log *streamLog, l *lease.Held) *tenure {
 	t := &tenure{
-		streamPartition: p, State: tenures.NewState(under.held, nil), s: s, log: log, incarnation: log.incarnation(), lease: l, under: under,
+		Resource: l.Resource, State: tenures.NewState(s.base, nil), s: s, log: log, incarnation: log.incarnation(), lease: l,
 		writing: make(chan struct{}, 1),
 	}
-	t.origin = t.originOf(p.number)
+	t.origin = t.originOf(l.Number)
 	return t
 }
 
 func (t *tenure) originOf(n int32) epoch.Origin {
 	return epoch.Origin{
-		Partition: epoch.Partition{Group: t.s.Group, Topic: t.stream, Number: n},
+		Partition: epoch.Partition{Group: t.s.Group, Topic: t.Name, Number: n},
 		Log:       t.log.logID(t.incarnation, n),
-		Source:    t.s.bucket.source(),
+		Source:    t.s.bucketSource(),
 	}
 }
 
@@ -52,7 +49,7 @@ func (t *tenure) originOf(n int32) epoch.Origin {
 func (t *tenure) Origin() epoch.Origin { return t.origin }
 
 // Term implements [consumer.Tenure].
-func (t *tenure) Term() time.Duration { return term(t.s.LeaseTTL) }
+func (t *tenure) Term() time.Duration { return t.s.member.Term() }
 
 // Starts implements [consumer.Tenure].
 func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
@@ -81,40 +78,89 @@ func (t *tenure) fits(from *epoch.Fence) error {
 	return nil
 }
 
-// drain revokes the partition. The tenure is lost if it takes longer than Term to end.
-func (t *tenure) drain() {
-	t.RevokeWithin(t.Term(), func() {
-		t.s.log.Error("the partition was not given back in time; its transaction is cancelled", "stream", t.stream, "partition", t.number)
-	})
+// Confirm implements [consumer.Tenure]. It renews the lease. The bucket's leader accepts that only
+// if the key is as our last write left it, so nobody has taken the lease since. Confirm then checks
+// the tenure again, because the answer may have arrived after our registration expired on our own
+// clock.
+func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
+	generation, err := t.confirm(ctx, seen)
+	if over := t.err(); over != nil {
+		err = over // whatever the answer was
+	}
+	if err != nil {
+		return epoch.Lease{}, fmt.Errorf("natssource: confirm %s: %w", t.origin.Partition, err)
+	}
+	return epoch.Lease{Origin: t.origin, Generation: generation, Owner: t.lease.Owner()}, nil
 }
 
+func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (generation int64, err error) {
+	if err := t.err(); err != nil {
+		return 0, err
+	}
+	if seen.Partition != t.origin.Partition {
+		return 0, fmt.Errorf("the fence is that of %s", seen.Partition)
+	}
+	if err := seen.Check(t.origin); err != nil {
+		return 0, err // its position means nothing here
+	}
+	t.Mirror(seen)
+	t.Claims(seen)
+	ctx, cancel := t.UntilLost(ctx)
+	defer cancel()
+	if generation, err = t.lease.Confirm(ctx); err != nil {
+		return 0, err
+	}
+	t.publish(ctx)
+	return generation, nil
+}
+
+// err returns why the tenure is over, or nil. It asks the lease, which checks our clock.
 func (t *tenure) err() error {
-	_ = t.under.err() // it may end the registration, and the tenure with it
+	if err := t.lease.Err(); err != nil {
+		t.Lose(reasonOf(err))
+	}
 	return t.State.Err()
 }
 
-func (t *tenure) value() []byte { return t.s.newRecord(t.under.id, t.lease.nonce).json() }
-
-func (t *tenure) renew(ctx context.Context) (revision, error) {
-	rev, err := t.lease.renew(ctx, t.value)
-	if errors.Is(err, consumer.ErrLost) {
-		t.Lose(err)
-		t.s.view.refresh() // the bucket itself may be another one
+// hold runs a tenure for as long as its lease lasts.
+func (s *Source) hold(l *lease.Held) {
+	log := s.logOf(l.Name)
+	t := s.newTenure(log, l)
+	s.begin(t)
+	defer s.over(t)
+	stop := context.AfterFunc(l.Context(), func() { _ = t.err() })
+	defer stop()
+	go func() {
+		select {
+		case <-l.Draining():
+			t.Revoke()
+		case <-t.Over():
+		}
+	}()
+	early := t.run(s.own)
+	if until := t.GivenUp(); until != nil {
+		l.Decline(until)
 	}
-	return rev, err
+	if t.Lost() == nil {
+		ctx, cancel := context.WithTimeout(s.base, s.goodbyeLimit())
+		t.publish(ctx)
+		cancel()
+	}
+	if !early {
+		_ = l.Release(s.base) // which does not decline it; the lease says what has failed
+	}
 }
 
-// verify renews the lease because the view has something else in its key.
-func (t *tenure) verify(ctx context.Context) {
-	defer t.verifying.Store(false)
-	ctx, cancel := context.WithTimeout(ctx, t.s.LeaseTTL/3)
-	defer cancel()
-	rev, err := t.renew(ctx)
-	switch {
-	case err == nil:
-		t.s.bucket.troubles.Well(t.String())
-		t.s.view.learn(t.streamPartition, entry{rev: rev, live: true, value: t.value()})
-	case !errors.Is(err, consumer.ErrLost):
-		t.s.bucket.trouble(t.String(), "it is not known whether the lease is ours, asking again", err, "stream", t.stream, "partition", t.number)
-	}
+// run calls own. It reports whether own returned although the partition was neither lost nor
+// revoked.
+func (t *tenure) run(own func(context.Context, consumer.Tenure)) (early bool) {
+	t.State.Run(func(ctx context.Context) {
+		if t.err() == nil {
+			own(ctx, t)
+		}
+	})
+	return t.Held()
 }
+
+// goodbyeLimit limits each of the last requests.
+func (s *Source) goodbyeLimit() time.Duration { return min(2*time.Second, s.LeaseTTL/2) }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 // TransformError is returned when a stream's subject transform is not the one that the partitions
@@ -46,7 +48,7 @@ func EnsureTransform(ctx context.Context, js jetstream.JetStream, stream string,
 	}
 	s, err := js.Stream(ctx, stream)
 	if err != nil {
-		return fmt.Errorf("natssource: transform of stream %q: %w", stream, denied(js.Conn(), apiPrefix(js), err))
+		return fmt.Errorf("natssource: transform of stream %q: %w", stream, jsapi.Denied(js.Conn(), jsapi.Prefix(js), err))
 	}
 	info := s.CachedInfo()
 	differs := t.differs(info)
@@ -59,12 +61,12 @@ func EnsureTransform(ctx context.Context, js jetstream.JetStream, stream string,
 	config := info.Config
 	config.SubjectTransform = &jetstream.SubjectTransformConfig{Source: t.Source, Destination: t.Destination}
 	if _, err := js.UpdateStream(ctx, config); err != nil {
-		return fmt.Errorf("natssource: set the subject transform of stream %q: %w", stream, denied(js.Conn(), apiPrefix(js), err))
+		return fmt.Errorf("natssource: set the subject transform of stream %q: %w", stream, jsapi.Denied(js.Conn(), jsapi.Prefix(js), err))
 	}
 	// A message that came between the two requests keeps its subject.
 	s, err = js.Stream(ctx, stream)
 	if err != nil {
-		return fmt.Errorf("natssource: transform of stream %q, once it is set: %w", stream, denied(js.Conn(), apiPrefix(js), err))
+		return fmt.Errorf("natssource: transform of stream %q, once it is set: %w", stream, jsapi.Denied(js.Conn(), jsapi.Prefix(js), err))
 	}
 	if last := s.CachedInfo().State.LastSeq; last > 0 {
 		return fmt.Errorf("natssource: stream %q took %d messages while its subject transform was set, and some may have kept their subjects: purge it, or publish to a new one", stream, last)

@@ -3,6 +3,8 @@ package natssource
 import (
 	"context"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
 // receiveSome makes a request and puts its messages into the feed. It takes a turn if messages are
@@ -68,7 +70,7 @@ func (r *reader) endTurn() {
 }
 
 // stored asks the leader for a message, under the turn that this reader has or waits for.
-func (r *reader) stored(ctx context.Context, request seqRequest) (storedMessage, error) {
+func (r *reader) stored(ctx context.Context, request seqRequest) (jsapi.Message, error) {
 	if r.turn != nil {
 		return r.l.storedNow(ctx, request)
 	}

@@ -32,6 +32,13 @@ var messageFaults = []fault{{
 		})(b)
 	},
 }, {
+	name:  "gives messages the marks of others",
+	claim: "Read begins at the fence's position",
+	world: eachMessage(func(m consumer.Message) []consumer.Message {
+		m.Mark++
+		return []consumer.Message{m}
+	}),
+}, {
 	name:  "skips a message",
 	claim: "members join, leave and die",
 	world: eachMessage(func(m consumer.Message) []consumer.Message {
@@ -112,10 +119,8 @@ func eachMessage(f func(m consumer.Message) []consumer.Message) func(*broken) {
 	return brokenRead(func(ctx context.Context, t consumer.Tenure, from epoch.Fence, yield func(consumer.Batch, error) bool) {
 		for b, err := range t.Read(ctx, from) {
 			out := consumer.Batch{Next: b.Next, Mark: b.Mark}
-			for i, m := range b.Messages {
-				for _, m := range f(m) {
-					out.Messages, out.Marks = append(out.Messages, m), append(out.Marks, b.Position(i+1).Mark)
-				}
+			for _, m := range b.Messages {
+				out.Messages = append(out.Messages, f(m)...)
 			}
 			if !yield(out, err) {
 				return

@@ -3,6 +3,7 @@ package backoff
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	cenkalti "github.com/cenkalti/backoff/v4"
@@ -30,6 +31,9 @@ func (b *Backoff) Next() time.Duration {
 
 // Reset starts again with the shortest wait.
 func (b *Backoff) Reset() { b.next = nil }
+
+// Jitter returns d less up to a fifth, so that requests of many processes spread out.
+func Jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64N(int64(d)/5+1)) }
 
 // Sleep returns true after d, or false as soon as ctx ends.
 func Sleep(ctx context.Context, d time.Duration) bool {

@@ -6,7 +6,11 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/etcdstore"
+	"github.com/epochfence/epochfence/guard/guardtest"
+	"github.com/epochfence/epochfence/internal/commandtest"
 	"github.com/epochfence/epochfence/internal/etcdtest"
+	"github.com/epochfence/epochfence/lease/leasetest"
+	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
 
 func open(t testing.TB, addresses ...string) cas.Store {
@@ -36,6 +40,27 @@ func rig(t testing.TB) castest.Rig {
 }
 
 func TestSuite(t *testing.T) { castest.Run(t, rig) }
+
+func TestLeases(t *testing.T) { leasetest.Run(t, rig) }
+
+func TestItems(t *testing.T) { guardtest.Run(t, rig) }
+
+func TestConsumers(t *testing.T) { cassinktest.Run(t, rig) }
+
+func TestTheCommandReachesIt(t *testing.T) {
+	s := etcdtest.Start(t)
+	commandtest.Reaches(t, open(t, s.Address), "etcd://"+s.Address)
+}
+
+func TestCommitRow(t *testing.T) { cassinktest.Measure(t, "etcd", rig) }
+
+func TestLeaseRow(t *testing.T) {
+	leasetest.Measure(t, leasetest.Row{
+		Store:  "etcd",
+		Number: "the ModRevision: it grows, also over deletions; a restored backup repeats it",
+		Needs:  "three servers",
+	}, rig)
+}
 
 func TestOnThreeNodes(t *testing.T) {
 	castest.RunCluster(t, func(t testing.TB) castest.Rig {

@@ -45,6 +45,24 @@ func New(target func() (address string, ok bool)) (*Proxy, error) {
 	return p, nil
 }
 
+// Between returns a proxy to the server whose address via is called with, and which via replaces by
+// the proxy's own.
+func Between() (p *Proxy, via func(address string) string, err error) {
+	var mu sync.Mutex
+	var server string
+	p, err = New(func() (string, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		return server, server != ""
+	})
+	return p, func(address string) string {
+		mu.Lock()
+		defer mu.Unlock()
+		server = address
+		return p.Address()
+	}, err
+}
+
 // Address returns the address that clients connect to.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
 

@@ -95,6 +95,6 @@ var guardsOfHangs = []guard{
 		{hungKafka, "if s.isAlone(ctx) {", "if false {"},
 	}, kafka, "TestAMemberThatIsAloneStaysThoughAHandlerHangs"},
 	{"R12", "a member of a NATS group takes a partition again whose handler hangs", []edit{
-		{nats + "/balance.go", "if sl.declined && !sl.hung {", "if sl.declined {"},
+		{nats + "/tenure.go", "l.Decline(until)", "_ = until"},
 	}, nats, "TestAPartitionWhoseHandlerHangsIsNotTakenAgainBeforeItReturns"},
 }

@@ -7,15 +7,19 @@
 //	go run ./internal/rules             # all of them, a few minutes
 //	go run ./internal/rules R2 R9       # some rules only
 //	go run ./internal/rules "SQLite"    # those whose text says so
-//	go run ./internal/rules consumer    # those of a package's tests
+//	go run ./internal/rules ./consumer  # those of a package's tests
+//	go run ./internal/rules -packages   # these packages, each with a hash of its guards
 //	go run ./internal/rules -table      >docs/RULES.md
 package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -29,8 +33,15 @@ import (
 
 func main() {
 	table := flag.Bool("table", false, "print docs/RULES.md, and run nothing")
+	packages := flag.Bool("packages", false, "print the packages whose tests catch guards, each with a hash of these guards, and run nothing")
 	jobs := flag.Int("jobs", 4*runtime.NumCPU(), "how many tests run at a time: most only wait")
 	flag.Parse()
+	if *packages {
+		for _, pkg := range packagesOf(guards) {
+			fmt.Printf("./%s %s\n", pkg, hashOf(guards, pkg))
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *table, max(*jobs, 1), flag.Args()); err != nil {
@@ -61,10 +72,28 @@ func run(ctx context.Context, table bool, jobs int, only []string) error {
 	return takeAway(ctx, module, jobs, p)
 }
 
-// answersTo reports whether word is the guard's rule, the package of its test, or part of its text
-// or of a file that it is in.
+func packagesOf(guards []guard) []string {
+	packages := map[string]bool{}
+	for _, g := range guards {
+		packages[g.pkg] = true
+	}
+	return slices.Sorted(maps.Keys(packages))
+}
+
+func hashOf(guards []guard, pkg string) string {
+	h := sha256.New()
+	for _, g := range guards {
+		if g.pkg == pkg {
+			_, _ = fmt.Fprintf(h, "%q\n", g)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16]
+}
+
+// answersTo reports whether word is the guard's rule, ./ and the package of its test, or part of its
+// text or of a file that it is in.
 func (g guard) answersTo(word string) bool {
-	return word == g.rule || word == g.pkg || strings.Contains(g.taken, word) ||
+	return word == g.rule || word == "./"+g.pkg || strings.Contains(g.taken, word) ||
 		slices.ContainsFunc(g.edits, func(e edit) bool { return strings.Contains(e.file, word) })
 }
 
@@ -126,30 +155,40 @@ func (t *trials) failWithout(ctx context.Context, p *plan) error {
 		running            sync.WaitGroup
 		mu                 sync.Mutex
 		done, missed, weak int
+		again              []mutant
 		began              = time.Now()
 	)
+	try := func(m mutant, last bool) {
+		run, took, err := t.without(ctx, m)
+		mu.Lock()
+		defer mu.Unlock()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && !last {
+			again = append(again, m)
+			fmt.Printf("%-6s %s: not caught beside others: %v (%.1f s)\n", m.rule, m.taken, err, took.Seconds())
+			return
+		}
+		verdict := fmt.Sprintf("caught by %s %s", m.pkg, m.test)
+		if run > 1 {
+			weak++
+			verdict += fmt.Sprintf(", but not before run %d: the test is too weak", run)
+		}
+		if err != nil {
+			missed++
+			verdict = "NOT CAUGHT: " + err.Error()
+		}
+		done++
+		fmt.Printf("%3d/%d %4.0fs  %-6s %s: %s (%.1f s)\n", done, len(p.mutants), time.Since(began).Seconds(), m.rule, m.taken, verdict, took.Seconds())
+	}
 	for _, m := range p.mutants {
-		running.Go(func() {
-			run, took, err := t.without(ctx, m)
-			mu.Lock()
-			defer mu.Unlock()
-			if ctx.Err() != nil {
-				return
-			}
-			verdict := fmt.Sprintf("caught by %s %s", m.pkg, m.test)
-			if run > 1 {
-				weak++
-				verdict += fmt.Sprintf(", but not before run %d: the test is too weak", run)
-			}
-			if err != nil {
-				missed++
-				verdict = "NOT CAUGHT: " + err.Error()
-			}
-			done++
-			fmt.Printf("%3d/%d %4.0fs  %-6s %s: %s (%.1f s)\n", done, len(p.mutants), time.Since(began).Seconds(), m.rule, m.taken, verdict, took.Seconds())
-		})
+		running.Go(func() { try(m, false) })
 	}
 	running.Wait()
+	for _, m := range again { // as passUnmutated does
+		try(m, true)
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

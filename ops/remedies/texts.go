@@ -69,7 +69,7 @@ var all = []Remedy{
 		Check: continues,
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the issuer and the owner in the fence"},
-			{"epochfence rebase PARTITION --reason '…' --execute", "accepts the new issuer, and keeps the position"},
+			{"epochfence rebase PARTITION --reason '…' --execute", "accepts the new issuer, and keeps the position; on NATS with --nats-bucket NEW"},
 		},
 	},
 	{

@@ -8,7 +8,7 @@ import (
 )
 
 // Claim implements [epoch.Sink] in the partition's shard. The first claim of a fence, which has no
-// lease generation yet, reads all shards before that. It is refused with [epoch.ErrElsewhere]
+// lease generation yet, first reads all shards. It is refused with [epoch.ErrElsewhere]
 // unless each other shard has a redirect row to this one: see the package's documentation. A
 // refusal leaves the fence as it is, so that another try is refused too. Later claims need no other
 // shard.

@@ -21,7 +21,6 @@ var attacks = []history{
 	{"rewind with a live zombie: an advance from beyond the rewound position is moved", "R1", rewound},
 	{"lost commit acknowledgement, landed: claiming again skips what is committed", "R5", ackLostLanded},
 	{"lost commit acknowledgement, not landed: claiming again repeats what is not", "R5", ackLostNotLanded},
-	{"commit still in flight when the next claim comes: it lands before the claim or never", "R1 R4 R5", commitInFlight},
 	{"frozen with the transaction open, before its first write: the next owner continues, the frozen one is refused", "R4", frozenBeforeWrites},
 	{"frozen between confirm and swap: the swap is refused, whatever its generation", "R2", frozenBeforeSwap},
 	{"retained partition: a claim outlives the generations that pass meanwhile", "R7", retained},

@@ -9,15 +9,21 @@ import (
 )
 
 var commits = []history{
-	{"the sink says that it is transactional, which is what all the others show", "guarantee", saysTransactional},
 	{"an advance from another offset than the fence's is moved, by the right claim too", "R1 R3", movedAdvance},
 	{"ownership is judged before the position", "R3", staleBeforeMoved},
 	{"an advance of a partition without a fence is missing", "R3", missingAdvance},
 	{"an advance backwards is refused", "R1", backwards},
 	{"a commit without an advance is refused before apply", "R1", noAdvance},
 	{"a partition that is given twice is refused before apply", "R1", advancedTwice},
-	{"an advance that applies nothing commits what the handler wrote, under the fence", "R1", emptyAdvance},
 	{"of two commits from one position, one is accepted", "R1", sameAdvanceTwice},
+}
+
+// whole are of sinks that commit all effects of a transaction with its positions.
+var whole = []history{
+	{"the sink says that it is transactional, which is what all the others show", "guarantee", saysTransactional},
+	{"an advance that applies nothing commits what the handler wrote, under the fence", "R1", emptyAdvance},
+	{"commit still in flight when the next claim comes: it lands before the claim or never", "R1 R4 R5", commitInFlight},
+	cutOff,
 }
 
 var together = []history{

@@ -188,7 +188,7 @@ func (m *model) transact(t *rapid.T, as []epoch.Advance, fails error) {
 	value := fmt.Sprintf("transaction %d", groups.Add(1))
 	got := by.sink.Commit(m.ctx, as, func(ctx context.Context, tx any) error {
 		calls++
-		for _, a := range as {
+		for _, a := range by.withEffects(as) {
 			if err := m.w.db.Append(ctx, tx, a.Partition.String(), value); err != nil {
 				return err
 			}
@@ -207,7 +207,7 @@ func (m *model) transact(t *rapid.T, as []epoch.Advance, fails error) {
 	want := m.fences.Advance(as)
 	m.agree(t, fmt.Sprintf("commit %+v", as), got, want)
 	if want == nil {
-		for _, a := range as {
+		for _, a := range by.withEffects(as) {
 			m.effects[a.Partition] = append(m.effects[a.Partition], value)
 		}
 	}

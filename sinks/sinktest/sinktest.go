@@ -59,16 +59,18 @@ type set struct {
 
 // abilities are what a sink says that it can do.
 type abilities struct {
-	bounds  epoch.Bounds
-	holding bool
+	guarantee epoch.Guarantee
+	bounds    epoch.Bounds
+	holding   bool
 }
 
 func abilitiesOf[TX any](sink epoch.Sink[TX]) abilities {
 	_, holding := epoch.As[epoch.Holding[TX]](sink)
-	return abilities{epoch.BoundsOf(sink), holding}
+	return abilities{sink.Guarantee(), epoch.BoundsOf(sink), holding}
 }
 
 func everySink(abilities) bool           { return true }
+func commitsWhole(a abilities) bool      { return a.guarantee > epoch.PerItem }
 func severalPartitions(a abilities) bool { return a.bounds.Partitions != 1 }
 func severalMessages(a abilities) bool   { return a.bounds.Messages != 1 }
 func fewPartitions(a abilities) bool     { return a.bounds.Partitions > 0 }
@@ -78,10 +80,11 @@ func holdsClaims(a abilities) bool       { return a.holding }
 func sets() []set {
 	return []set{
 		{"", everySink, histories},
+		{"a guarantee above epoch.PerItem", commitsWhole, whole},
 		{"transactions of several partitions", severalPartitions, together},
 		{"transactions of several messages", severalMessages, calls},
 		{"a bound on partitions (epoch.Bounded)", fewPartitions, bounded},
-		{"epoch.Holding", holdsClaims, concat(held, underHeldClaims(handlers), underHeldClaims(abandoned[:2]))},
+		{"epoch.Holding", holdsClaims, concat(held, underHeldClaims(concat(handlers, []history{cutOff})), underHeldClaims(abandoned[:2]))},
 	}
 }
 
@@ -118,9 +121,7 @@ func unblockedSets() []set {
 // RunOperated runs the histories in which operators act on fences and dead letters while consumers
 // run. The sink must be an [operate.Operable].
 func RunOperated[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
-	for _, h := range operated {
-		run(t, h, create)
-	}
+	runSets(t, []set{{"", everySink, operated}, {"a guarantee above epoch.PerItem", commitsWhole, operatedWhole}}, create)
 }
 
 func run[TX any](t *testing.T, h history, create func(t testing.TB) Database[TX]) {

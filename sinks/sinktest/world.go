@@ -90,6 +90,17 @@ func (a *process) fit(as []epoch.Advance) []epoch.Advance {
 	return as
 }
 
+// withEffects returns the advances that can have effects. If the sink commits each item by itself, the
+// effects are those of messages.
+func (a *process) withEffects(as []epoch.Advance) (with []epoch.Advance) {
+	for _, one := range as {
+		if one.From != one.To || a.sink.Guarantee() > epoch.PerItem {
+			with = append(with, one)
+		}
+	}
+	return with
+}
+
 func (a *process) reads(p epoch.Partition) epoch.Fence {
 	a.w.Helper()
 	f, err := a.sink.Fence(a.w.ctx, p)

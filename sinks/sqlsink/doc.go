@@ -15,8 +15,8 @@
 //
 // Ordinary statements share a transaction with other messages. A text that begins or ends
 // transactions is not sent, and the message fails. PRAGMA, ATTACH, savepoints as text and
-// temporary objects get a transaction with no other message, on a connection that is closed
-// afterwards. docs/what-a-handler-may-do.md has a table of the cases.
+// temporary objects get a transaction with no other message. Only savepoints leave its connection
+// open. docs/what-a-handler-may-do.md has a table of the cases.
 //
 // # What SQLite can and cannot do
 //

@@ -1,0 +1,117 @@
+package natsstore
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/jsapi"
+)
+
+// ensure creates the bucket if it does not exist, checks its settings and returns its facts.
+func (s *Store) ensure(ctx context.Context) (cas.Facts, error) {
+	stream, err := s.js.Stream(ctx, s.stream())
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		stream, err = s.create(ctx)
+	}
+	if err != nil {
+		return cas.Facts{}, jsapi.Denied(s.js.Conn(), jsapi.Prefix(s.js), err)
+	}
+	info := stream.CachedInfo()
+	c := info.Config
+	largest := s.js.Conn().MaxPayload()
+	if c.MaxMsgSize > 0 {
+		largest = min(largest, int64(c.MaxMsgSize))
+	}
+	if err := check(c, largest); err != nil {
+		return cas.Facts{}, fmt.Errorf("%w: %w", cas.ErrUnsuitable, err)
+	}
+	f := cas.Facts{
+		Source:  "nats-kv:" + s.o.Bucket + "@" + strconv.FormatInt(info.Created.UnixNano(), 10),
+		Forgets: c.Storage == jetstream.MemoryStorage, Repeats: true, Numbers: true, ListsWhole: true, MaxKey: maxKey,
+	}
+	f.MaxValue, f.MaxNote = limits(largest)
+	s.last.Store(&f)
+	return f, nil
+}
+
+func (s *Store) create(ctx context.Context) (jetstream.Stream, error) {
+	_, err := s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: s.o.Bucket, Description: "items of epochfence", History: 1, Storage: jetstream.FileStorage,
+		Replicas: max(s.o.Replicas, 1), LimitMarkerTTL: markerTTL,
+	})
+	switch {
+	case errors.Is(err, jetstream.ErrLimitMarkerTTLNotSupported):
+		return nil, fmt.Errorf("the server is older than 2.11, the first that lets a single key expire; upgrade it: %w", err)
+	case err != nil && !errors.Is(err, jetstream.ErrBucketExists):
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, createLimit)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, s.stream())
+	for errors.Is(err, jetstream.ErrStreamNotFound) && backoff.Sleep(ctx, 50*time.Millisecond) {
+		stream, err = s.js.Stream(ctx, s.stream()) // a cluster may not know its new stream at once
+	}
+	return stream, err
+}
+
+func (s *Store) stream() string { return "KV_" + s.o.Bucket }
+
+const (
+	// createLimit limits the wait for a bucket that was created.
+	createLimit = 10 * time.Second
+
+	// requestLimit limits a request whose context has no deadline.
+	requestLimit = 5 * time.Second
+
+	maxKey     = 1000
+	leastValue = 1 << 10
+)
+
+// limits returns the limits of a value and a note in a message. The note in base64 must fit into the
+// 64 KB that the server allows for headers.
+func limits(message int64) (value, note int) {
+	const headers = 512 // of other headers
+	note = max(min(45<<10, int(message)/8), 0)
+	return int(message) - base64.StdEncoding.EncodedLen(note) - headers, note
+}
+
+// check returns why a bucket loses items, or takes none. largest is the size of its largest message.
+func check(c jetstream.StreamConfig, largest int64) error {
+	edit := func(flags string) string { return "nats stream edit " + c.Name + " " + flags }
+	value, _ := limits(largest)
+	switch {
+	case c.MaxMsgsPerSubject < 1 || c.Retention != jetstream.LimitsPolicy:
+		return errors.New("it is a stream, but not a key-value bucket; name another one or create it with: nats kv add")
+	case c.Mirror != nil:
+		return fmt.Errorf("it is a mirror of %q, which may lag behind; use that one, with jetstream.NewWithDomain if it is in another domain", c.Mirror.Name)
+	case !c.AllowMsgTTL || c.SubjectDeleteMarkerTTL <= 0: // without markers, nobody sees that a key has expired
+		return fmt.Errorf("its keys cannot expire one by one, which takes a limit marker TTL (and nats-server 2.11); set one with: %s", edit("--subject-del-markers-ttl=1m"))
+	case c.MaxAge > 0:
+		return fmt.Errorf("all of its keys expire after %v; lift that with: %s", c.MaxAge, edit("--max-age=-1"))
+	case c.Discard == jetstream.DiscardOld && (c.MaxBytes > 0 || c.MaxMsgs > 0):
+		return fmt.Errorf("it drops old keys when it is full; let it refuse new ones with: %s", edit("--discard=new"))
+	case c.DiscardNewPerSubject:
+		return fmt.Errorf("it takes no new value for a key that has one; let it take them with: %s", edit("--no-discard-per-subject"))
+	case value < leastValue:
+		return fmt.Errorf("its messages have at most %d bytes; allow more with: %s (or by the server's max_payload)", largest, edit("--max-msg-size=-1"))
+	}
+	return nil
+}
+
+// Facts implements [cas.Store]. It creates the bucket if somebody has deleted it, and returns an
+// error if the bucket was given settings that lose items.
+func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
+	f, err := s.ensure(ctx)
+	if err != nil {
+		return cas.Facts{}, fmt.Errorf("natsstore: facts of bucket %q: %w", s.o.Bucket, err)
+	}
+	return f, nil
+}

@@ -1,0 +1,129 @@
+package natsstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/jsapi"
+)
+
+// Watch implements [cas.Watcher]. It ends with an error if the bucket does not exist. It does not
+// notice that the bucket is deleted later: see Facts.
+func (s *Store) Watch(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+	return func(yield func(cas.Item, error) bool) {
+		if err := s.watch(ctx, prefix, func(item cas.Item) bool { return yield(item, nil) }); err != nil {
+			yield(cas.Item{}, failed("watch", prefix, err))
+		}
+	}
+}
+
+func (s *Store) watch(ctx context.Context, prefix string, yield func(cas.Item) bool) error {
+	ctx, cancel := context.WithCancel(ctx) // cancel ends the watcher
+	w, err := s.watcher(ctx, cancel, prefix)
+	if err != nil {
+		cancel()
+		return err
+	}
+	defer func() {
+		cancel()
+		go drain(w.Updates())
+	}()
+	began, live := false, map[string]bool{} // live has the keys yielded before the watch has begun
+	for {
+		select {
+		case e, ok := <-w.Updates():
+			if !ok {
+				return cmp.Or(ctx.Err(), errors.New("the watcher has ended"))
+			}
+			item, known := s.watched(e)
+			switch {
+			case e == nil:
+				began, live = true, nil
+			case !known || !strings.HasPrefix(item.Key, prefix) || !began && !item.Live && !live[item.Key]:
+				continue
+			case !began:
+				live[item.Key] = true
+			}
+			if !yield(item) {
+				return nil
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// watcher starts a watcher that lives as long as ctx, which cancel ends. Nothing else limits its
+// start.
+func (s *Store) watcher(ctx context.Context, cancel func(), prefix string) (jetstream.KeyWatcher, error) {
+	started := time.AfterFunc(watchLimit, cancel)
+	begins := jsapi.Prefix(s.js)
+	kv, err := s.js.KeyValue(ctx, s.o.Bucket)
+	var w jetstream.KeyWatcher
+	if err == nil {
+		begins += "CONSUMER."
+		w, err = kv.WatchFiltered(ctx, []string{strings.TrimPrefix(s.filter(prefix), s.prefix())})
+	}
+	if !started.Stop() {
+		if err == nil {
+			go drain(w.Updates())
+		}
+		err = fmt.Errorf("start a watch: %w", context.DeadlineExceeded)
+	}
+	if err != nil {
+		return nil, jsapi.Denied(s.js.Conn(), begins, ofJetStream(err))
+	}
+	return w, nil
+}
+
+// drain takes what the callback of a watcher that was ended waits to hand over. nats.go does not
+// close the channel if the watcher was ended while it started.
+func drain(updates <-chan jetstream.KeyValueEntry) {
+	for limit := time.After(drainLimit); ; {
+		select {
+		case _, ok := <-updates:
+			if !ok {
+				return
+			}
+		case <-limit:
+			return
+		}
+	}
+}
+
+const (
+	watchLimit = 4 * time.Second // for the start of a watch
+	drainLimit = 10 * time.Second
+)
+
+func (s *Store) watched(e jetstream.KeyValueEntry) (cas.Item, bool) {
+	if e == nil {
+		return cas.Item{}, false
+	}
+	key, ok := s.key(s.prefix() + e.Key())
+	item := cas.Item{Key: key, Version: strconv.FormatUint(e.Revision(), 10), Number: int64(e.Revision())}
+	if e.Operation() == jetstream.KeyValuePut {
+		item.Live, item.Value = true, e.Value()
+	}
+	return item, ok
+}
+
+// ofJetStream converts an error of nats.go's older package, which also makes the watchers of
+// package jetstream, to one of package jetstream.
+func ofJetStream(err error) error {
+	var old *nats.APIError
+	if !errors.As(err, &old) {
+		return err
+	}
+	return &jetstream.APIError{Code: old.Code, ErrorCode: jetstream.ErrorCode(old.ErrorCode), Description: old.Description}
+}

@@ -1,0 +1,185 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Batch makes the changes of several messages of one partition, and writes each item once, when they
+// are complete. Until Write, nothing is written. It is safe for concurrent use.
+//
+// A batch begins at the position of the fence, which moves when Write has returned nil. So all messages
+// before it have been applied completely. The replay of a dead letter is a batch of its own.
+type Batch struct {
+	store cas.Store
+	first Stamp
+	dead  []DeadLetter
+
+	mu    sync.Mutex
+	items map[string]*item
+	told  map[epoch.Offset][]*item // items whose outcomes a message got that are not written yet
+
+	again sync.Mutex // held while a change is made again
+}
+
+// DeadLetter is a message that has failed and may be replayed. An earlier owner may have applied it in
+// part, also later than its failure.
+type DeadLetter struct {
+	ID     int64
+	Era    epoch.Epoch // in which it has failed
+	Offset epoch.Offset
+}
+
+// Begin returns an empty batch. The offset of the stamp is the position of the fence, and its mark is
+// not used. Items remember the changes by the dead letters of the partition until their replay.
+func Begin(store cas.Store, first Stamp, dead ...DeadLetter) *Batch {
+	return &Batch{store: store, first: first, dead: dead, items: map[string]*item{}, told: map[epoch.Offset][]*item{}}
+}
+
+// Update changes an item for the message at this offset, whose mark is that of the message, and returns
+// the outcome, as [Apply] does. Messages change an item in the order of their offsets. Other messages of
+// the batch see the change, and nobody else does before Write.
+func (b *Batch) Update(ctx context.Context, at epoch.Position, key string, change Change) (outcome []byte, err error) {
+	it, told := b.item(key), b.toldTo(at.Offset)
+	outcome, made, err := it.update(ctx, at, change)
+	if err != nil {
+		return nil, fmt.Errorf("guard: apply %s@%d to %q: %w", b.first.Partition, at.Offset, key, err)
+	}
+	if made {
+		b.orders(at.Offset, told, it, outcome)
+	}
+	return outcome, nil
+}
+
+// toldTo returns the items whose outcomes a message knows.
+func (b *Batch) toldTo(offset epoch.Offset) []*item {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.told[offset]
+}
+
+// orders has an item written after those whose outcomes its change may depend on. Otherwise such an
+// outcome could become another one, because others are faster or this process dies, and the change that
+// was made by the first one would stay.
+func (b *Batch) orders(offset epoch.Offset, told []*item, it *item, outcome []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, before := range told {
+		it.after[before] = true
+	}
+	if len(outcome) > 0 {
+		b.told[offset] = append(b.told[offset], it)
+	}
+}
+
+// Read returns an item as the messages of the batch have left it. A decision that depends on it may be
+// another one when the message is delivered again: decide in a [Change].
+func (b *Batch) Read(ctx context.Context, key string) (State, error) {
+	state, err := b.item(key).read(ctx)
+	if err != nil {
+		return State{}, fmt.Errorf("guard: read %q: %w", key, err)
+	}
+	return state, nil
+}
+
+// Load reads items, several at a time, so that Update and Read need not ask the store for one after the
+// other. Items that are not changed afterwards are not written.
+func (b *Batch) Load(ctx context.Context, keys ...string) error {
+	var readers errgroup.Group
+	readers.SetLimit(sideBySide)
+	for _, key := range keys {
+		readers.Go(func() error {
+			_, err := b.Read(ctx, key)
+			return err
+		})
+	}
+	return readers.Wait()
+}
+
+func (b *Batch) item(key string) *item {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	it, ok := b.items[key]
+	if !ok {
+		it = newItem(b, key)
+		b.items[key] = it
+	}
+	return it
+}
+
+// sideBySide limits how many items of a batch are read or written at a time.
+const sideBySide = 32
+
+// Fits returns [cas.ErrTooLarge] if a store with these limits could not have the items as they are now.
+// It also does so if the changes of several messages would leave other partitions too little room in
+// an item's note, which keeps a partition's changes until that partition changes the item again.
+func (b *Batch) Fits(f cas.Facts) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, it := range b.items {
+		if err := it.fits(f); err != nil {
+			return fmt.Errorf("guard: write %q for messages of %s: %w", it.key, b.first.Partition, err)
+		}
+	}
+	return nil
+}
+
+// Write writes the items, several at a time, and each after those whose outcomes its changes may depend
+// on. After an error some may be written, and others not: have the messages delivered again, from the
+// position of the fence on. Its errors are those of [Apply], [ErrOutcomeChanged], and [ErrCircle].
+func (b *Batch) Write(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	rounds, err := b.rounds()
+	if err != nil {
+		return fmt.Errorf("guard: write %d items for messages of %s: %w", len(b.items), b.first.Partition, err)
+	}
+	for _, round := range rounds {
+		var writers errgroup.Group
+		writers.SetLimit(sideBySide)
+		for _, it := range round {
+			writers.Go(func() error {
+				if err := it.write(ctx); err != nil {
+					return fmt.Errorf("guard: write %q for messages of %s: %w", it.key, b.first.Partition, err)
+				}
+				return nil
+			})
+		}
+		if err := writers.Wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rounds returns the items in the order in which they are to be written.
+func (b *Batch) rounds() (rounds [][]*item, err error) {
+	left := slices.Collect(maps.Values(b.items))
+	done := map[*item]bool{}
+	for len(left) > 0 {
+		var round, later []*item
+		for _, it := range left {
+			if it.isAfterOnly(done) {
+				round = append(round, it)
+			} else {
+				later = append(later, it)
+			}
+		}
+		if len(round) == 0 {
+			return nil, ErrCircle
+		}
+		for _, it := range round {
+			done[it] = true
+		}
+		rounds, left = append(rounds, round), later
+	}
+	return rounds, nil
+}

@@ -1,0 +1,209 @@
+// Package guard changes items of a [cas.Store] exactly once per message.
+//
+// An item has, in its note, the stamp of the last message that changed it, for each partition. A
+// message changes an item if the stamp is below it. So a message that is delivered again, by the same
+// owner of the partition or by the next one, changes nothing twice, and an owner that was paused and
+// wakes up is stopped at the first item that its successor has changed:
+//
+//	changes := guard.At(store, m) // in a handler
+//	left, err := changes.Update(ctx, "stock/apples", func(old guard.State) (guard.State, []byte, error) {
+//		n := count(old.Value) - 1
+//		return guard.Text(n), outcome(n), nil
+//	})
+//
+// # What is guaranteed
+//
+// Per item, partition and era, each message takes effect at most once, in the order of offsets, and
+// exactly once when the fence has passed the message. An era begins when an operator sets the
+// position or skips a message: messages that are delivered again after that change the items again. The changes of
+// one message to several items become visible one by one.
+//
+// # What the caller must do
+//
+//   - Deliver the messages of a partition in order, and go on to the next one only if [Message.Err]
+//     returns nil or [ErrPassed].
+//   - Decide within the change function, from the item that it gets and from the message alone. What is
+//     decided for another item must come from the outcome that Update returns: it is stored with the
+//     item, and the same whenever the message is delivered again.
+//   - Change an item once per message. A second Update of a key returns [ErrTwice].
+//   - Write the items through this package alone. Reading them with any client is fine.
+//   - Return errors of your own before the first Update. What was changed stays changed when the
+//     message fails, and the replay of its dead letter changes it once more. Package cassink has no such
+//     rule, as it writes at the end.
+//
+// On a store that forgets acknowledged writes ([cas.Facts.Forgets]), a failover may lose an effect.
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Stamp says which message of which partition changes an item, and by whose order.
+type Stamp struct {
+	Partition epoch.Partition
+	Log       string       // of the partition, see [epoch.Origin]
+	Era       epoch.Epoch  // the epoch under which an operator last set the position, or 0
+	Act       string       // names the action that began the era, because a restored fence repeats epochs; or ""
+	Epoch     epoch.Epoch  // of the claim under which the message is handled
+	Offset    epoch.Offset // of the message
+	Mark      epoch.Mark   // of the message, or [epoch.NoMark]
+	Replay    int64        // the id of the dead letter if the message is replayed, or 0
+}
+
+// StampOf returns the stamp of a message as a handler gets it. The offset of a message that is
+// replayed is below others that were applied, so the id of its dead letter is compared instead.
+func StampOf(m epoch.Message) (Stamp, error) {
+	if m.Under == nil {
+		return Stamp{}, fmt.Errorf("guard: %s@%d: the message does not say under which claim it is handled (Message.Under)", m.Partition, m.Offset)
+	}
+	return Stamp{
+		Partition: m.Partition, Log: m.Under.Log, Era: m.Under.SetUnder, Epoch: m.Under.Epoch, Offset: m.Offset, Mark: m.Mark, Replay: m.Replay,
+	}, nil
+}
+
+func (s Stamp) at() epoch.Position { return epoch.Position{Offset: s.Offset, Mark: s.Mark} }
+
+// State is an item as a change function sees it and returns it.
+type State struct {
+	Exists bool
+	Value  []byte
+}
+
+// Text returns the state of an item that exists.
+func Text(value string) State { return State{Exists: true, Value: []byte(value)} }
+
+// Change returns the new state of an item and an outcome of up to [MaxOutcome] bytes. If the message
+// decides by the outcome about another item, no outcome may be empty. A change may be called several
+// times, also on another goroutine after the handler has returned, so it must not have effects of its
+// own. If it returns an error, nothing is written.
+type Change func(old State) (now State, outcome []byte, err error)
+
+var (
+	// ErrStale is returned when a later owner of the partition has changed the item. See [StaleError].
+	ErrStale = errors.New("a later owner of the partition has changed the item")
+
+	// ErrPassed is returned when a later message of the partition has changed the item. Then all of
+	// this message was applied: skip the rest of it.
+	ErrPassed = errors.New("a later message of the partition has changed the item")
+
+	// ErrTruncated is returned when another message had this offset: the log lost its end, and was
+	// written anew.
+	ErrTruncated = errors.New("another message of this offset has changed the item: the log was truncated")
+
+	// ErrOtherLog is returned when the item was changed by messages of another log under this
+	// partition's name, and no operator has set the position since.
+	ErrOtherLog = errors.New("messages of another log have changed the item")
+
+	// ErrFenceLost is returned when the item was changed after an operator's action that the fence does
+	// not know: the fence was restored from a backup, or is another one.
+	ErrFenceLost = errors.New("the item was changed after an operator's action that the fence does not know")
+
+	// ErrTwice is returned when one message changes an item twice.
+	ErrTwice = errors.New("the message has changed this item before")
+
+	// ErrOrder is returned when a batch has changed the item for a later message already.
+	ErrOrder = errors.New("a later message of the batch has changed the item")
+
+	// ErrNew is returned when the message did not change the item when it was applied before, by another
+	// version of the handler perhaps, and a later message has changed it since.
+	ErrNew = errors.New("the message did not change the item when it was applied before, and a later one has")
+
+	// ErrOutcomeChanged is returned by [Batch.Write] when others have changed the item since Update, and
+	// the outcome is another one by now. Make the changes again in a new batch.
+	ErrOutcomeChanged = errors.New("the item has changed, and so has the outcome")
+
+	// ErrCircle is returned by [Batch.Write], before anything is written, when items depend on each
+	// other: one message changes a and then, by its outcome, b, and another one b and then a. Make the
+	// changes in batches of fewer messages. A single message has no circle.
+	ErrCircle = errors.New("the items of the batch depend on each other's outcomes")
+
+	// ErrPartitions is returned when messages of more than [MaxPartitions] partitions change an item.
+	ErrPartitions = fmt.Errorf("more than %d partitions change the item", MaxPartitions)
+
+	// ErrOutcome is returned when an outcome is longer than [MaxOutcome].
+	ErrOutcome = fmt.Errorf("the outcome has more than %d bytes", MaxOutcome)
+
+	// ErrDoubt is returned when it is not known whether the change was written. It may be written later.
+	// The message has to be delivered again.
+	ErrDoubt = errors.New("it is not known whether the change was written")
+)
+
+// StaleError is returned when a later owner of the partition has changed the item. It matches
+// [ErrStale].
+type StaleError struct {
+	Epoch epoch.Epoch // the caller's
+	Seen  epoch.Epoch // the item's
+}
+
+func (e *StaleError) Error() string {
+	return fmt.Sprintf("%v: epoch %d, after %d", ErrStale, e.Epoch, e.Seen)
+}
+
+// Unwrap returns [ErrStale].
+func (e *StaleError) Unwrap() error { return ErrStale }
+
+// PassedError is returned when the message was applied completely. It matches [ErrPassed].
+type PassedError struct {
+	Position epoch.Offset // all messages before it were applied completely
+}
+
+func (e *PassedError) Error() string {
+	return fmt.Sprintf("%v: all before offset %d were applied", ErrPassed, e.Position)
+}
+
+// Unwrap returns [ErrPassed].
+func (e *PassedError) Unwrap() error { return ErrPassed }
+
+const (
+	// MaxPartitions limits the partitions whose messages change one item.
+	MaxPartitions = 64
+
+	// MaxOutcome limits an outcome, in bytes.
+	MaxOutcome = 256
+
+	// MaxReplays limits the replays of dead letters that an item remembers, of one partition. A replay
+	// that changed the item, failed, and is requested again after as many others have changed the item,
+	// changes it twice.
+	MaxReplays = 32
+)
+
+// Apply changes an item, unless the message has changed it before. In both cases it returns the
+// outcome of the change. The errors are those above, the one that change has returned, [cas.ErrKey],
+// [cas.ErrTooLarge], [cas.ErrFull], and those of a read that failed. After any of these the message has
+// not changed the item, except for [ErrPassed], [ErrStale], [ErrFenceLost] and [ErrDoubt].
+func Apply(ctx context.Context, store cas.Store, key string, s Stamp, change Change) (outcome []byte, err error) {
+	for {
+		b := Begin(store, s)
+		if outcome, err = b.Update(ctx, s.at(), key, change); err != nil {
+			return nil, err
+		}
+		if err = b.Write(ctx); !errors.Is(err, ErrOutcomeChanged) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return outcome, nil
+}
+
+// Read returns an item as messages have left it. The store may lag behind.
+func Read(ctx context.Context, store cas.Store, key string) (State, error) {
+	item, err := store.Get(ctx, key)
+	if err != nil {
+		return State{}, fmt.Errorf("guard: read %q: %w", key, err)
+	}
+	n, err := noteOf(item)
+	if err != nil {
+		return State{}, fmt.Errorf("guard: read %q: %w", key, err)
+	}
+	if !item.Live || n.Absent {
+		return State{}, nil
+	}
+	return State{Exists: true, Value: item.Value}, nil
+}

@@ -1,0 +1,318 @@
+package guard
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/backoff"
+)
+
+// item is an item in a batch.
+type item struct {
+	store cas.Store
+	key   string
+	first Stamp
+	dead  []DeadLetter
+	after map[*item]bool // those that are written before; under the mutex of the batch
+	again *sync.Mutex    // held while a change is made again
+
+	turn     chan struct{} // has one element while nobody uses what follows
+	loaded   bool
+	seen     cas.Item
+	note     note
+	state    State // after the changes
+	made     []made
+	repeated map[epoch.Offset]bool // messages whose change was made before
+}
+
+func newItem(b *Batch, key string) *item {
+	it := &item{
+		store: b.store, key: key, first: b.first, dead: b.dead, after: map[*item]bool{}, again: &b.again,
+		turn: make(chan struct{}, 1), repeated: map[epoch.Offset]bool{},
+	}
+	it.unlock()
+	return it
+}
+
+// made is a change that is not written yet.
+type made struct {
+	change
+	make Change
+}
+
+// lock waits for the item's turn. A change that reads or changes its own item waits until ctx ends.
+func (it *item) lock(ctx context.Context) error {
+	select {
+	case <-it.turn:
+		return nil
+	default:
+	}
+	select {
+	case <-it.turn:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (it *item) unlock() { it.turn <- struct{}{} }
+
+// load reads the item, unless that was done.
+func (it *item) load(ctx context.Context) error {
+	if it.loaded {
+		return nil
+	}
+	pause := backoff.New(5*time.Millisecond, time.Second)
+	for n := 1; ; n++ {
+		found, err := it.get(ctx)
+		if err == nil {
+			return it.take(found)
+		}
+		if n == tries || errors.Is(err, cas.ErrKey) || !backoff.Sleep(ctx, pause.Next()) {
+			return err
+		}
+	}
+}
+
+func (it *item) take(found cas.Item) (err error) {
+	if it.note, err = noteOf(found); err != nil {
+		return err
+	}
+	it.seen, it.loaded = found, true
+	it.state = State{Exists: found.Live && !it.note.Absent, Value: found.Value}
+	return nil
+}
+
+func (it *item) read(ctx context.Context) (State, error) {
+	if err := it.lock(ctx); err != nil {
+		return State{}, err
+	}
+	defer it.unlock()
+	if err := it.load(ctx); err != nil {
+		return State{}, err
+	}
+	return State{it.state.Exists, bytes.Clone(it.state.Value)}, nil
+}
+
+func (it *item) isAfterOnly(done map[*item]bool) bool {
+	for before := range it.after {
+		if !done[before] {
+			return false
+		}
+	}
+	return true
+}
+
+// update makes a change, unless it was made before.
+func (it *item) update(ctx context.Context, at epoch.Position, do Change) (outcome []byte, made bool, err error) {
+	if err := it.lock(ctx); err != nil {
+		return nil, false, err
+	}
+	defer it.unlock()
+	if err := it.load(ctx); err != nil {
+		return nil, false, err
+	}
+	if n := len(it.made); n > 0 && it.made[n-1].At == at.Offset || it.repeated[at.Offset] {
+		return nil, false, ErrTwice
+	} else if n > 0 && it.made[n-1].At > at.Offset {
+		return nil, false, ErrOrder
+	}
+	before := len(it.made)
+	outcome, err = it.apply(at, do)
+	return bytes.Clone(outcome), len(it.made) > before, err
+}
+
+// apply makes one change to what is known of the item.
+func (it *item) apply(at epoch.Position, do Change) ([]byte, error) {
+	s := it.first
+	s.Offset, s.Mark = at.Offset, at.Mark
+	was, known := it.note.of(s.Partition)
+	if known {
+		before, err := s.after(was, it.dead)
+		if err != nil {
+			return nil, err
+		}
+		if before != nil {
+			it.repeated[at.Offset] = true
+			return before.Outcome, nil
+		}
+	} else if len(it.note.Stamps) >= MaxPartitions {
+		return nil, ErrPartitions
+	}
+	now, outcome, err := do(State{it.state.Exists, bytes.Clone(it.state.Value)})
+	if err != nil {
+		return nil, &declinedError{err}
+	}
+	if len(outcome) > MaxOutcome {
+		return nil, ErrOutcome
+	}
+	if !now.Exists {
+		now.Value = nil
+	}
+	outcome = bytes.Clone(outcome)
+	it.state = State{now.Exists, bytes.Clone(now.Value)} // the handler may use its buffers again
+	it.made = append(it.made, made{change{At: at.Offset, Mark: at.Mark, Outcome: outcome}, do})
+	return outcome, nil
+}
+
+// tries limits how often a request whose outcome is not known is repeated.
+const tries = 4
+
+// write writes the changes that were made. A write that is repeated over the same version has the same
+// content, because an earlier one may land late.
+func (it *item) write(ctx context.Context) error {
+	if err := it.lock(ctx); err != nil {
+		return fmt.Errorf("%w: %w", ErrDoubt, err)
+	}
+	defer it.unlock()
+	pause, doubts := backoff.New(5*time.Millisecond, time.Second), 0
+	for len(it.made) > 0 {
+		err := it.swap(ctx)
+		switch {
+		case err == nil:
+			it.made = nil
+			return nil
+		case errors.Is(err, cas.ErrConflict): // somebody was faster, or an answer lags
+		case errors.Is(err, cas.ErrTooLarge), errors.Is(err, cas.ErrKey), errors.Is(err, cas.ErrFull):
+			if doubts > 0 {
+				return fmt.Errorf("%w, and then: %w", ErrDoubt, err) // an earlier request may still be carried out
+			}
+			return err
+		default:
+			if doubts++; doubts == tries {
+				return fmt.Errorf("%w: %w", ErrDoubt, err)
+			}
+		}
+		if !backoff.Sleep(ctx, pause.Next()) {
+			return fmt.Errorf("%w: %w", ErrDoubt, errors.Join(ctx.Err(), err))
+		}
+		found, err := it.get(ctx)
+		if err != nil || found.Version == it.seen.Version {
+			continue // the next swap tells
+		}
+		if err := it.makeAgain(found); err != nil {
+			if doubts > 0 && !errors.Is(err, ErrPassed) && !errors.Is(err, ErrStale) {
+				return fmt.Errorf("%w, and then: %w", ErrDoubt, err) // the answer may be older than that write
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// makeAgain makes the changes again over an item that others, or this batch, have written meanwhile.
+func (it *item) makeAgain(found cas.Item) error {
+	before := it.made
+	it.made = nil
+	if err := it.take(found); err != nil {
+		return err
+	}
+	for _, m := range before {
+		outcome, err := it.apply(epoch.Position{Offset: m.At, Mark: m.Mark}, it.contained(m.make))
+		if _, declined := errors.AsType[*declinedError](err); declined || err == nil && !bytes.Equal(outcome, m.Outcome) {
+			return ErrOutcomeChanged
+		}
+		if err != nil {
+			return err
+		}
+		if n := len(it.made); n > 0 && it.made[n-1].At == m.At {
+			it.made[n-1].make = m.make // without what contains it
+		}
+	}
+	return nil
+}
+
+var errNoReturn = errors.New("the change did not return")
+
+// contained returns a change for a goroutine that is not the handler's: it may panic there, or end it.
+// It is not called beside another one, because the changes of a handler may share its variables.
+func (it *item) contained(do Change) Change {
+	return func(old State) (now State, outcome []byte, err error) {
+		it.again.Lock()
+		defer it.again.Unlock()
+		err = errNoReturn
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			defer func() { _ = recover() }() // it will panic in the handler, when the message is delivered again
+			now, outcome, err = do(old)
+		}()
+		<-ended
+		return now, outcome, err
+	}
+}
+
+// declinedError is an error that a change function has returned. Nothing is asked of that: its methods
+// may panic.
+type declinedError struct{ err error }
+
+func (e *declinedError) Error() string { return e.err.Error() }
+func (e *declinedError) Unwrap() error { return e.err }
+
+func (it *item) get(ctx context.Context) (cas.Item, error) {
+	ctx, cancel := limited(ctx)
+	defer cancel()
+	return it.store.Get(ctx, it.key)
+}
+
+func (it *item) swap(ctx context.Context) error {
+	ctx, cancel := limited(ctx)
+	defer cancel()
+	note, err := it.next()
+	if err != nil {
+		return err
+	}
+	_, err = it.store.Swap(ctx, it.seen, it.state.Value, note)
+	return err
+}
+
+// next returns the note with the changes that were made.
+func (it *item) next() ([]byte, error) {
+	changes := make([]change, len(it.made))
+	for i, m := range it.made {
+		changes[i] = m.change
+	}
+	return it.note.with(it.first, changes, !it.state.Exists, it.dead)
+}
+
+// shareOfNote is which part of the room in a note, with its reciprocal, the changes of several messages
+// may take.
+const shareOfNote = 8
+
+func (it *item) fits(f cas.Facts) error {
+	<-it.turn
+	defer it.unlock()
+	if len(it.made) == 0 || f.MaxValue == 0 && f.MaxNote == 0 {
+		return nil
+	}
+	note, err := it.next()
+	if err != nil {
+		return err
+	}
+	if err := f.Check(it.key, it.state.Value, note); err != nil {
+		return err
+	}
+	others, err := it.note.without(it.first.Partition)
+	if err != nil {
+		return err
+	}
+	if own, room := len(note)-others, f.MaxNote-others; f.MaxNote > 0 && len(it.made) > 1 && own > room/shareOfNote {
+		return fmt.Errorf("%w: the changes of %d messages need %d bytes of its note, and %d are free", cas.ErrTooLarge, len(it.made), own, room)
+	}
+	return nil
+}
+
+// limited limits one request, so that a lost answer leaves time for another.
+func limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	limit := 5 * time.Second
+	if end, ok := ctx.Deadline(); ok {
+		limit = min(limit, max(time.Until(end)/3, 100*time.Millisecond))
+	}
+	return context.WithTimeout(ctx, limit)
+}

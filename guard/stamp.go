@@ -1,0 +1,195 @@
+package guard
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// stamp says, in an item, which messages of a partition have changed it. All messages before From have
+// been applied completely, and their changes are forgotten.
+type stamp struct {
+	Group   string       `json:"g"`
+	Topic   string       `json:"t"`
+	Number  int32        `json:"n"`
+	Log     string       `json:"log,omitempty"`
+	Era     epoch.Epoch  `json:"era,omitempty"`
+	Act     string       `json:"act,omitempty"`
+	Epoch   epoch.Epoch  `json:"epoch"`
+	From    epoch.Offset `json:"from"`
+	Changes []change     `json:"by,omitempty"` // by offset
+	Replays []replayed   `json:"replays,omitempty"`
+}
+
+// replayed is a change by a dead letter, by its replay or before it has failed.
+type replayed struct {
+	ID      int64  `json:"id"`
+	Outcome []byte `json:"out,omitempty"`
+}
+
+// change is a message's change of an item.
+type change struct {
+	At      epoch.Offset `json:"at"`
+	Mark    epoch.Mark   `json:"mark"`
+	Outcome []byte       `json:"out,omitempty"`
+}
+
+func (c change) isAt(other change) bool { return c.At == other.At }
+
+// last returns the last offset that has changed the item, or the one before all.
+func (s stamp) last() epoch.Offset {
+	if len(s.Changes) == 0 {
+		return s.From - 1
+	}
+	return s.Changes[len(s.Changes)-1].At
+}
+
+func (s stamp) isOf(p epoch.Partition) bool {
+	return s.Group == p.Group && s.Topic == p.Topic && s.Number == p.Number
+}
+
+// note is the note of an item.
+type note struct {
+	Absent bool    `json:"absent,omitempty"` // the item was deleted, and its stamps are remembered
+	Stamps []stamp `json:"by"`
+}
+
+func noteOf(item cas.Item) (n note, err error) {
+	if len(item.Note) == 0 {
+		return note{}, nil // nobody's, or written before
+	}
+	if err := json.Unmarshal(item.Note, &n); err != nil {
+		return note{}, fmt.Errorf("the note of the item is not one of guard's: %w", err)
+	}
+	return n, nil
+}
+
+func (n note) of(p epoch.Partition) (stamp, bool) {
+	i := slices.IndexFunc(n.Stamps, func(s stamp) bool { return s.isOf(p) })
+	if i < 0 {
+		return stamp{}, false
+	}
+	return n.Stamps[i], true
+}
+
+// with returns the note after changes by messages of a batch, or by the replay of a dead letter.
+func (n note) with(first Stamp, changes []change, absent bool, dead []DeadLetter) ([]byte, error) {
+	now := stamp{
+		Group: first.Partition.Group, Topic: first.Partition.Topic, Number: first.Partition.Number,
+		Log: first.Log, Era: first.Era, Act: first.Act, Epoch: first.Epoch,
+	}
+	next := note{Absent: absent, Stamps: slices.Clone(n.Stamps)}
+	i := slices.IndexFunc(next.Stamps, func(was stamp) bool { return was.isOf(first.Partition) })
+	if i >= 0 {
+		was := next.Stamps[i]
+		now.Replays = was.Replays
+		if was.Era == first.Era {
+			now.From, now.Changes = was.From, was.Changes
+		}
+	}
+	if first.Replay != 0 {
+		now.Replays = append(slices.Clone(now.Replays), replayed{first.Replay, changes[0].Outcome})
+	} else {
+		now.From = max(now.From, first.Offset)
+		now.Changes = slices.Concat(now.rest(), changes)
+	}
+	if i >= 0 {
+		now.Replays = slices.Concat(now.Replays, next.Stamps[i].failed(now, dead))
+	}
+	now.Replays = now.Replays[max(len(now.Replays)-MaxReplays, 0):]
+	if i >= 0 {
+		next.Stamps[i] = now
+	} else {
+		next.Stamps = append(next.Stamps, now)
+	}
+	return json.Marshal(next)
+}
+
+// without returns the length of the note without the stamp of a partition.
+func (n note) without(p epoch.Partition) (int, error) {
+	n.Stamps = slices.DeleteFunc(slices.Clone(n.Stamps), func(s stamp) bool { return s.isOf(p) })
+	text, err := json.Marshal(n)
+	return len(text), err
+}
+
+// rest returns the changes by messages that may be delivered again.
+func (s stamp) rest() []change {
+	i := slices.IndexFunc(s.Changes, func(c change) bool { return c.At >= s.From })
+	if i < 0 {
+		return nil
+	}
+	return s.Changes[i:]
+}
+
+// failed returns the changes of s by dead letters that are missing in now: as if they had been replayed.
+func (s stamp) failed(now stamp, dead []DeadLetter) (rs []replayed) {
+	for _, d := range dead {
+		i := slices.IndexFunc(s.Changes, change{At: d.Offset}.isAt)
+		kept := now.Era == s.Era && slices.ContainsFunc(now.Changes, change{At: d.Offset}.isAt)
+		if d.Era == s.Era && i >= 0 && !kept && !slices.ContainsFunc(s.Replays, d.isReplayed) {
+			rs = append(rs, replayed{d.ID, s.Changes[i].Outcome})
+		}
+	}
+	return rs
+}
+
+func (d DeadLetter) isReplayed(r replayed) bool { return d.ID == r.ID }
+
+// after compares a message with those of its partition that have changed an item. It returns the
+// message's own change if it is one of these, and nil if the change is to be made.
+//
+// An operator's action raises the era, and is a claim, so all epochs under the new era are above all
+// under the old one. That a lower era comes under an epoch that is not lower means that the fence has
+// gone back behind the action.
+func (s Stamp) after(was stamp, dead []DeadLetter) (*change, error) {
+	switch {
+	case s.Era > was.Era && s.Epoch > was.Epoch:
+		return s.replayedIn(was, dead), nil
+	case s.Era != was.Era && s.Epoch < was.Epoch:
+		return nil, &StaleError{s.Epoch, was.Epoch}
+	case s.Era != was.Era:
+		return nil, ErrFenceLost
+	case s.Log != was.Log:
+		return nil, ErrOtherLog
+	case s.Epoch < was.Epoch:
+		return nil, &StaleError{s.Epoch, was.Epoch}
+	case s.Act != was.Act && s.Act != "" && was.Act != "":
+		return nil, ErrFenceLost
+	case s.Replay != 0:
+		return s.replayedIn(was, dead), nil
+	case s.Offset > was.last():
+		return nil, nil
+	}
+	i, found := slices.BinarySearchFunc(was.Changes, s.Offset, func(c change, at epoch.Offset) int { return cmp.Compare(c.At, at) })
+	switch {
+	case !found && s.Offset < was.From:
+		return nil, &PassedError{was.From}
+	case !found:
+		return nil, ErrNew
+	}
+	if own := was.Changes[i]; s.Mark == epoch.NoMark || own.Mark == epoch.NoMark || s.Mark == own.Mark {
+		return &own, nil
+	}
+	return nil, ErrTruncated
+}
+
+// replayedIn returns the change of a message that is replayed: by an earlier try, or from before it has
+// failed.
+func (s Stamp) replayedIn(was stamp, dead []DeadLetter) *change {
+	if s.Replay == 0 {
+		return nil
+	}
+	if i := slices.IndexFunc(was.Replays, DeadLetter{ID: s.Replay}.isReplayed); i >= 0 {
+		return &change{At: s.Offset, Outcome: was.Replays[i].Outcome}
+	}
+	for _, d := range dead {
+		if i := slices.IndexFunc(was.Changes, change{At: d.Offset}.isAt); d.ID == s.Replay && d.Era == was.Era && i >= 0 {
+			return &was.Changes[i]
+		}
+	}
+	return nil
+}

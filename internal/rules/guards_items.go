@@ -1,0 +1,115 @@
+package main
+
+const (
+	guarding = "guard/item.go"
+	stamps   = "guard/stamp.go"
+	changes  = "guard/message.go"
+	ofStores = "sinks/cassink/commit.go"
+
+	inEachEra  = "TestInEachEraEachMessageChangesAnItemOnceAndInOrder"
+	byStamps   = "TestWhatBecomesOfAChangeFollowsFromTheStampsAlone/"
+	ofFences   = "TestInEachEraEachMessageTakesEffectOnce"
+	suiteItems = "TestSuite/"
+)
+
+var guardsOfItems = []guard{
+	{"R1", "a message that is delivered again changes the item again", []edit{
+		{stamps, "return &own, nil", "return nil, nil"},
+	}, "guard", inEachEra},
+	{"R1", "a message changes an item after a later one", []edit{
+		{stamps, "return nil, &PassedError{was.From}", "return nil, nil"},
+	}, "guard", inEachEra},
+	{"R1", "the rest of a message that was passed is applied", []edit{
+		{stamps, "return nil, &PassedError{was.From}", "return &change{}, nil"},
+	}, "guard", byStamps + "a message before the position"},
+	{"R1", "a message that did not change the item then does so after a later one", []edit{
+		{stamps, "return nil, ErrNew", "return nil, nil"},
+	}, "guard", byStamps + "one that did not change the item then"},
+	{"R1", "a message that an operator has rewound over changes nothing", []edit{
+		{stamps, "case s.Era > was.Era && s.Epoch > was.Epoch:", "case s.Era > was.Era && s.Epoch > was.Epoch && s.Offset > was.last():"},
+	}, "guard", byStamps + "an earlier message, after a rewind"},
+	{"R1", "a full store ends the doubt about an earlier write", []edit{
+		{guarding, "if doubts > 0 {\n\t\t\t\treturn fmt.Errorf(\"%w, and then: %w\", ErrDoubt, err) // an earlier", "if false {\n\t\t\t\treturn fmt.Errorf(\"%w, and then: %w\", ErrDoubt, err) // an earlier"},
+	}, "guard", "TestAStoreThatIsFullAfterAWriteInDoubtLeavesTheDoubt"},
+	{"R1", "a message whose write is in doubt is passed", []edit{
+		{guarding, "if doubts++; doubts == tries {\n\t\t\t\treturn fmt.Errorf(\"%w: %w\", ErrDoubt, err)", "if doubts++; doubts == tries {\n\t\t\t\treturn nil"},
+	}, "guard", "TestAStoreThatDoesNotAnswerLeavesDoubtAndStopsTheMessage"},
+	{"R1", "a message goes on after a write in doubt", []edit{
+		{changes, "m.fail(err)", "_ = declined"},
+	}, "guard", "TestAStoreThatDoesNotAnswerLeavesDoubtAndStopsTheMessage"},
+	{"R1", "a deletion forgets who has changed the item", []edit{
+		{guarding, "return it.note.with(it.first", "if !it.state.Exists {\n\t\treturn nil, nil\n\t}\n\treturn it.note.with(it.first"},
+	}, "guard", "TestADeletedItemRemembersWhoDeletedIt"},
+	{"R1", "one message changes an item twice", []edit{
+		{changes, "if m.changed[key] {", "if false {"},
+	}, "guard", "TestAMessageDoesNotChangeAnItemTwice"},
+	{"R1", "one message of a batch changes an item twice", []edit{
+		{guarding, "return nil, false, ErrTwice", "_ = n"},
+	}, "guard", "TestABatchRefusesWhatWouldNotBeExact"},
+	{"R1", "messages of a batch change an item in any order", []edit{
+		{guarding, "return nil, false, ErrOrder", "_ = n"},
+	}, "guard", "TestABatchRefusesWhatWouldNotBeExact"},
+	{"R1", "an item forgets the messages that may be delivered again", []edit{
+		{stamps, "now.Changes = slices.Concat(now.rest(), changes)", "now.Changes = changes"},
+	}, "guard", inEachEra},
+	{"R1", "an item forgets that all messages before an offset were applied", []edit{
+		{stamps, "now.From = max(now.From, first.Offset)", "now.From = first.Offset"},
+	}, "guard", inEachEra},
+	{"R1", "a decision stands although the item has changed since", []edit{
+		{guarding, "!bytes.Equal(outcome, m.Outcome)", "len(outcome) > MaxOutcome"},
+	}, "guard", "TestAnOutcomeThatOthersHaveChangedIsNotWritten"},
+	{"R1", "an owner that wakes up changes what its successor has changed", []edit{
+		{stamps, "case s.Epoch < was.Epoch:\n\t\treturn nil, &StaleError{s.Epoch, was.Epoch}", "case s.Epoch < was.Epoch:\n\t\treturn nil, nil"},
+	}, "guard", "TestAnOwnerThatWakesUpIsStoppedWhereItsSuccessorHasBeen"},
+	{"R9", "a fence that has lost an operator's action is believed", []edit{
+		{stamps, "case s.Era != was.Era:\n\t\treturn nil, ErrFenceLost", "case s.Era != was.Era:\n\t\treturn nil, nil"},
+	}, "guard", byStamps + "a fence that has lost an operator's action"},
+	{"R10", "another message at the same offset counts as applied", []edit{
+		{stamps, "return nil, ErrTruncated", "return &change{At: s.Offset}, nil"},
+	}, "guard", byStamps + "another message at the offset"},
+	{"R10", "another log's offsets are compared", []edit{
+		{stamps, "return nil, ErrOtherLog", "return nil, nil"},
+	}, "guard", byStamps + "another log"},
+	{"R1", "a replay that is repeated changes the item again", []edit{
+		{stamps, "return &change{At: s.Offset, Outcome: was.Replays[i].Outcome}", "_ = i"},
+	}, "guard", "TestTheReplayOfADeadLetterChangesAnItemOnce"},
+	{"R1", "an item forgets what a message had changed before it failed", []edit{
+		{stamps, "rs = append(rs, replayed{d.ID, s.Changes[i].Outcome})", "_ = d"},
+	}, "sinks/cassink", ofFences},
+	{"R1", "the position moves although not all items were written", []edit{
+		{ofStores, "if err := t.write(ctx); err != nil {", "if err := t.write(ctx); err != nil && false {"},
+	}, "sinks/cassink", "TestThePositionStaysWhereAnItemWasNotWritten"},
+	{"R1", "the position moves under another claim", []edit{
+		{ofStores, "if err != nil {\n\t\t\treturn err\n\t\t}\n\t\tr := at.record", "_ = err\n\t\tr := at.record"},
+	}, "sinks/cassink", ofFences},
+	{"R3", "a process that has lost the fence writes items", []edit{
+		{ofStores, "if err := <-stillOurs; err != nil {", "if err := <-stillOurs; err != nil && false {"},
+	}, "sinks/cassink", suiteItems + "stale writer: whoever lost its claim commits nothing"},
+	{"R9", "what one seeding has decided is decided again", []edit{
+		{"sinks/cassink/seed.go", "_, err = s.store.Swap(ctx, stored, value, nil)", "_, err = s.store.Swap(ctx, stored, value, nil)\n\tif errors.Is(err, cas.ErrConflict) {\n\t\terr = nil\n\t}"},
+	}, "sinks/cassink", suiteItems + "of concurrent seedings of different partitions, one begins at the policy's offset, the others at the earliest"},
+	{"R6", "a dead letter is gone before its effects are written", []edit{
+		{ofStores, "if err := t.write(ctx); err != nil {", "_ = s.finishReplay(ctx, t)\n\tif err := t.write(ctx); err != nil {"},
+	}, "sinks/cassink", "TestADeadLetterStaysUntilTheItemsOfItsReplayAreWritten"},
+	{"R1", "the rest of a call is left out with a message that was passed", []edit{
+		{"sinks/cassink/tx.go", "if t.passed == nil || calls > 1 || t.passed.Position >= t.advance.To {", "if true {"},
+	}, "sinks/cassink", "TestAMessageThatWasPassedIsNotAppliedAgain"},
+	{"R1", "an item is written before the outcome that its change may depend on", []edit{
+		{guarding, "if !done[before] {\n\t\t\treturn false", "if !done[before] {\n\t\t\treturn true"},
+	}, "guard", "TestAnItemIsNotWrittenBeforeTheOutcomesThatItsChangeMayDependOn"},
+	{"R1", "a change that did not return when it was made again is taken for written", []edit{
+		{guarding, "err = errNoReturn\n", "err = nil\n"},
+	}, "guard", "TestAChangeThatDoesNotReturnWhenItIsMadeAgainIsNotTakenForWritten"},
+	{"R9", "an era of a lost history is taken for the present one", []edit{
+		{stamps, "case s.Act != was.Act && s.Act != \"\" && was.Act != \"\":", "case false:"},
+	}, "sinks/cassink", "TestAnEraOfTheLostHistoryIsNotTakenForTheNewOne"},
+	{"R1", "skipping messages begins an era", []edit{
+		{"sinks/cassink/operator.go", "a.Moves() && a.Kind != operate.ActSkip", "a.Moves()"},
+	}, "sinks/cassink", "TestSkippingAMessageDoesNotRepeatThoseAfterIt"},
+	{"R1", "a handler's message does not say under which claim it is handled", []edit{
+		{"consumer/transaction.go", "ms[i].Under = p.under", "_ = i"},
+	}, "consumer", "TestAHandlerGuardsItemsOfAnotherStoreWithItsMessages"},
+	{"R1", "a replayed message does not say that it is one", []edit{
+		{"consumer/replays.go", "m.Under, m.Replay = p.under, r.ID", "m.Under = p.under"},
+	}, "consumer", "TestAHandlerGuardsItemsOfAnotherStoreWithItsMessages"},
+}

@@ -1,0 +1,334 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/backoff"
+)
+
+// slot is a resource that this process serves, or that Acquire wants. At most one lease of it is used
+// at a time: busy is true from before the lease is requested until after it was given back.
+type slot struct {
+	Resource
+
+	// Guarded by Member.mu.
+	busy     bool
+	held     *Held
+	strange  bool      // a log line says that its key holds no lease
+	declined bool      // own returned early; other members may take the resource
+	hung     bool      // a handler does not return; declined stays true until it has
+	notUntil time.Time // no attempt before this time, after a failure
+	free     time.Time // when this member first saw that nobody holds it; zero while somebody does
+}
+
+// handoff is a resource that this member gave back so that another member can take it.
+type handoff struct {
+	Resource
+	held  *Held
+	since time.Time
+}
+
+// balance takes free resources of this member's share, gives surplus ones back, and releases leases
+// that nothing uses.
+func (m *Member) balance() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.view.snapshot() // under m.mu, so that it has all leases that are used
+	if m.closing {
+		return
+	}
+	m.resetDeclined(now)
+	g := m.group(now)
+	me := m.registration
+	if me.err() != nil {
+		return
+	}
+	if m.own != nil {
+		m.follow(g.plan(me.id), now, me)
+	}
+	if r, known := now.members[me.id]; known && r.Ended {
+		notify(m.changed) // somebody has ended our registration; a renewal asks the store
+	}
+	m.endDead(now)
+	m.forgetDisbelieved(now)
+	m.verifyHeld(now)
+	m.releaseOrphans(now)
+	m.releaseUnserved(now)
+}
+
+// follow does what a plan says.
+func (m *Member) follow(plan decision, now *picture, me *registration) {
+	for _, p := range plan.take {
+		if sl := m.slots[p]; sl != nil && !sl.busy && time.Now().After(sl.notUntil) {
+			m.markBusy(sl, func() { m.use(sl, now.leases[p], me) })
+		}
+	}
+	m.handOff(now, plan.give)
+}
+
+func (m *Member) group(now *picture) *group {
+	me := m.registration.id
+	g := &group{
+		members: map[string]memberRecord{me: m.record()},
+		held:    map[Resource]string{}, free: map[Resource]time.Duration{}, busy: map[Resource]bool{},
+		grace: min(time.Second, m.TTL/3), idle: 2 * m.TTL,
+	}
+	for id, r := range now.members {
+		if !m.isMine(id) && !r.Ended { // earlier registrations of this process do not count
+			g.members[id] = m.believed(id, r.memberRecord)
+		}
+	}
+	for p, h := range now.leases {
+		if now.isHeld(h) && !m.isMine(h.Member) && !m.isAbandoned(h) {
+			g.held[p] = h.Member
+		}
+	}
+	for p, sl := range m.slots {
+		if h := now.leases[p]; sl.strange || h.isStrange {
+			m.reportStrange(sl, h)
+		}
+		_, taken := g.held[p]
+		switch {
+		case taken:
+			if !sl.free.IsZero() {
+				m.troubles.Left(p.String())
+			}
+			sl.free = time.Time{}
+			continue
+		case sl.busy:
+			sl.free = time.Time{}
+			g.held[p] = me
+			g.busy[p] = sl.held == nil || !sl.held.isHeld()
+			continue
+		case sl.free.IsZero():
+			sl.free = time.Now()
+		}
+		g.free[p] = time.Since(sl.free)
+	}
+	return g
+}
+
+// resetDeclined retries declined resources and handoffs after the members have changed.
+func (m *Member) resetDeclined(now *picture) {
+	was := m.seen
+	m.seen = now
+	if was == nil || !now.membersChangedSince(was) {
+		return
+	}
+	if m.unwanted {
+		m.unwanted, m.handing = false, nil
+	}
+	for _, sl := range m.slots {
+		if sl.declined && !sl.hung {
+			sl.declined = false
+			notify(m.changed)
+		}
+	}
+}
+
+// verifyHeld checks our leases whose key has another value, or none, in the view. Leases are not
+// renewed, so nothing else would notice before the next Confirm.
+func (m *Member) verifyHeld(now *picture) {
+	for p, sl := range m.slots {
+		h := sl.held
+		if h == nil || h.held.Err() != nil {
+			continue
+		}
+		if l := now.leases[p]; l.item.Live && l.Nonce == h.item.nonce {
+			continue
+		}
+		if h.verifying.CompareAndSwap(false, true) {
+			m.workers.Go(h.verify)
+		}
+	}
+}
+
+// releaseOrphans releases leases that name this process and that it does not use. They are left by
+// one that lost contact or by a write that landed late.
+func (m *Member) releaseOrphans(now *picture) {
+	for p, h := range now.leases {
+		sl := m.slots[p]
+		if !h.item.Live || !m.isMine(h.Member) || sl == nil || sl.busy || time.Now().Before(sl.notUntil) {
+			continue
+		}
+		m.markBusy(sl, func() { m.markFree(sl, m.releaseOrphan(h) != nil) })
+	}
+}
+
+func (m *Member) releaseOrphan(h holder) error {
+	ctx, cancel := context.WithTimeout(m.base, m.goodbyeLimit())
+	defer cancel()
+	item, err := m.store.Swap(ctx, h.item, leaseRecord{Generation: generationOf(h.item) + 1}.json(), nil)
+	if err == nil {
+		m.view.learn(item)
+	} else {
+		m.lookAgain(ctx, h.item.Key)
+	}
+	return err
+}
+
+// releaseUnserved releases leases that name this process, of resources that it does not serve.
+// Nobody else could release them.
+func (m *Member) releaseUnserved(now *picture) {
+	for p, h := range now.leases {
+		if m.slots[p] != nil || !h.item.Live || !m.isMine(h.Member) || m.releasing[p] {
+			continue
+		}
+		m.releasing[p] = true
+		m.workers.Go(func() {
+			if m.releaseOrphan(h) == nil {
+				m.log.Warn("a lease named this member, which does not serve its resource: it was released", "key", h.item.Key)
+			}
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			delete(m.releasing, p)
+		})
+	}
+}
+
+// handOff gives one resource back, and the next one only after another member has taken it. If
+// nobody takes it within TTL, handOff waits until the members change: another resource would only be
+// idle, too.
+func (m *Member) handOff(now *picture, give *Resource) {
+	if h := m.handing; h != nil {
+		at := now.leases[h.Resource]
+		switch {
+		case now.isHeld(at) && !m.isMine(at.Member):
+			m.handing, m.unwanted = nil, false
+		case !m.unwanted && m.isOursAgain(h):
+			m.handing = nil // the member that was to take it is gone, and there may be others
+		case time.Since(h.since) < m.TTL:
+			return
+		case !m.unwanted:
+			m.log.Warn("nobody takes the resource that was given back; giving back no other until a member joins or leaves", "resource", h.String())
+			m.unwanted = true
+		}
+	}
+	if give == nil || m.unwanted {
+		return
+	}
+	sl := m.slots[*give]
+	if sl == nil || sl.held == nil || !sl.held.isHeld() {
+		return
+	}
+	m.log.Info("giving a resource back, because others have fewer", "resource", sl.String())
+	m.handing = &handoff{Resource: *give, held: sl.held, since: time.Now()}
+	sl.held.giveBack()
+}
+
+func (m *Member) isOursAgain(h *handoff) bool {
+	sl := m.slots[h.Resource]
+	return sl != nil && sl.held != nil && sl.held != h.held
+}
+
+// markBusy runs f on its own goroutine. f must end with markFree.
+func (m *Member) markBusy(sl *slot, f func()) {
+	sl.busy = true
+	m.workers.Go(f)
+}
+
+func (m *Member) markFree(sl *slot, failed bool) {
+	m.mu.Lock()
+	sl.busy, sl.held = false, nil
+	if failed {
+		sl.notUntil = time.Now().Add(backoff.Jitter(max(m.TTL/10, 100*time.Millisecond)))
+	}
+	m.mu.Unlock()
+	m.wake.fire()
+}
+
+// use acquires a lease and calls own with it.
+func (m *Member) use(sl *slot, last holder, me *registration) {
+	item, again := m.acquire(sl.Resource, last, me)
+	if item == nil {
+		m.markFree(sl, !again)
+		return
+	}
+	h := m.newHeld(sl, item, me)
+	m.mu.Lock()
+	sl.held = h
+	closing := m.closing
+	m.mu.Unlock()
+	if !closing && h.isHeld() {
+		m.own(h)
+		if h.isHeld() && !h.declined.Load() { // or it was released
+			m.decline(sl, nil)
+		}
+	}
+	_ = h.Release(m.base) // it says so
+}
+
+// acquire takes a lease that the view shows as free, or as ours and not used. If it cannot, again
+// reports whether to retry at once.
+func (m *Member) acquire(p Resource, last holder, me *registration) (item *owned, again bool) {
+	ctx, cancel := context.WithTimeout(me.held, min(readLimit, m.TTL/2))
+	defer cancel()
+	// The lease was not released. If it names this process, an acquisition lost its answer, a release
+	// failed, or the registration is over, and nothing uses the lease: the slot was free.
+	if last.item.Live && last.Member != "" && !m.isMine(last.Member) {
+		gone, err := m.isGone(ctx, last.Member)
+		if err != nil {
+			m.trouble(p.String(), "cannot find out whether a member is gone yet", err, "resource", p.String(), "by", last.Member)
+		}
+		if !gone {
+			return nil, false
+		}
+	}
+	item = newOwned(m.store, m.keys.resource(p), m.TTL)
+	seen := last.item
+	if seen.Key == "" {
+		seen = cas.Item{Key: item.key}
+	}
+	said := m.troubles.Of(item.key) != ""
+	now, err := item.acquire(ctx, seen, m.leaseValue(me, item))
+	switch {
+	case err == nil:
+		m.troubles.Well(p.String())
+		if last.isStrange && !said {
+			m.log.Warn("the key of a lease held something that is no lease, and nobody replaced it for the TTL: it was overwritten, and the resource taken",
+				"resource", p.String(), "key", item.key, "stood", time.Since(last.since).Round(time.Millisecond))
+		}
+		m.view.learn(now)
+		return item, false
+	case errors.Is(err, cas.ErrConflict):
+		m.troubles.Well(p.String())
+		return nil, m.view.learn(now) && now.Version != seen.Version // the view was late
+	}
+	m.trouble(p.String(), "cannot take the lease yet", err, "resource", p.String())
+	m.view.refresh()
+	return nil, false
+}
+
+func (m *Member) leaseValue(me *registration, item *owned) value {
+	return func(generation int64) []byte {
+		return leaseRecord{Owner: m.Name, Member: me.id, Nonce: item.nonce, Generation: generation}.json()
+	}
+}
+
+// decline leaves the resource to other members. If until is not nil, this member may take it again
+// once until is closed.
+func (m *Member) decline(sl *slot, until <-chan struct{}) {
+	m.mu.Lock()
+	sl.declined, sl.hung = true, until != nil
+	m.mu.Unlock()
+	notify(m.changed)
+	if until == nil {
+		m.log.Info("a resource was given up before it was to be given back; it is left to others, or idle until a member joins or leaves", "resource", sl.String())
+		return
+	}
+	go func() {
+		select {
+		case <-until:
+		case <-m.base.Done():
+			return
+		}
+		m.mu.Lock()
+		sl.declined, sl.hung = false, false
+		m.mu.Unlock()
+		notify(m.changed)
+		m.wake.fire()
+	}()
+}

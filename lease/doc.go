@@ -1,0 +1,94 @@
+// Package lease decides which process of a group has which resource, on a [cas.Store].
+//
+//	member, err := lease.Open(ctx, store, lease.Options{
+//		Group:     "billing",
+//		Resources: map[string]int32{"orders": 16}, // orders/0 to orders/15
+//	})
+//	defer member.Close()
+//
+//	// A lock: one process at a time makes the report.
+//	h, err := member.Acquire(ctx, "nightly")
+//	err = report(h.Context()) // which ends when the lease is lost
+//	err = h.Release(ctx)
+//
+//	// Shares: each member works on its part of the resources.
+//	err = member.Run(ctx, func(h *lease.Held) {
+//		consume(h.Context(), h.Draining(), h.Number) // until one of the two ends
+//	})
+//
+// docs/leases.md is the guide. It has the stores and what each promises, the steps of a takeover,
+// what is lost in which outage, and how to see who has what.
+//
+// # What a lease proves
+//
+// A lease decides which process may begin. It cannot stop a process that was paused and continues
+// after another process has taken over. Where that matters, the effect must be checked in the write
+// that commits it: against [Held.Generation], or by the fence of package epoch.
+//
+// [Held.Confirm] proves that the lease was held at one moment: it replaces the lease's item on the
+// version of the member's last write. It proves nothing about the time after. [Held.Context] and
+// [Held.Err] are this process's own knowledge, which may be late.
+//
+// # How a lease is lost
+//
+// A member renews one item for all its leases, its registration, every third of TTL. [Held.Context]
+// ends, with an [ErrLost] that has the reason, when
+//
+//   - no renewal was acknowledged for nine tenths of TTL ([ErrExpired]), counted on this process's
+//     monotonic clock from when the last acknowledged renewal was sent;
+//   - the registration or the lease's item was ended, replaced or deleted;
+//   - the holder has called neither [Held.Progress] nor [Held.Confirm] for MaxStall ([ErrStalled]);
+//   - the resource was not given back within Term ([ErrDrainOverrun]);
+//   - the member was closed ([ErrClosed]).
+//
+// An error of the store ends nothing by itself. A member that has lost its registration registers
+// anew, under an id that was never used. A lost lease whose holder does not call [Held.Release]
+// within TTL is released for it.
+//
+// # Expiry
+//
+// No wall clock is compared. A member counts as dead when its registration was the same item for TTL
+// on the observer's monotonic clock. If the two members' TTLs differ, the longer one counts. The
+// observer then ends the registration by a swap, which is refused if the member has renewed it
+// meanwhile. Only then are the leases free that name it. A store that is a [cas.Expirer] may delete
+// the registration sooner, with the same effect.
+//
+// Leases of a killed member are taken after at most TTL and a fifth of it; where the store is a
+// [cas.Watcher], after at most TTL and one second. A member that lives for less than TTL takes over
+// nothing: make TTL shorter than the time between two restarts.
+//
+// # Generations
+//
+// The generation of a lease is the number of its item, such as a revision of NATS or etcd. Where
+// the store has no numbers it is a counter in the item's value, which stays there when the lease is
+// released. It grows with each lease and each confirmation of the resource, as long as the store
+// keeps what it has acknowledged. It may fall or repeat after a failover that lost writes, in a
+// restored backup, and in a store that was emptied. A counter also begins anew after somebody has
+// deleted the lease's item.
+//
+// # Keys and values
+//
+// Names are escaped as in [cas.Join].
+//
+//	GROUP/lease/resource/NAME/NUMBER  {"owner", "member", "nonce", "generation"}
+//	GROUP/lease/member/ID             {"name", "serves", "declined", "ttl", "nonce"}
+//
+// A lease names the registration of its holder in "member". A released lease has its generation
+// alone; its item stays. "ttl" counts milliseconds. A registration that another member has ended is
+// {"name", "ended": true} for four TTLs, and is then deleted.
+//
+// # Requests of an idle member
+//
+// Each member writes its registration every third of TTL. A store that is no [cas.Watcher] is
+// listed every tenth of TTL, and items whose value the list lacks are read when they have changed. A
+// Watcher reports the changes instead, is read again every four TTLs, and is asked for its source
+// once a TTL.
+//
+// # Values of strangers
+//
+// Whoever may write to the store can take a lease from its holder, which notices and loses it. A
+// value that is no lease is overwritten once it has stood for TTL. If somebody writes such values
+// again and again, the resource is idle, and the log has the key. A registration that nobody renews
+// is ended like any other, and one that claims more than 16,384 resources and 16 times this member's
+// own gets no share.
+package lease

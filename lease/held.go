@@ -1,0 +1,220 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/epochfence/epochfence/cas"
+)
+
+// Held is a lease that this process has, or had. Its methods are safe for concurrent use.
+type Held struct {
+	Resource
+
+	m     *Member
+	slot  *slot
+	item  *owned
+	under *registration
+
+	held   context.Context // ends when the lease is lost, with the cause
+	lose   context.CancelCauseFunc
+	kept   context.Context // ends when the resource is to be given back
+	drain  context.CancelFunc
+	over   chan struct{} // closed when the holder has returned, or has called Release
+	finish sync.Once
+
+	progress  atomic.Int64 // nanoseconds since begun
+	begun     time.Time
+	verifying atomic.Bool
+	declined  atomic.Bool
+}
+
+func (m *Member) newHeld(sl *slot, item *owned, under *registration) *Held {
+	h := &Held{Resource: sl.Resource, m: m, slot: sl, item: item, under: under, over: make(chan struct{}), begun: time.Now()}
+	h.held, h.lose = context.WithCancelCause(under.held)
+	h.kept, h.drain = context.WithCancel(context.Background())
+	context.AfterFunc(h.held, h.abandon)
+	if m.MaxStall > 0 {
+		time.AfterFunc(m.MaxStall, h.checkProgress)
+	}
+	return h
+}
+
+// Context ends when the lease is lost or released. Its cause matches [ErrLost]. It ends nine tenths
+// of TTL after the last acknowledged renewal was sent, at the latest. A process that was suspended
+// may find it ended late: see [Held.Err] and [Held.Confirm].
+func (h *Held) Context() context.Context { return h.held }
+
+// Owner returns the name of the member that has, or had, the lease: Options.Name and the process.
+func (h *Held) Owner() string { return h.m.Owner() }
+
+// Draining returns a channel that is closed when the resource is to be given back, to another
+// member or because Run's context has ended. Return, or call Release, within Term.
+func (h *Held) Draining() <-chan struct{} { return h.kept.Done() }
+
+// Generation returns a number that grows with each lease of the resource, and with each [Held.Confirm].
+// It is a fencing token as far as the store keeps what it has acknowledged: see the table in
+// docs/leases.md.
+func (h *Held) Generation() int64 { return h.item.latest() }
+
+// Err returns an [ErrLost] if the lease is known to be lost, by this process's clock too, or nil. nil
+// is no proof that it is held: see [Held.Confirm].
+func (h *Held) Err() error {
+	_ = h.under.err() // it may end the registration, and the lease with it
+	if h.held.Err() != nil {
+		return lost(context.Cause(h.held))
+	}
+	return nil
+}
+
+// Confirm proves that this process had the lease when the store carried out a request that Confirm
+// made: it replaces the lease's item if nobody has written it since. It returns the new generation,
+// or an [ErrLost]. After another error the lease may still be held.
+func (h *Held) Confirm(ctx context.Context) (generation int64, err error) {
+	item, err := h.confirm(ctx)
+	if over := h.Err(); over != nil {
+		err = over // whatever the answer was: it may have come late
+	}
+	if err != nil {
+		return 0, fmt.Errorf("lease: confirm %s: %w", h.Resource, err)
+	}
+	h.Progress()
+	return generationOf(item), nil
+}
+
+func (h *Held) confirm(ctx context.Context) (cas.Item, error) {
+	if err := h.Err(); err != nil {
+		return cas.Item{}, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(h.held, func() { cancel(context.Cause(h.held)) })
+	defer stop()
+	return h.renew(ctx)
+}
+
+func (h *Held) renew(ctx context.Context) (cas.Item, error) {
+	item, err := h.item.renew(ctx, h.m.leaseValue(h.under, h.item))
+	if errors.Is(err, ErrLost) {
+		h.lose(err)
+		h.m.view.refresh() // the store itself may be another one
+	}
+	return item, err
+}
+
+// Progress reports that the holder's work moves, see Options.MaxStall.
+func (h *Held) Progress() { h.progress.Store(int64(time.Since(h.begun))) }
+
+// checkProgress gives the lease up without progress for MaxStall.
+func (h *Held) checkProgress() {
+	if h.held.Err() != nil {
+		return
+	}
+	stalled := time.Since(h.begun) - time.Duration(h.progress.Load())
+	if stalled < h.m.MaxStall {
+		time.AfterFunc(h.m.MaxStall-stalled, h.checkProgress)
+		return
+	}
+	h.m.log.Error("a lease is given up, as its holder has reported no progress", "resource", h.String(), "for", stalled.Round(time.Millisecond))
+	h.lose(lost(ErrStalled))
+}
+
+// Decline leaves a resource of Run to other members once it was given back, until the members change,
+// or, if until is not nil, until that channel is closed.
+func (h *Held) Decline(until <-chan struct{}) {
+	h.declined.Store(true)
+	h.m.decline(h.slot, until)
+}
+
+// Release gives the resource back. The lease is over in any case. After an error others get it later, at
+// most a TTL after [Member.Close]. It may be called again, and does nothing then.
+func (h *Held) Release(ctx context.Context) error {
+	var err error
+	h.finish.Do(func() {
+		ctx, cancel := context.WithTimeout(ctx, h.m.goodbyeLimit())
+		defer cancel()
+		why := context.Cause(h.held)
+		h.lose(lost(errEnded)) // before others can have it
+		err = h.release(ctx, why)
+		close(h.over)
+		h.m.markFree(h.slot, err != nil)
+	})
+	if err != nil {
+		return fmt.Errorf("lease: release %s: %w", h.Resource, err)
+	}
+	return nil
+}
+
+// release writes that nobody has the lease, and keeps the generation. why is the reason for which it
+// was lost before, or nil.
+func (h *Held) release(ctx context.Context, why error) error {
+	if errors.Is(why, errTaken) {
+		h.m.lookAgain(ctx, h.item.key)
+		return nil
+	}
+	item, err := h.item.release(ctx, func(generation int64) []byte { return leaseRecord{Generation: generation}.json() })
+	switch {
+	case err == nil:
+		h.m.troubles.Well(h.String())
+		h.m.view.learn(item)
+		return nil
+	case errors.Is(err, ErrLost):
+		h.m.lookAgain(ctx, h.item.key)
+		return nil
+	}
+	h.m.trouble(h.String(), "lease not released yet", err, "resource", h.String())
+	h.m.troubles.Left(h.String())
+	return err
+}
+
+// abandon releases a lost lease if its holder does not return within TTL.
+func (h *Held) abandon() {
+	timer := time.NewTimer(h.m.TTL)
+	defer timer.Stop()
+	select {
+	case <-h.over:
+		return
+	case <-h.m.base.Done():
+		return
+	case <-timer.C:
+	}
+	ctx, cancel := context.WithTimeout(h.m.base, h.m.goodbyeLimit())
+	defer cancel()
+	_ = h.release(ctx, context.Cause(h.held)) // it says so
+}
+
+// giveBack ends the lease, if it is not given back within Term.
+func (h *Held) giveBack() {
+	h.drain()
+	timer := time.AfterFunc(h.m.Term(), func() {
+		select {
+		case <-h.over:
+		default:
+			h.m.log.Error("the resource was not given back in time; its lease is lost", "resource", h.String())
+			h.lose(lost(ErrDrainOverrun))
+		}
+	})
+	context.AfterFunc(h.held, func() { timer.Stop() })
+}
+
+// isHeld reports whether the lease is neither lost nor to be given back.
+func (h *Held) isHeld() bool { return h.held.Err() == nil && h.kept.Err() == nil }
+
+// verify renews the lease because the view has something else in its key.
+func (h *Held) verify() {
+	defer h.verifying.Store(false)
+	ctx, cancel := context.WithTimeout(h.under.held, h.m.TTL/3)
+	defer cancel()
+	item, err := h.renew(ctx)
+	switch {
+	case err == nil:
+		h.m.troubles.Well(h.String())
+		h.m.view.learn(item)
+	case !errors.Is(err, ErrLost):
+		h.m.trouble(h.String(), "it is not known whether the lease is ours, asking again", err, "resource", h.String())
+	}
+}

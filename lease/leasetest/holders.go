@@ -1,0 +1,239 @@
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/lease"
+)
+
+const (
+	lock   = "nightly" // what members acquire
+	shared = "orders"  // what they share
+)
+
+func oneAtATime(w *world) {
+	var all sync.WaitGroup
+	for n := range 3 {
+		m := w.join(fmt.Sprint("m", n))
+		all.Go(func() {
+			for range 5 {
+				h := m.locks()
+				if g := w.confirms(h); g <= h.Generation()-1 {
+					w.Errorf("confirmed under %d, and the lease has %d", g, h.Generation())
+				}
+				if err := h.Release(w.ctx); err != nil {
+					w.Error(err)
+				}
+				if err := h.Err(); !errors.Is(err, lease.ErrLost) {
+					w.Errorf("after its release: %v", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func released(w *world) {
+	a, b := w.join("a"), w.join("b")
+	h := a.locks()
+	got := make(chan time.Time)
+	go func() {
+		b.locks()
+		got <- time.Now()
+	}()
+	w.sleep(w.ttl / 4)
+	at := time.Now()
+	if err := h.Release(w.ctx); err != nil {
+		w.Fatal(err)
+	}
+	if took := (<-got).Sub(at); took > w.ttl {
+		w.Errorf("it was taken %v after its release", took)
+	}
+}
+
+func cutOff(w *world) {
+	a, b := w.join("a"), w.join("b")
+	h := a.locks()
+	a.cut()
+	at := time.Now()
+	taken := b.locks() // fails if a still has it
+	if took := time.Since(at); took > 3*w.ttl {
+		w.Errorf("it was taken over after %v", took)
+	}
+	a.mend()
+	w.loses(h, nil)
+	w.confirms(taken)
+	_ = h.Release(w.ctx)
+	w.confirms(taken)
+	if err := taken.Release(w.ctx); err != nil {
+		w.Fatal(err)
+	}
+	a.locks()
+}
+
+// A process that stands still for longer than the TTL has sent a renewal before, or sends it after:
+// what it knew does not count any more.
+func frozen(w *world) {
+	a, b := w.join("a"), w.join("b")
+	h := a.locks()
+	land, landed := make(chan struct{}), make(chan error, 2)
+	for _, in := range []string{"/resource/", "/member/"} {
+		a.next(fault{in: in, until: land, done: landed})
+	}
+	if _, err := h.Confirm(w.ctx); err == nil {
+		w.Fatal("a write that has not landed is a confirmation")
+	}
+	w.until("a renewal is under way", func() bool { return !a.hasFault() })
+	a.cut()
+	taken := b.locks()
+	close(land)
+	for range 2 {
+		if err := <-landed; !errors.Is(err, cas.ErrConflict) {
+			w.Errorf("a late write: %v, want a conflict", err)
+		}
+	}
+	w.confirms(taken)
+	a.mend()
+	w.loses(h, nil)
+}
+
+// refused wants a member not to get the lock within half a TTL.
+func (w *world) refused(m *member) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.ctx, w.ttl/2)
+	defer cancel()
+	if h, err := m.Acquire(ctx, lock); err == nil {
+		w.Errorf("%s got a lease that is held", m.name)
+		_ = h.Release(w.ctx)
+	} else if !errors.Is(err, context.DeadlineExceeded) {
+		w.Errorf("acquire: %v", err)
+	}
+}
+
+func shares(w *world) {
+	var all []*member
+	for n := range 3 {
+		all = append(all, w.join(fmt.Sprint("m", n), serving(12)).run())
+	}
+	w.until("each has four", func() bool { return w.shared(all, 4) })
+	all = append(all, w.join("joiner", serving(12)).run())
+	w.until("each has three", func() bool { return w.shared(all, 3) })
+	all[0].leave()
+	w.until("the others have four", func() bool { return w.shared(all[1:], 4) })
+	all[1].cut() // as one that is killed
+	w.until("the last two have six", func() bool { return w.shared(all[2:], 6) })
+	all[1].mend()
+	w.until("each has four again", func() bool { return w.shared(all[1:], 4) })
+}
+
+func (w *world) shared(members []*member, each int) bool {
+	has := w.has()
+	for _, m := range members {
+		if has[m.Owner()] != each {
+			return false
+		}
+	}
+	return len(has) == len(members)
+}
+
+func declines(w *world) {
+	until := make(chan struct{})
+	var once sync.Once
+	a := w.join("a", serving(1)).runs(func(h *lease.Held) {
+		once.Do(func() { h.Decline(until) })
+		if h.Err() == nil {
+			select {
+			case <-until:
+				<-h.Draining()
+			default:
+			}
+		}
+	})
+	w.until("it was declined", func() bool { return w.allHeld(0) && w.lastGeneration() > 0 })
+	b := w.join("b", serving(1)).run()
+	w.until("the other has it", func() bool { return w.shared([]*member{b}, 1) })
+	w.sleep(3 * w.ttl)
+	if !w.shared([]*member{b}, 1) {
+		w.Error("it was taken back from the other")
+	}
+	close(until)
+	b.leave()
+	w.until("the first has it again", func() bool { return w.shared([]*member{a}, 1) })
+}
+
+func (w *world) lastGeneration() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.last[lease.Resource{Name: shared}]
+}
+
+func stalls(w *world) {
+	a, b := w.join("a", stalling(w.ttl)), w.join("b")
+	h := a.locks()
+	for range 4 {
+		w.sleep(w.ttl / 2)
+		h.Progress()
+	}
+	if err := h.Err(); err != nil {
+		w.Fatalf("with progress: %v", err)
+	}
+	taken := b.locks()
+	w.loses(h, lease.ErrStalled)
+	w.confirms(taken)
+}
+
+func overruns(w *world) {
+	var mu sync.Mutex
+	var lost []error
+	a := w.join("a", serving(1)).runs(func(h *lease.Held) {
+		<-h.Context().Done() // whatever Draining says
+		mu.Lock()
+		defer mu.Unlock()
+		lost = append(lost, h.Err())
+	})
+	w.until("it is leased", func() bool { return w.allHeld(1) })
+	a.leave()
+	if len(lost) != 1 || !errors.Is(lost[0], lease.ErrDrainOverrun) {
+		w.Errorf("lost: %v", lost)
+	}
+}
+
+func comesBack(w *world) {
+	a := w.join("a")
+	h := a.locks()
+	a.cut()
+	again := w.join("a")
+	w.refused(again)
+	taken := again.locks()
+	a.mend()
+	w.loses(h, nil)
+	w.confirms(taken)
+}
+
+func longerTTL(w *world) {
+	a, b := w.join("a", within(4*w.ttl)), w.join("b")
+	h := a.locks()
+	a.cut()
+	at := time.Now()
+	b.locks() // fails if a still has it
+	if took := time.Since(at); took < 2*w.ttl {
+		w.Errorf("it was taken over after %v", took)
+	}
+	a.mend()
+	w.loses(h, nil)
+}
+
+func (w *world) holder() *lease.Held {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	hs := w.holders[lease.Resource{Name: shared}]
+	if len(hs) == 0 {
+		return nil
+	}
+	return hs[len(hs)-1]
+}

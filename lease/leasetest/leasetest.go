@@ -1,0 +1,92 @@
+// Package leasetest is the suite of package lease on a [cas.Store].
+package leasetest
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/internal/bubble"
+)
+
+// atOnce is how many histories Run plays at a time. They mostly wait.
+const atOnce = 12
+
+// ttl is of the histories on real stores, which a busy machine must not make members miss.
+const ttl = 4 * time.Second
+
+// Run plays every history, several at a time. They share a rig, in a group each. Those that lose what
+// the store has are played on a rig of their own.
+func Run(t *testing.T, create func(t testing.TB) castest.Rig) {
+	shared := create(t)
+	var all sync.WaitGroup
+	free := make(chan struct{}, atOnce)
+	for n, h := range histories {
+		free <- struct{}{}
+		all.Go(func() {
+			defer func() { <-free }()
+			t.Run(h.claim, func(t *testing.T) {
+				rig := shared
+				if h.loses {
+					rig = create(t)
+				}
+				h.play(newWorld(t, fmt.Sprint("billing", n), ttl, rig))
+			})
+		})
+	}
+	all.Wait()
+}
+
+// Simulate plays every history on a store without a server, in a bubble of its own.
+func Simulate(t *testing.T, open func() cas.Store) {
+	for _, h := range histories {
+		t.Run(h.claim, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) { h.play(newWorld(t, "billing", 15*time.Second, rigOf(open()))) })
+		})
+	}
+}
+
+func rigOf(s cas.Store) castest.Rig {
+	r := castest.Rig{Open: func(testing.TB, func(string) string) cas.Store { return s }}
+	if b, ok := s.(interface{ Backup() (restore func()) }); ok {
+		r.Backup = func(testing.TB) func() { return b.Backup() }
+	}
+	return r
+}
+
+// history is one property of leases and the play that shows it.
+type history struct {
+	claim string
+	play  func(w *world)
+	loses bool // the store loses what it has
+}
+
+var histories = []history{
+	{claim: "one member has a lease at a time, and its generation grows", play: oneAtATime},
+	{claim: "a lease that was released is taken soon", play: released},
+	{claim: "leases of a member that is cut off are taken once it has given them up itself", play: cutOff},
+	{claim: "a member that is frozen between a decision and its write changes nothing", play: frozen},
+	{claim: "a confirmation whose answer or request was lost costs no lease", play: lostConfirmations},
+	{claim: "a confirmation that lands late is adopted", play: lateConfirmation},
+	{claim: "an acquisition whose answer was lost is adopted", play: lostAcquisition},
+	{claim: "a registration whose answer was lost is adopted", play: lostRegistration},
+	{claim: "a release whose answer was lost frees the lease", play: lostRelease},
+	{claim: "a release that lands after a takeover changes nothing", play: lateRelease},
+	{claim: "an outage that is shorter than the term costs no lease", play: shortOutage},
+	{claim: "after a long outage everything is leased again", play: longOutage},
+	{claim: "members share equally, with one that joins, and after one has left", play: shares},
+	{claim: "what a member declines is another's", play: declines},
+	{claim: "a holder without progress loses its lease", play: stalls},
+	{claim: "a lease that is not given back in time is lost", play: overruns},
+	{claim: "a member that comes back under its name waits like any other", play: comesBack},
+	{claim: "a member with a longer TTL is not robbed by one with a shorter", play: longerTTL},
+	{claim: "a lease whose key somebody deletes is lost, and taken anew", play: deletedLease},
+	{claim: "a registration that somebody deletes is made anew", play: deletedRegistration},
+	{claim: "what strangers write idles no resource for long", play: strangers},
+	{claim: "readers that lag behind take nothing that is held", play: lagging},
+	{claim: "a store that was restored from a backup leases on", play: restored, loses: true},
+	{claim: "a store that was emptied leases on", play: emptied, loses: true},
+}

@@ -1,0 +1,264 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/troubles"
+)
+
+// Member is this process's part in a group. Make one with [Open], and call [Member.Close] at the end.
+// Its methods are safe for concurrent use.
+type Member struct {
+	Options
+	store    cas.Store
+	keys     keys
+	id       string // random id of this process; the ids of its registrations begin with it
+	log      *slog.Logger
+	view     *view
+	troubles *troubles.Log[string]
+	wake     *signal
+	changed  chan struct{} // asks stayRegistered to renew, because our record has changed
+
+	base    context.Context // outlives Open's ctx until Close
+	end     context.CancelFunc
+	running atomic.Bool
+	loops   sync.WaitGroup // of the view and the registration
+	leave   context.CancelFunc
+	workers sync.WaitGroup // of leases
+
+	joining    *registration // may have been written; belongs to the goroutine that registers
+	membership sync.Mutex
+	renewed    time.Time
+	asking     sync.Mutex
+
+	mu           sync.Mutex
+	own          func(*Held)
+	registration *registration // the latest
+	registered   int
+	slots        map[Resource]*slot
+	handing      *handoff
+	unwanted     bool            // nobody took the resource that we gave back
+	seen         *picture        // at the last balance
+	disbelieved  map[string]bool // by registration id
+	ending       map[string]bool // by registration id
+	releasing    map[Resource]bool
+	closing      bool
+}
+
+// Open registers this process in a group. The store stays the caller's.
+func Open(ctx context.Context, store cas.Store, o Options) (*Member, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	m := newMember(ctx, store, o)
+	if err := m.start(ctx); err != nil {
+		m.unregister()
+		m.end()
+		m.troubles.Close()
+		return nil, fmt.Errorf("lease: open group %q: %w", o.Group, err)
+	}
+	return m, nil
+}
+
+func newMember(ctx context.Context, store cas.Store, o Options) *Member {
+	m := &Member{
+		Options: o, store: store, keys: keysOf(o.Group), id: newMemberID(), wake: newSignal(), changed: make(chan struct{}, 1),
+		slots: map[Resource]*slot{}, disbelieved: map[string]bool{}, ending: map[string]bool{}, releasing: map[Resource]bool{},
+	}
+	m.log = o.Logger.With("member", m.id)
+	m.troubles = troubles.New[string](m.log, "concerned")
+	m.base, m.end = context.WithCancel(context.WithoutCancel(ctx))
+	for name, count := range o.Resources {
+		for n := range count {
+			r := Resource{name, n}
+			m.slots[r] = &slot{Resource: r}
+		}
+	}
+	m.view = &view{
+		store: store, keys: m.keys, ttl: o.TTL, wake: m.wake, again: make(chan struct{}, 1), now: newPicture(),
+		trouble: func(what string, err error) { m.trouble(asView, what, err) },
+		well:    func() { m.troubles.Well(asView) },
+		asked:   m.asked,
+	}
+	return m
+}
+
+func (m *Member) start(ctx context.Context) error {
+	// What this process may not do is found out here. It registers last, because the others give
+	// resources to a registered member.
+	for _, do := range []func(context.Context) error{m.view.ask, m.tryGet, m.view.start, m.register} {
+		limited, cancel := context.WithTimeout(ctx, readLimit)
+		err := do(limited)
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	registered, leave := context.WithCancel(m.base)
+	m.leave = leave
+	m.loops.Go(func() { m.view.run(m.base) })
+	m.loops.Go(func() { m.watchClock(m.base) })
+	m.loops.Go(func() { m.lead(m.base) })
+	m.isMember(time.Now())
+	m.loops.Go(func() {
+		defer m.end() // also of the other loops
+		m.stayRegistered(registered)
+	})
+	return nil
+}
+
+// unregister removes a registration that may have been written, for which others would keep resources
+// free.
+func (m *Member) unregister() {
+	if m.joining == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(m.base, m.goodbyeLimit())
+	defer cancel()
+	_ = m.joining.item.remove(ctx) // otherwise it ends after its TTL
+}
+
+// Owner names this process and no other: Options.Name, the host, the process id, and a random id.
+func (m *Member) Owner() string { return m.Name + "/" + m.id }
+
+func (m *Member) tryGet(ctx context.Context) error {
+	_, err := m.store.Get(ctx, m.keys.member(m.id))
+	return err
+}
+
+// Term returns how long leases outlive the last renewal of the registration: nine tenths of TTL.
+func (m *Member) Term() time.Duration { return term(m.TTL) }
+
+// Run shares the resources with the other members until ctx ends: as equally as possible, and with as
+// few moves as possible when members join or leave. It calls own, on a goroutine of its own, with
+// each lease that it takes. The lease is released when own returns. If own returns while the lease is
+// neither lost nor to be given back, the resource is left to others until the members change.
+//
+// Run then gives all leases back, those of [Member.Acquire] too, waits for own to return, for Term and
+// 5 s at most, and returns nil. It may be called once.
+func (m *Member) Run(ctx context.Context, own func(*Held)) error {
+	if m.running.Swap(true) {
+		return errors.New("lease: Run was called before")
+	}
+	if m.isFirst() {
+		// Other members may be starting, too. The first one would take everything and give most of
+		// it back at once.
+		backoff.Sleep(ctx, min(time.Second, m.TTL/10))
+	}
+	m.mu.Lock()
+	m.own = own
+	m.mu.Unlock()
+	m.wake.fire()
+	select {
+	case <-ctx.Done():
+	case <-m.base.Done():
+		return fmt.Errorf("lease: %w", ErrClosed)
+	}
+	m.drain()
+	return nil
+}
+
+// lead balances until ctx ends.
+func (m *Member) lead(ctx context.Context) {
+	tick := time.NewTicker(min(time.Second, m.TTL/10))
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		woken := m.wake.next()
+		m.balance()
+		select {
+		case <-ctx.Done():
+		case <-woken:
+		case <-tick.C:
+		}
+	}
+}
+
+func (m *Member) isFirst() bool {
+	now := m.view.snapshot()
+	for _, h := range now.leases {
+		if now.isHeld(h) {
+			return false
+		}
+	}
+	return true
+}
+
+// lingerLimit limits how long Run waits for a holder whose lease was lost.
+const lingerLimit = 5 * time.Second
+
+// drain gives all leases back.
+func (m *Member) drain() {
+	m.mu.Lock()
+	m.closing = true
+	for _, sl := range m.slots {
+		if sl.held != nil {
+			sl.held.giveBack() // which ends the lease after the term
+		}
+	}
+	m.mu.Unlock()
+	notify(m.changed) // the others assign without us; our leases last until they are released
+	done := make(chan struct{})
+	go func() {
+		m.workers.Wait()
+		close(done)
+	}()
+	limit := time.NewTimer(m.Term() + lingerLimit)
+	defer limit.Stop()
+	select {
+	case <-done:
+	case <-limit.C:
+		m.log.Error("some holders have not returned although their leases were taken from them")
+	}
+}
+
+// Close removes the registration. Leases that are still held are lost. Call it after Run has returned.
+func (m *Member) Close() {
+	m.leave()
+	m.loops.Wait()
+	m.end()
+	m.troubles.Close()
+}
+
+// asked logs what Facts has returned.
+func (m *Member) asked(err error) {
+	const unsuitable = "the store of the leases was given settings with which it does not keep them as it must"
+	switch {
+	case errors.Is(err, cas.ErrUnsuitable):
+		m.troubles.Add(m.log, slog.LevelError, asSettings, err.Error(), unsuitable, "err", err)
+	case err == nil:
+		m.troubles.Well(asSettings)
+	}
+}
+
+const (
+	asSettings = "settings"
+
+	asMember = "member"
+	asView   = "view"
+)
+
+// tell logs an incident of who, and repeats the line now and again while it lasts.
+func (m *Member) tell(who, key, what string, args ...any) {
+	m.troubles.Add(m.log, slog.LevelWarn, who, key, what, args...)
+}
+
+// trouble logs that a request for who has failed. If the store does not answer or is full,
+// everybody's requests fail and share the log lines.
+func (m *Member) trouble(who, what string, err error, args ...any) {
+	if errors.Is(err, cas.ErrFull) {
+		const full = "the store of the leases is full: leases cannot be renewed, and end when their TTL has passed"
+		m.troubles.Add(m.log, slog.LevelError, who, full, full, "err", err)
+		return
+	}
+	const fails = "the store of the leases does not answer as it should, trying again"
+	m.tell(who, fails, fails, append([]any{"request", what, "err", err}, args...)...)
+}

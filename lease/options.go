@@ -1,0 +1,105 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+	"unicode/utf8"
+
+	"github.com/epochfence/epochfence/internal/process"
+)
+
+// Options configure a [Member].
+type Options struct {
+	// Group scopes the leases. It is UTF-8 of up to 512 bytes that fits into the store's keys. Required.
+	Group string
+
+	// Resources are the resources that [Member.Run] shares with the other members of the group: the
+	// number of resources by name. Members may serve different ones.
+	Resources map[string]int32
+
+	// TTL is the time after which other members take the leases of a member that does not renew its
+	// registration, from 500 ms to 1 h. A member that lives for less than a TTL never takes over. All
+	// members should use the same value. Defaults to 15 s.
+	TTL time.Duration
+
+	// MaxStall is the time after which a lease is given up whose holder has not called
+	// [Held.Progress] or [Held.Confirm]. Defaults to no limit.
+	MaxStall time.Duration
+
+	// Name names this process for operators, before the host's name and the process id. It need not
+	// be unique. Optional.
+	Name string
+
+	// Joined is called with nil after each acknowledged renewal of the registration, and with an error
+	// when the registration is over and no renewal was acknowledged for half of TTL. Calls do not overlap.
+	// Optional.
+	Joined func(error)
+
+	// Removal returns the command with which an operator deletes a key. Log lines about foreign
+	// values contain it. Optional.
+	Removal func(key string) string
+
+	// Logger receives the log lines. Defaults to [slog.Default].
+	Logger *slog.Logger
+}
+
+const (
+	defaultTTL = 15 * time.Second
+	leastTTL   = 500 * time.Millisecond
+	mostTTL    = time.Hour
+
+	mostName = 512 // bytes
+)
+
+func (o Options) withDefaults() (Options, error) {
+	if o.TTL == 0 {
+		o.TTL = defaultTTL
+	}
+	if o.Joined == nil {
+		o.Joined = func(error) {}
+	}
+	if o.Removal == nil {
+		o.Removal = func(key string) string { return fmt.Sprintf("delete the key %q of the store", key) }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if err := o.check(); err != nil {
+		return Options{}, err
+	}
+	o.Name = process.Named(o.Name)
+	return o, nil
+}
+
+func (o Options) check() error {
+	if o.Group == "" {
+		return errors.New("lease: Options.Group is empty")
+	}
+	for _, name := range []struct{ option, v string }{{"Group", o.Group}, {"Name", o.Name}} {
+		if !utf8.ValidString(name.v) || len(name.v) > mostName {
+			return fmt.Errorf("lease: Options.%s is %q; want valid UTF-8 of up to %d bytes", name.option, shorten(name.v), mostName)
+		}
+	}
+	if o.TTL < leastTTL || o.TTL > mostTTL {
+		return fmt.Errorf("lease: Options.TTL is %v; want 0 for the default of %v, or %v to %v", o.TTL, defaultTTL, leastTTL, mostTTL)
+	}
+	if o.MaxStall < 0 {
+		return fmt.Errorf("lease: Options.MaxStall is %v; want 0 for no limit, or more", o.MaxStall)
+	}
+	for name, n := range o.Resources {
+		if name == "" || n < 0 || !utf8.ValidString(name) {
+			return fmt.Errorf("lease: Options.Resources has %d of %q; want a name in UTF-8, and no negative number", n, shorten(name))
+		}
+	}
+	return nil
+}
+
+func shorten(name string) string {
+	const most = 260
+	if len(name) <= most {
+		return name
+	}
+	return name[:most] + "..."
+}

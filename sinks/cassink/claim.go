@@ -1,0 +1,55 @@
+package cassink
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
+)
+
+// Claim implements [epoch.Sink].
+func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+	at, err := s.change(ctx, c.Partition, func(r *record) error {
+		before := r.Fence
+		after, err := epoch.Fences{c.Partition: before}.Claim(seen, c)
+		if err != nil {
+			return err
+		}
+		r.Fence, r.ClaimedAt = after, now()
+		r.decide(operate.Claimed(before, after, operate.TraceID(ctx)))
+		return nil
+	})
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("cassink: claim %s: %w", c.Partition, err)
+	}
+	s.hold(at)
+	s.moveOut(ctx, at)
+	return at.record.Fence, nil
+}
+
+func (s *Sink) hold(at item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held[at.record.Partition] = at
+}
+
+// ours returns the fence with this claim as it was written last, or reads it.
+func (s *Sink) ours(ctx context.Context, p epoch.Partition, claim epoch.ClaimID) (item, error) {
+	s.mu.Lock()
+	at, ok := s.held[p]
+	s.mu.Unlock()
+	if ok && at.record.Claim == claim {
+		return at, nil
+	}
+	return s.fence(ctx, p)
+}
+
+func (s *Sink) forget(p epoch.Partition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.held, p)
+}
+
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

@@ -1,0 +1,226 @@
+package cassink
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/guard"
+	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/operate"
+)
+
+// letter is a dead letter. The value of its item is that of the message, and the note is the rest.
+type letter struct {
+	ID        int64
+	Partition epoch.Partition
+	Offset    epoch.Offset
+	Mark      epoch.Mark
+	Key       []byte   `json:",omitempty"`
+	Value     []byte   `json:"-"`
+	Headers   []header `json:",omitempty"`
+	Time      time.Time
+	Epoch     epoch.Epoch
+	Error     string
+	At        time.Time
+
+	Request        int64     `json:",omitempty"`
+	Requested      bool      `json:",omitempty"`
+	RequestedBy    string    `json:",omitempty"`
+	RequestedAt    time.Time `json:",omitzero"`
+	ReplayError    string    `json:",omitempty"`
+	ReplayFailedAt time.Time `json:",omitzero"`
+
+	// Pending says that the letter was written before the position, and does not exist unless the fence
+	// says so.
+	Pending bool `json:",omitempty"`
+
+	// Under is the claim under which its changes are or were written, until the replay has failed.
+	Under epoch.ClaimID `json:",omitzero"`
+}
+
+// header is a header whose key need not be UTF-8.
+type header struct{ Key, Value []byte }
+
+func (l letter) message() epoch.Message {
+	m := epoch.Message{Partition: l.Partition, Offset: l.Offset, Mark: l.Mark, Key: l.Key, Value: l.Value, Time: l.Time}
+	for _, h := range l.Headers {
+		m.Headers = append(m.Headers, epoch.Header{Key: string(h.Key), Value: h.Value})
+	}
+	return m
+}
+
+func (l letter) shown() operate.DeadLetter {
+	return operate.DeadLetter{
+		ID: l.ID, Message: l.message(), Epoch: l.Epoch, Error: l.Error, At: l.At,
+		Request: l.Request, Requested: l.Requested, RequestedBy: l.RequestedBy, RequestedAt: l.RequestedAt,
+		ReplayError: l.ReplayError, ReplayFailedAt: l.ReplayFailedAt,
+	}
+}
+
+// letterItem is a dead letter and the item that has it.
+type letterItem struct {
+	stored cas.Item
+	letter letter
+}
+
+// DeadLetter stores m in the transaction tx, with everything needed to apply it later. Use it as
+// OnFailure of consumer.Handlers.
+func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
+	if err := tx.usable(); err != nil {
+		return err
+	}
+	if m.Partition != tx.advance.Partition {
+		return fmt.Errorf("cassink: dead letter %s at offset %d: this transaction applies no messages of that partition", m.Partition, m.Offset)
+	}
+	l := letter{
+		ID: newID(), Partition: m.Partition, Offset: m.Offset, Mark: m.Mark, Key: m.Key, Value: m.Value, Time: m.Time,
+		Epoch: e, Error: fmt.Sprint(cause), At: now(),
+	}
+	for _, h := range m.Headers {
+		l.Headers = append(l.Headers, header{[]byte(h.Key), h.Value})
+	}
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	tx.letters = append(tx.letters, letterItem{letter: l})
+	return nil
+}
+
+// newID returns an id above all earlier ids of this process, and mostly above those of others: milliseconds
+// and a random number of ten bits. It has at most 53 bits, as numbers in JSON.
+func newID() int64 {
+	begin := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
+	by := max(time.Since(begin).Milliseconds(), 1)<<10 | rand.Int64N(1<<10)
+	for {
+		last := given.Load()
+		if id := max(by, last+1); given.CompareAndSwap(last, id) {
+			return id
+		}
+	}
+}
+
+var given atomic.Int64
+
+func (r *record) add(ls []letterItem) {
+	for _, at := range ls {
+		r.Pending = append(r.Pending, at.letter.ID)
+		r.Dead = append(r.Dead, guard.DeadLetter{ID: at.letter.ID, Era: r.Era, Offset: at.letter.Offset})
+	}
+	r.Dead = r.Dead[max(len(r.Dead)-keptDead, 0):]
+}
+
+const keptDead = 1000
+
+// remove removes a dead letter that was replayed or discarded.
+func (r *record) remove(id int64) {
+	r.Dead = slices.DeleteFunc(slices.Clone(r.Dead), func(d guard.DeadLetter) bool { return d.ID == id })
+}
+
+// moveOut moves the entries of the audit log that a fence has to an item of their own, and has its dead
+// letters say that they exist. It is repeated by the next write of the fence where it fails.
+func (s *Sink) moveOut(ctx context.Context, at item) {
+	if len(at.record.Decided) == 0 && len(at.record.Pending) == 0 {
+		return
+	}
+	p := at.record.Partition
+	for _, id := range at.record.Pending {
+		_, err := s.changeLetter(ctx, p, id, func(l *letter) error {
+			if !l.Pending {
+				return operate.ErrNothingToDo
+			}
+			l.Pending = false
+			return nil
+		})
+		if err != nil && !errors.Is(err, operate.ErrNoDeadLetter) && !errors.Is(err, operate.ErrNothingToDo) {
+			return
+		}
+	}
+	if len(at.record.Decided) > 0 && s.log(ctx, p, at.record.Decided) != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h, ok := s.held[p]; ok && h.stored.Version == at.stored.Version {
+		h.record.Decided, h.record.Pending = nil, nil // as the next write has it
+		s.held[p] = h
+	}
+}
+
+// addLetters writes the dead letters of a transaction, which do not exist before its position is written.
+func (t *transaction) addLetters(ctx context.Context) error {
+	for i, at := range t.letters {
+		at.letter.Pending = true
+		at.stored = cas.Item{Key: t.sink.keys.letter(at.letter.Partition, at.letter.ID)}
+		var err error
+		if t.letters[i], err = t.sink.swapLetter(ctx, at); err != nil {
+			return doubtful(err)
+		}
+	}
+	return nil
+}
+
+// dropLetters removes the dead letters of a transaction that was refused, at best effort.
+func (t *transaction) dropLetters(ctx context.Context) {
+	for _, at := range t.letters {
+		if at.stored.Live {
+			_ = t.sink.bury(ctx, at)
+		}
+	}
+}
+
+func (s *Sink) swapLetter(ctx context.Context, at letterItem) (letterItem, error) {
+	note, err := json.Marshal(at.letter)
+	if err != nil {
+		return at, err
+	}
+	at.stored, err = s.store.Swap(ctx, at.stored, at.letter.Value, note)
+	return at, err
+}
+
+// changeLetter replaces a dead letter by what do makes of it.
+func (s *Sink) changeLetter(ctx context.Context, p epoch.Partition, id int64, do func(l *letter) error) (letter, error) {
+	pause := backoff.New(5*time.Millisecond, 500*time.Millisecond)
+	for {
+		at, err := s.letter(ctx, p, id)
+		if err != nil {
+			return letter{}, err
+		}
+		if err := do(&at.letter); err != nil {
+			return letter{}, err
+		}
+		if _, err = s.swapLetter(ctx, at); err == nil {
+			return at.letter, nil
+		}
+		if !errors.Is(err, cas.ErrConflict) {
+			return letter{}, doubtful(err)
+		}
+		if !backoff.Sleep(ctx, pause.Next()) {
+			return letter{}, ctx.Err()
+		}
+	}
+}
+
+func (s *Sink) letter(ctx context.Context, p epoch.Partition, id int64) (at letterItem, err error) {
+	if at.stored, err = s.store.Get(ctx, s.keys.letter(p, id)); err != nil {
+		return at, err
+	}
+	return at, at.decode()
+}
+
+func (at *letterItem) decode() error {
+	if !at.stored.Live || len(at.stored.Note) == 0 {
+		return operate.ErrNoDeadLetter
+	}
+	if err := json.Unmarshal(at.stored.Note, &at.letter); err != nil {
+		return fmt.Errorf("item %q is no dead letter: %w", at.stored.Key, err)
+	}
+	at.letter.Value = at.stored.Value
+	return nil
+}

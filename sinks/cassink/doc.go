@@ -1,0 +1,42 @@
+// Package cassink is an [epoch.Sink] over any [cas.Store], for teams without an SQL database: fences
+// and effects are items of etcd, Redis, DynamoDB, S3, NATS and others.
+//
+//	sink, err := cassink.Open(ctx, store, cassink.Options{})
+//	…
+//	reserve := func(ctx context.Context, tx *cassink.Tx, m consumer.Message, e epoch.Epoch) error {
+//		_, err := tx.Update(ctx, m, "stock/"+string(m.Key), func(old guard.State) (guard.State, []byte, error) {
+//			return guard.Text(less(old.Value)), nil, nil
+//		})
+//		return err
+//	}
+//	err = consumer.Run(ctx, source, sink, consumer.Each(reserve).OnFailure(sink.DeadLetter), consumer.Options{
+//		Guarantee: epoch.PerItem,
+//	})
+//
+// # What is guaranteed
+//
+// [epoch.PerItem]: each message changes each item exactly once, in the order of the partition, whatever
+// process applies it and however often, and an owner that was paused and wakes up changes no item that
+// its successor has changed. What [Tx.Update] changes is written when all handlers of a transaction have
+// returned nil, so a handler that returns an error has changed nothing. The items of a transaction are
+// then written one by one, and the position last: another program can see some of the changes of a
+// message before the others.
+//
+// Each item remembers, in its note, the messages since the last position that have changed it. Package
+// guard describes what that asks of a handler: decide within the change functions and from their
+// outcomes, and change items of the store through Update alone. Any client may read them.
+//
+// A transaction has one partition. Set consumer.Options.Committers to the number of partitions that a
+// process shall apply at a time. A handler of consumer.Batches that calls [Tx.Load] first has its items
+// read side by side.
+//
+// On a store that may lose acknowledged writes ([cas.Facts.Forgets]), effects may be lost with them, or
+// happen again.
+//
+// # Operators
+//
+// A Sink is an [operate.Operable]: the audit log, dead letters and signs of life are items, too. Times
+// are those of the process that writes, because most stores have no clock. The outbox and
+// Handlers.Background need a sink that can commit under a claim without moving a position, which this
+// one cannot.
+package cassink

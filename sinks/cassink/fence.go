@@ -1,0 +1,154 @@
+package cassink
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/guard"
+	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/operate"
+)
+
+// record is what a fence's item has.
+type record struct {
+	epoch.Fence
+	ClaimedAt, AdvancedAt time.Time
+
+	// Era is the epoch under which an operator last set the position, or 0. Skipping messages begins no
+	// era, because those behind them may have been applied in part already.
+	Era epoch.Epoch `json:",omitempty"`
+	Act string      `json:",omitempty"` // names that action
+
+	LastID int64 // of an entry of the audit log
+
+	// Dead are the dead letters that may be replayed, the last ones if they are very many.
+	Dead []guard.DeadLetter `json:",omitempty"`
+
+	// Decided are entries of the audit log, and Pending are ids of dead letters, that exist by this write of
+	// the fence, while their own items do not say so yet.
+	Decided []operate.Decision `json:",omitempty"`
+	Pending []int64            `json:",omitempty"`
+}
+
+// item is a record and the item that has it.
+type item struct {
+	stored cas.Item
+	record record
+}
+
+// fence reads a fence. A store may answer with an older one, and a consumer takes that for a sink that
+// went back, so an answer that is older than one before is believed only if it stays so.
+func (s *Sink) fence(ctx context.Context, p epoch.Partition) (at item, err error) {
+	pause := backoff.New(10*time.Millisecond, 500*time.Millisecond)
+	for end := time.Now().Add(lagging); ; {
+		if at, err = s.readFence(ctx, p); err != nil {
+			return item{}, err
+		}
+		if !s.older(at.record.Fence) || time.Now().After(end) || !backoff.Sleep(ctx, pause.Next()) {
+			s.saw(at.record.Fence)
+			return at, nil
+		}
+	}
+}
+
+// lagging limits for how long an answer may be older than one before.
+const lagging = 2 * time.Second
+
+func (s *Sink) readFence(ctx context.Context, p epoch.Partition) (at item, err error) {
+	if at.stored, err = s.store.Get(ctx, s.keys.fence(p)); err != nil {
+		return item{}, err
+	}
+	if !at.stored.Live {
+		return item{}, &epoch.MissingError{Partition: p}
+	}
+	at.record, err = decode(at.stored)
+	if err == nil && at.record.Partition != p {
+		err = fmt.Errorf("item %q is about %s", at.stored.Key, at.record.Partition)
+	}
+	return at, err
+}
+
+func decode(stored cas.Item) (r record, err error) {
+	if err := json.Unmarshal(stored.Value, &r); err != nil {
+		return record{}, fmt.Errorf("item %q is no fence: %w", stored.Key, err)
+	}
+	return r, nil
+}
+
+func (s *Sink) older(f epoch.Fence) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := s.seen[f.Partition]
+	return f.Epoch < last.Epoch || f.Epoch == last.Epoch && f.Claim == last.Claim && f.Next < last.Next
+}
+
+func (s *Sink) saw(f epoch.Fence) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[f.Partition] = f
+}
+
+// swap writes a fence over the item that was read.
+func (s *Sink) swap(ctx context.Context, over cas.Item, r record) (item, error) {
+	for _, text := range []string{r.Partition.Group, r.Partition.Topic, r.Log, r.Source, r.Owner} {
+		if !utf8.ValidString(text) {
+			return item{}, fmt.Errorf("%q is not UTF-8", text)
+		}
+	}
+	value, err := json.Marshal(r)
+	if err != nil {
+		return item{}, err
+	}
+	stored, err := s.store.Swap(ctx, over, value, nil)
+	if err != nil {
+		return item{}, doubtful(err)
+	}
+	s.saw(r.Fence)
+	return item{stored, r}, nil
+}
+
+// change replaces a fence by what do makes of it, unless do returns an error. It reads the fence again
+// for as long as others are faster.
+func (s *Sink) change(ctx context.Context, p epoch.Partition, do func(r *record) error) (item, error) {
+	pause := backoff.New(5*time.Millisecond, 500*time.Millisecond)
+	for {
+		at, err := s.fence(ctx, p)
+		if err != nil {
+			return item{}, err
+		}
+		if err := do(&at.record); err != nil {
+			return item{}, err
+		}
+		after, err := s.swap(ctx, at.stored, at.record)
+		if err == nil || !errors.Is(err, cas.ErrConflict) {
+			return after, err
+		}
+		if !backoff.Sleep(ctx, pause.Next()) {
+			return item{}, fmt.Errorf("%w, as others were faster: %w", ctx.Err(), err)
+		}
+	}
+}
+
+// newer reads a fence until it is another item than one that a swap has refused.
+func (s *Sink) newer(ctx context.Context, p epoch.Partition, than cas.Item) (at item, err error) {
+	pause := backoff.New(5*time.Millisecond, 500*time.Millisecond)
+	for {
+		if at, err = s.fence(ctx, p); err != nil || at.stored.Version != than.Version {
+			return at, err
+		}
+		if !backoff.Sleep(ctx, pause.Next()) {
+			return item{}, ctx.Err()
+		}
+	}
+}
+
+// newest returns a fence as it is: reads may lag, so it is written as it was read.
+func (s *Sink) newest(ctx context.Context, p epoch.Partition) (item, error) {
+	return s.change(ctx, p, func(*record) error { return nil })
+}

@@ -1,0 +1,107 @@
+package cassink
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/backoff"
+)
+
+// Seed implements [epoch.Sink]. An item of the topic decides where each partition begins, once, and the
+// fences follow it.
+func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
+	if len(starts) == 0 {
+		return nil
+	}
+	if err := s.seed(ctx, starts); err != nil {
+		return fmt.Errorf("cassink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, err)
+	}
+	return nil
+}
+
+func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
+	pause := backoff.New(5*time.Millisecond, 500*time.Millisecond)
+	for {
+		begins, err := s.decide(ctx, starts)
+		if err == nil {
+			return s.addFences(ctx, begins)
+		}
+		if !errors.Is(err, cas.ErrConflict) {
+			return err
+		}
+		if !backoff.Sleep(ctx, pause.Next()) {
+			return fmt.Errorf("%w, as others were faster: %w", ctx.Err(), err)
+		}
+	}
+}
+
+// decide adds the partitions to the item of the topic, and returns where they begin.
+func (s *Sink) decide(ctx context.Context, starts []epoch.Start) ([]epoch.Fence, error) {
+	group, topic := starts[0].Partition.Group, starts[0].Partition.Topic
+	stored, err := s.store.Get(ctx, s.keys.topic(group, topic))
+	if err != nil {
+		return nil, err
+	}
+	begins := map[int32]epoch.Fence{}
+	if stored.Live {
+		if err := json.Unmarshal(stored.Value, &begins); err != nil {
+			return nil, fmt.Errorf("item %q is no beginning of a topic: %w", stored.Key, err)
+		}
+	}
+	for _, text := range []string{group, topic} {
+		if !utf8.ValidString(text) {
+			return nil, fmt.Errorf("%q is not UTF-8", text)
+		}
+	}
+	fences := epoch.Fences{}
+	for _, f := range begins {
+		fences[f.Partition] = f
+	}
+	if err := fences.Seed(starts); err != nil {
+		return nil, err
+	}
+	var found []epoch.Fence
+	added := false
+	for _, start := range starts {
+		f, n := fences[start.Partition], start.Partition.Number
+		_, known := begins[n]
+		begins[n], found, added = f, append(found, f), added || !known
+	}
+	if !added {
+		return found, nil
+	}
+	value, err := json.Marshal(begins)
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.store.Swap(ctx, stored, value, nil)
+	return found, err
+}
+
+func (s *Sink) addFences(ctx context.Context, fs []epoch.Fence) error {
+	var writers errgroup.Group
+	writers.SetLimit(sideBySide)
+	for _, f := range fs {
+		writers.Go(func() error { return s.addFence(ctx, f) })
+	}
+	return writers.Wait()
+}
+
+func (s *Sink) addFence(ctx context.Context, f epoch.Fence) error {
+	stored, err := s.store.Get(ctx, s.keys.fence(f.Partition))
+	if err != nil || stored.Live {
+		return err
+	}
+	if _, err := s.swap(ctx, stored, record{Fence: f}); err != nil && !errors.Is(err, cas.ErrConflict) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package cassink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Options configure a [Sink]. The zero Options are valid.
+type Options struct {
+	// Prefix begins the keys of the sink's own items: fences, dead letters, the audit log. The keys that
+	// handlers change must not begin with it and a slash. Two sinks of one prefix and store are one sink.
+	// Defaults to "epochfence".
+	Prefix string
+}
+
+// Sink is an [epoch.Sink] over a [cas.Store]. It is safe for concurrent use.
+type Sink struct {
+	store cas.Store
+	keys  keys
+	facts cas.Facts
+
+	mu   sync.Mutex
+	held map[epoch.Partition]item // what this process has claimed, as it has written it last
+	seen map[epoch.Partition]epoch.Fence
+}
+
+// The suite skips the histories of interfaces that a sink lacks, so the compiler checks them here.
+var (
+	_ epoch.Sink[*Tx] = (*Sink)(nil)
+	_ epoch.Looker    = (*Sink)(nil)
+	_ epoch.Bounded   = (*Sink)(nil)
+)
+
+// Open returns a sink. It returns [cas.ErrUnsuitable] if the store's settings lose items.
+func Open(ctx context.Context, store cas.Store, o Options) (*Sink, error) {
+	facts, err := store.Facts(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cassink: open: %w", err)
+	}
+	if o.Prefix == "" {
+		o.Prefix = "epochfence"
+	}
+	return &Sink{
+		store: store, keys: keys{o.Prefix}, facts: facts,
+		held: map[epoch.Partition]item{}, seen: map[epoch.Partition]epoch.Fence{},
+	}, nil
+}
+
+// Guarantee returns [epoch.PerItem].
+func (s *Sink) Guarantee() epoch.Guarantee { return epoch.PerItem }
+
+// Bounds implements [epoch.Bounded]. A transaction has one partition.
+func (s *Sink) Bounds() epoch.Bounds { return epoch.Bounds{Partitions: 1} }
+
+// Fence implements [epoch.Sink].
+func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
+	at, err := s.fence(ctx, p)
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("cassink: read fence %s: %w", p, err)
+	}
+	return at.record.Fence, nil
+}
+
+// Look implements [epoch.Looker].
+func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	var mu sync.Mutex
+	found := epoch.Fences{}
+	var readers errgroup.Group
+	readers.SetLimit(sideBySide)
+	for _, p := range ps {
+		readers.Go(func() error {
+			at, err := s.fence(ctx, p)
+			if errors.Is(err, epoch.ErrMissing) {
+				return nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			found[p] = at.record.Fence
+			return err
+		})
+	}
+	if err := readers.Wait(); err != nil {
+		return nil, fmt.Errorf("cassink: look at %d fences: %w", len(ps), err)
+	}
+	return found, nil
+}
+
+// sideBySide limits requests that are sent beside each other.
+const sideBySide = 16
+
+// doubtful returns err as one whose outcome is not known, unless the store says that nothing was done.
+func doubtful(err error) error {
+	switch {
+	case errors.Is(err, cas.ErrFull):
+		return fmt.Errorf("%w: %w", epoch.ErrUnhealthy, err)
+	case errors.Is(err, cas.ErrTooLarge):
+		return fmt.Errorf("%w: %w", epoch.ErrTooLarge, err)
+	case errors.Is(err, cas.ErrKey), errors.Is(err, cas.ErrConflict):
+		return err
+	}
+	return fmt.Errorf("%w: %w", epoch.ErrInDoubt, err)
+}

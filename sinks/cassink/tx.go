@@ -1,0 +1,300 @@
+package cassink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/guard"
+	"github.com/epochfence/epochfence/operate"
+)
+
+// Tx is a handler's view of a transaction. It is safe for concurrent use until its handler returns.
+type Tx struct {
+	*transaction
+	ended bool // under mu
+}
+
+// transaction collects what the calls of one Commit change.
+type transaction struct {
+	sink    *Sink
+	record  record // as it was at the beginning
+	fence   epoch.Fence
+	dead    []guard.DeadLetter
+	advance epoch.Advance
+
+	mu        sync.Mutex
+	batch     *guard.Batch
+	abandoned bool
+	err       error // of the store or of package guard: the call has failed, whatever it returns
+	calling   int   // the index of the call that has failed
+	passed    *guard.PassedError
+	letters   []letterItem
+	underWay  int // calls of Update
+
+	replay  int64        // the dead letter whose message is handled, or 0
+	replays []letterItem // to be deleted
+}
+
+var (
+	errEnded   = errors.New("cassink: the transaction is used after its handler has returned")
+	errMistake = errors.New("a mistake of the handler")
+)
+
+func (s *Sink) begin(r record, a epoch.Advance) *transaction {
+	return &transaction{
+		sink: s, record: r, fence: r.Fence, dead: r.Dead, advance: a, batch: guard.Begin(s.store, stampOf(r, a.From), r.Dead...),
+	}
+}
+
+func stampOf(r record, from epoch.Offset) guard.Stamp {
+	return guard.Stamp{Partition: r.Partition, Log: r.Log, Era: r.Era, Act: r.Act, Epoch: r.Epoch, Offset: from}
+}
+
+// Update changes an item of the store for the message m, once however often m is delivered, and returns
+// the outcome of the change. change may be called several times. Another message of the transaction sees
+// the change, and nobody else does before all handlers have returned.
+//
+// A second Update of one item for one message returns [guard.ErrTwice]. After an error other than
+// change's and [guard.ErrPassed], the transaction fails, whatever the handler returns.
+func (tx *Tx) Update(ctx context.Context, m epoch.Message, key string, change guard.Change) (outcome []byte, err error) {
+	batch, err := tx.use(m, key)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.used()
+	var declined error
+	outcome, err = batch.Update(ctx, epoch.Position{Offset: m.Offset, Mark: m.Mark}, key, func(old guard.State) (guard.State, []byte, error) {
+		now, outcome, err := change(old)
+		declined = err
+		return now, outcome, err
+	})
+	if err != nil && declined == nil {
+		err = tx.fail(err)
+	}
+	return outcome, err
+}
+
+// Read returns an item as the messages of this transaction have left it. The store may lag behind. A
+// decision that depends on it may be another one when the message is delivered again: decide in the
+// change function of Update.
+func (tx *Tx) Read(ctx context.Context, key string) (guard.State, error) {
+	if err := tx.usable(); err != nil {
+		return guard.State{}, err
+	}
+	state, err := tx.current().Read(ctx, key)
+	if err != nil {
+		return guard.State{}, tx.fail(err)
+	}
+	return state, nil
+}
+
+// Load reads items, several at a time, so that Update and Read need not ask the store for one after the
+// other. Call it at the beginning of a handler that changes many items, such as one of
+// consumer.Batches. Which items it reads has no effect on what is written.
+func (tx *Tx) Load(ctx context.Context, keys ...string) error {
+	if err := tx.usable(); err != nil {
+		return err
+	}
+	if err := tx.current().Load(ctx, keys...); err != nil {
+		return tx.fail(err)
+	}
+	return nil
+}
+
+// use returns the batch for a change by m.
+func (tx *Tx) use(m epoch.Message, key string) (*guard.Batch, error) {
+	if err := tx.usable(); err != nil {
+		return nil, err
+	}
+	if why := tx.mistake(m, key); why != "" {
+		return nil, tx.fail(fmt.Errorf("cassink: update %q for %s@%d: %w: %s", key, m.Partition, m.Offset, errMistake, why))
+	}
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if tx.ended {
+		return nil, errEnded
+	}
+	if m.Replay != tx.replay {
+		tx.replay = m.Replay
+		s := stampOf(tx.record, tx.advance.From)
+		s.Replay = m.Replay
+		tx.batch = guard.Begin(tx.sink.store, s, tx.dead...)
+	}
+	tx.underWay++
+	return tx.batch, nil
+}
+
+func (t *transaction) used() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.underWay--
+}
+
+// mistake returns why m must not change the item in this transaction, or "".
+func (t *transaction) mistake(m epoch.Message, key string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := t.advance
+	switch {
+	case m.Partition != a.Partition:
+		return fmt.Sprintf("the transaction is of %s", a.Partition)
+	case m.Replay == 0 && (m.Offset < a.From || m.Offset >= a.To):
+		return fmt.Sprintf("the transaction has messages of [%d, %d)", a.From, a.To)
+	case m.Replay != 0 && (a.From != a.To || t.replay != 0 && m.Replay != t.replay):
+		return fmt.Sprintf("the transaction is not the replay of dead letter %d", m.Replay)
+	case t.sink.keys.has(key):
+		return fmt.Sprintf("keys below %q are the sink's own", t.sink.keys.prefix)
+	}
+	return ""
+}
+
+func (tx *Tx) usable() error {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	switch {
+	case tx.abandoned:
+		return epoch.ErrAbandoned
+	case tx.ended:
+		return errEnded
+	}
+	return tx.err
+}
+
+// current returns the batch, which the first change of a replay replaces.
+func (t *transaction) current() *guard.Batch {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.batch
+}
+
+// fail makes the transaction fail, or marks the message as passed.
+func (t *transaction) fail(err error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p, ok := errors.AsType[*guard.PassedError](err); ok {
+		t.passed = p
+		return err
+	}
+	if !isOfTheMessage(err) {
+		err = lostUnlessSaid(err)
+	}
+	if t.err == nil {
+		t.err = err
+	}
+	return err
+}
+
+// isOfTheMessage reports whether the handler can avoid the error.
+func isOfTheMessage(err error) bool {
+	for _, is := range []error{
+		errMistake, guard.ErrTwice, guard.ErrOrder, guard.ErrNew, guard.ErrOutcome, guard.ErrPartitions, cas.ErrKey, operate.ErrNotRequested,
+	} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}
+
+// lostUnlessSaid adds to an error of the store that the outcome is not known.
+func lostUnlessSaid(err error) error {
+	for _, said := range []error{
+		guard.ErrStale, guard.ErrFenceLost, guard.ErrOtherLog, guard.ErrTruncated, guard.ErrOutcomeChanged, cas.ErrConflict,
+	} {
+		if errors.Is(err, said) {
+			return err
+		}
+	}
+	return doubtful(err)
+}
+
+func (t *transaction) abandon() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.abandoned = true
+}
+
+func (t *transaction) callAll(ctx context.Context, calls []func(context.Context, *Tx) error) error {
+	for i, call := range calls {
+		err := t.call(ctx, call)
+		if _, failed := t.failed(); err != nil || failed != nil {
+			t.calling = i
+			return err
+		}
+		if err := t.skips(len(calls)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *transaction) failed() (*guard.PassedError, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.passed, t.err
+}
+
+func (t *transaction) call(ctx context.Context, do func(context.Context, *Tx) error) error {
+	t.mu.Lock()
+	abandoned := t.abandoned
+	t.passed = nil
+	t.mu.Unlock()
+	if abandoned {
+		return epoch.ErrAbandoned
+	}
+	tx := &Tx{transaction: t}
+	defer tx.end()
+	err := do(ctx, tx)
+	tx.end()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.err != nil:
+		return nil // callAll returns it, whatever the call has returned
+	case err == nil && t.underWay > 0:
+		t.err = fmt.Errorf("cassink: %w: it has returned while Update runs; wait for the goroutines that change items", errMistake)
+		return nil
+	case t.passed != nil:
+		return nil // all of it was applied
+	}
+	return err
+}
+
+func (tx *Tx) end() {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	tx.ended = true
+}
+
+// skips returns an error if a message of the call was applied before, and the call may have others
+// that were not.
+func (t *transaction) skips(calls int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.passed == nil || calls > 1 || t.passed.Position >= t.advance.To {
+		return nil
+	}
+	return t.passed
+}
+
+// write writes the items.
+func (t *transaction) write(ctx context.Context) error {
+	err := t.batch.Fits(t.sink.facts)
+	if err == nil {
+		err = t.beginReplays(ctx)
+	}
+	if err == nil {
+		err = t.batch.Write(ctx)
+	}
+	switch {
+	case err == nil || isOfTheMessage(err):
+		return err
+	case errors.Is(err, guard.ErrCircle):
+		return fmt.Errorf("%w: %w", epoch.ErrTooLarge, err)
+	}
+	return lostUnlessSaid(err)
+}
