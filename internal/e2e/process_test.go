@@ -28,7 +28,7 @@ type processSpec struct {
 	Database           string // a SQLite file
 	Name               string
 	Effect             string // the statement that is a message's effect
-	Hangs              string // a message on which it hangs, if it is not empty
+	Hangs              bool   // whether it hangs on a message that is trap
 }
 
 // session is short, so that the broker soon misses a frozen process.
@@ -39,8 +39,11 @@ const session = 2 * time.Second
 // is tried again.
 const marker = "marker"
 
-// processMain runs one worker. It tells its standard output when it is at a
-// marker, and ends when its standard input does.
+// trap is a message on which a worker process hangs, if it is one that does, until it gets a line.
+const trap = "trap"
+
+// processMain runs one worker. It tells its standard output when it is ready for a signal, and when
+// it is at a marker, and ends when its standard input does.
 func processMain(spec string) int {
 	var s processSpec
 	if err := json.Unmarshal([]byte(spec), &s); err != nil {
@@ -58,6 +61,7 @@ func processMain(spec string) int {
 	}()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	fmt.Println("ready")
 
 	db, err := sql.Open("sqlite", s.Database)
 	if err != nil {
@@ -83,7 +87,7 @@ func processMain(spec string) int {
 			fmt.Println("marker", m.Partition.Number)
 			<-told
 		}
-		if s.Hangs != "" && string(m.Value) == s.Hangs {
+		if s.Hangs && string(m.Value) == trap {
 			fmt.Println("hangs")
 			<-told // it has written nothing, and tries to now
 		}

@@ -165,6 +165,17 @@ func (l *ledger) awaitApplied() {
 	})
 }
 
+// owns returns whether a fence has a claim of p.
+func (l *ledger) owns(p *process) bool {
+	for n := range int32(4) {
+		f, err := l.sink.Fence(l.Context(), epoch.Partition{Group: l.group, Topic: l.topic, Number: n})
+		if err == nil && strings.HasPrefix(f.Owner, p.name+"@") {
+			return true
+		}
+	}
+	return false
+}
+
 func (l *ledger) wantExactlyOnce() {
 	l.Helper()
 	rows, err := l.db.QueryContext(l.Context(), `SELECT number, value, epoch FROM effects ORDER BY id`)
@@ -210,24 +221,29 @@ type process struct {
 	lines []string
 }
 
-func (l *ledger) startProcess(name string) *process { return l.startHanging(name, "") }
+func (l *ledger) startProcess(name string) *process { return l.start(processSpec{Name: name}) }
 
-// startHanging starts a process whose handler hangs on a message, if that is not empty.
-func (l *ledger) startHanging(name, on string) *process {
+// startHanging starts a process that hangs on each trap.
+func (l *ledger) startHanging(name string) *process {
+	l.Helper()
+	return l.start(processSpec{Name: name, Hangs: true})
+}
+
+// start returns when the process is ready for a signal.
+func (l *ledger) start(spec processSpec) *process {
 	l.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		l.Fatal(err)
 	}
-	spec, err := json.Marshal(processSpec{
-		Addr: l.addr, Group: l.group, Topic: l.topic, Database: l.file, Name: name, Hangs: on,
-		Effect: `INSERT INTO effects (number, value, epoch, worker) VALUES (?, CAST(? AS TEXT), ?, ?)`,
-	})
+	spec.Addr, spec.Group, spec.Topic, spec.Database = l.addr, l.group, l.topic, l.file
+	spec.Effect = `INSERT INTO effects (number, value, epoch, worker) VALUES (?, CAST(? AS TEXT), ?, ?)`
+	packed, err := json.Marshal(spec)
 	if err != nil {
 		l.Fatal(err)
 	}
-	p := &process{l: l, name: name, cmd: exec.Command(self), done: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), processEnv+"="+string(spec))
+	p := &process{l: l, name: spec.Name, cmd: exec.Command(self), done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), processEnv+"="+string(packed))
 	p.cmd.Stderr = &p.stderr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		l.Fatal(err)
@@ -259,9 +275,10 @@ func (l *ledger) startHanging(name, on string) *process {
 		_ = p.cmd.Process.Kill() // fails only if it is gone already
 		<-p.done
 		if l.Failed() {
-			l.Logf("process %s logged\n%s", name, p.stderr.String())
+			l.Logf("process %s logged\n%s", p.name, p.stderr.String())
 		}
 	})
+	l.until(p.name+" to be ready", func() bool { return p.said("ready") })
 	return p
 }
 
@@ -293,8 +310,10 @@ func TestRealProcessesOneOfWhichHangs(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.Start(t, kafkatest.Config{})
 	led := newLedger(t, b.Addr, 4)
-	hangs := led.startHanging("hangs", "1/3")
-	led.round(10)
+	hangs := led.startHanging("hangs")
+	led.round(3)
+	led.send(1, trap)
+	led.round(7)
 	led.until("the process to hang", func() bool { return hangs.said("hangs") })
 	other := led.startProcess("other")
 	led.awaitApplied()
@@ -305,21 +324,21 @@ func TestRealProcessesOneOfWhichHangs(t *testing.T) {
 	led.awaitApplied()
 	hangs.end()
 
-	again := led.startHanging("hangs again", "2/30")
+	again := led.startHanging("hangs again")
+	led.until("it to own a partition", func() bool { return led.owns(again) })
+	for p := range int32(4) {
+		led.send(p, trap) // its own are those that it hangs on
+	}
 	led.round(5)
-	led.awaitApplied() // whoever has the partition: the one that hangs gives it up
-	if again.said("hangs") {
-		again.signal(syscall.SIGTERM)
-		select {
-		case <-again.done:
-		case <-time.After(patience):
-			t.Fatalf("a process that hangs did not end within %v of SIGTERM", patience)
-		}
-		if out := again.stderr.String(); again.err == nil || !strings.Contains(out, "the handler hangs on the message at offset") || !strings.Contains(out, "process_test.go") {
-			t.Errorf("it ended with %v, and wrote\n%s", again.err, out)
-		}
-	} else {
-		again.end()
+	led.awaitApplied() // by the other process, as the one that hangs gives up what it has
+	again.signal(syscall.SIGTERM)
+	select {
+	case <-again.done:
+	case <-time.After(patience):
+		t.Fatalf("a process that hangs did not end within %v of SIGTERM", patience)
+	}
+	if out := again.stderr.String(); again.err == nil || !strings.Contains(out, "the handler hangs on the message at offset") || !strings.Contains(out, "process_test.go") {
+		t.Errorf("it ended with %v, and wrote\n%s", again.err, out)
 	}
 	other.end()
 	led.wantExactlyOnce()
