@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,15 +39,17 @@ func payments(ctx context.Context, pool *pgxpool.Pool, source consumer.Source, g
 		return err
 	}
 	pay := func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
-		account, amount := string(m.Key), string(m.Value)
-		if _, err := tx.Exec(ctx, `insert into payment (account, amount) values ($1, $2)`, account, amount); err != nil {
+		id, amount, _ := strings.Cut(string(m.Value), " ")
+		account := string(m.Key)
+		if _, err := tx.Exec(ctx, `insert into payment (id, account, amount) values ($1, $2, $3)`, id, account, amount); err != nil {
 			return err
 		}
 		return box.Add(ctx, tx, m, outbox.Entry{
-			Key:   account, // entries of one key are sent in order
-			Scope: account, // of which the receiver keeps the highest epoch
-			URL:   gateway + "/charges",
-			Body:  m.Value,
+			Key:            account, // entries of one key are sent in order
+			Scope:          account, // of which the receiver keeps the highest epoch
+			IdempotencyKey: id,      // which the receiver charges once
+			URL:            gateway + "/charges",
+			Body:           []byte(amount),
 		})
 	}
 	return consumer.Run(ctx, source, sink, consumer.Each(pay).Background(box.Relay), consumer.Options{})
@@ -54,13 +57,14 @@ func payments(ctx context.Context, pool *pgxpool.Pool, source consumer.Source, g
 
 // charged runs in the fenced transaction that deletes the entry.
 func charged(ctx context.Context, tx pgsink.Tx, e outbox.Sent, a outbox.Answer) error {
-	_, err := tx.Exec(ctx, `update payment set receipt = $2 where account = $1`, e.Scope, string(a.Body))
+	_, err := tx.Exec(ctx, `update payment set receipt = $2 where id = $1`, e.IdempotencyKey, string(a.Body))
 	return err
 }
 
-// refused is called for an answer such as 400 or 402, which no repetition changes.
+// refused is called for each answer that is neither 2xx nor one after which the relay sends again: 400 and 402, but also
+// 401, 404 and redirects. If it returns an error, the entry stays.
 func refused(ctx context.Context, tx pgsink.Tx, e outbox.Sent, a outbox.Answer) error {
-	_, err := tx.Exec(ctx, `insert into refused (account, reason) values ($1, $2)`, e.Scope, string(a.Body))
+	_, err := tx.Exec(ctx, `insert into refused (payment, status, reason) values ($1, $2, $3)`, e.IdempotencyKey, a.Status, string(a.Body))
 	return err
 }
 
@@ -129,13 +133,15 @@ func TestEffectsOutsideAreSentOnceAsTheGuideHasIt(t *testing.T) {
 	t.Cleanup(server.Close)
 
 	topic := memsource.New("payments", 2)
-	topic.Send("account/17", "12.50")
-	topic.Send("account/4", "3.00")
+	topic.Send("account/17", "p1 12.50")
+	topic.Send("account/17", "p2 7.00")
+	topic.Send("account/4", "p3 3.00")
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- payments(ctx, pool, topic.Group("payments").Member("a"), server.URL) }()
-	await(t, pool, `select string_agg(receipt, ', ' order by receipt) from payment`, "charged 12.50 to account/17, charged 3.00 to account/4")
-	await(t, pool, `select string_agg(account || ' ' || amount, ', ' order by account) from charge`, "account/17 12.50, account/4 3.00")
+	await(t, pool, `select string_agg(id || ' ' || receipt, ', ' order by id) from payment`,
+		"p1 charged 12.50 to account/17, p2 charged 7.00 to account/17, p3 charged 3.00 to account/4")
+	await(t, pool, `select string_agg(account || ' ' || amount, ', ' order by account, id) from charge`, "account/17 12.50, account/17 7.00, account/4 3.00")
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

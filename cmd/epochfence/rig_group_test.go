@@ -216,7 +216,8 @@ func (l *live) audit(fails broken) {
 			}
 		}
 		if l.stored {
-			got, want = whatMustBe(got, want, swaps)
+			l.wantInterrupted(got, want, swaps)
+			got, want = uninterrupted(got, swaps), uninterrupted(want, swaps)
 		}
 		if !slices.Equal(got, want) {
 			l.t.Errorf("partition %d: applied\n%v\nand the audit log says\n%v", n, got, want)
@@ -224,22 +225,36 @@ func (l *live) audit(fails broken) {
 	}
 }
 
-// whatMustBe leaves out what a sink in a store leaves open: items are written before the position, so of
-// the messages of a transaction that a swap has interrupted some have taken effect, under the epoch
-// before the swap, and are not applied again. What is left are the other messages, without epochs.
-func whatMustBe(got, want []effect, swaps []operate.Decision) (g, w []effect) {
-	interrupted := func(e effect) bool {
-		return slices.ContainsFunc(swaps, func(d operate.Decision) bool { return d.From >= 0 && e.offset >= d.From && e.offset < d.From+maxBatch })
-	}
+// A sink in a store writes items before the position, so of the messages of a transaction that a swap has
+// interrupted some have taken effect, under the epoch before the swap, and are not applied again.
+func interrupted(e effect, swaps []operate.Decision) bool {
+	return slices.ContainsFunc(swaps, func(d operate.Decision) bool { return d.From >= 0 && e.offset >= d.From && e.offset < d.From+maxBatch })
+}
+
+// wantInterrupted wants of each message that a swap may have interrupted one effect at least, if the audit log
+// has one, and none twice under one epoch.
+func (l *live) wantInterrupted(got, want []effect, swaps []operate.Decision) {
+	l.t.Helper()
+	seen, applied := map[effect]bool{}, map[epoch.Offset]bool{}
 	for _, e := range got {
-		if !interrupted(e) {
-			g = append(g, effect{e.number, e.offset, 0})
+		if seen[e] && interrupted(e, swaps) {
+			l.t.Errorf("partition %d: offset %d was applied twice under epoch %d", e.number, e.offset, e.epoch)
 		}
+		seen[e], applied[e.offset] = true, true
 	}
 	for _, e := range want {
-		if !interrupted(e) {
-			w = append(w, effect{e.number, e.offset, 0})
+		if interrupted(e, swaps) && !applied[e.offset] {
+			l.t.Errorf("partition %d: offset %d was not applied", e.number, e.offset)
 		}
 	}
-	return g, w
+}
+
+// uninterrupted returns the effects that no swap may have interrupted, without epochs.
+func uninterrupted(es []effect, swaps []operate.Decision) (left []effect) {
+	for _, e := range es {
+		if !interrupted(e, swaps) {
+			left = append(left, effect{e.number, e.offset, 0})
+		}
+	}
+	return left
 }
