@@ -41,7 +41,7 @@ func payments(ctx context.Context, pool *pgxpool.Pool, source consumer.Source, g
 	pay := func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
 		id, amount, _ := strings.Cut(string(m.Value), " ")
 		account := string(m.Key)
-		if _, err := tx.Exec(ctx, `insert into payment (id, account, amount) values ($1, $2, $3)`, id, account, amount); err != nil {
+		if _, err := tx.Exec(ctx, `insert into payment (id, account, amount) values ($1, $2, $3) on conflict do nothing`, id, account, amount); err != nil {
 			return err
 		}
 		return box.Add(ctx, tx, m, outbox.Entry{
