@@ -99,7 +99,7 @@ func TestASchemaIsReplacedAsTheGuideSays(t *testing.T) {
 	const shipped = "select string_agg(order_id, '' order by id) from shipment"
 	await(t, u.pool, shipped, "a")
 	end()
-	if _, err := u.pool.Exec(t.Context(), "update epochfence.fence set epoch = 40"); err != nil {
+	if _, err := u.pool.Exec(t.Context(), "update epochfence.fence set epoch = 40, set_under = 39"); err != nil {
 		t.Fatal(err)
 	}
 	u.log.Append(0, "b")

@@ -48,15 +48,17 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonLogChanged,
-		Means: "The fence counts offsets of another log than the one that is read. The topic or stream was deleted and created again, or the client is connected to another cluster. " +
-			"The same offset is another message there, so an operator has to decide.",
+		Means: "The fence counts offsets of another log than the one that is read. The topic or stream was deleted and created again, or the client is connected to another cluster: the same offset is another message there. " +
+			"On NATS, also: the number of partitions or a filter has changed. The offsets are still those of the stream, but the partition has other messages. An operator has to decide.",
 		Do: "Find out whether the owner in the fence still runs. Two deployments on two Kafka clusters that share a group name and a sink halt like this: if both are meant to run, give one of them another group or another schema, and do not rebase. " +
 			"If the client is connected to the wrong cluster, connect it to the right one: the partition continues by itself. " +
-			"If the log is new for good, accept it with rebase and say where to begin: at its start, unless messages that are applied already were copied into it.",
+			"If the log is new for good, accept it with rebase and say where to begin: at its start, unless messages that are applied already were copied into it. " +
+			"If only filters have changed, do not begin at the start: give the log in the error, and the offset from which the messages of this filter were not applied.",
 		Check: continues,
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the log and the owner in the fence, and the log that is there"},
 			{"epochfence rebase PARTITION --to start --reason '…' --execute", "accepts the new log, and begins at its start"},
+			{"epochfence rebase PARTITION --log LOG --to OFFSET --reason '…' --execute", "accepts other filters of the same stream"},
 		},
 	},
 	{
@@ -119,7 +121,8 @@ var all = []Remedy{
 			"Otherwise kill all processes of the group at the same time. If they were connected to the wrong database or schema, correct that, and start the group. " +
 			"If the fence is lost for good, start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
 			"Rewind to the position that you noted, end that process, and start the group. " +
-			"Epochs start again: lower what receivers of your own have seen. The outbox by itself claims above what its receivers have seen.",
+			"Epochs start again: lower what receivers of your own have seen. The outbox by itself claims above what its receivers have seen. " +
+			"Items that handlers changed through package guard refuse lower epochs, and their messages fail: before you start the group, raise epoch and set_under of the new fence above the old epochs, which epochfence_partition_epoch has.",
 		Check: continues,
 		Commands: []Command{
 			doctor,
