@@ -310,6 +310,7 @@ func (a *app) doLetter(ctx context.Context, op operate.Operator, act operate.Dea
 	return nil
 }
 
+// awaitReplay looks again and again. A look that fails, as while the sink fails over, decides nothing.
 func awaitReplay(ctx context.Context, op operate.Operator, l operate.DeadLetter, wait time.Duration, r *letterResult) error {
 	late := time.NewTimer(wait)
 	defer late.Stop()
@@ -322,7 +323,6 @@ func awaitReplay(ctx context.Context, op operate.Operator, l operate.DeadLetter,
 			r.Result = "replayed"
 			return nil
 		case err != nil:
-			return err
 		case now.Request != l.Request:
 			return fmt.Errorf("dead letter %d: somebody else has asked for it again: %w", l.ID, errChanged)
 		case !now.Requested:
@@ -332,6 +332,9 @@ func awaitReplay(ctx context.Context, op operate.Operator, l operate.DeadLetter,
 		select {
 		case <-tick.C:
 		case <-late.C:
+			if err != nil {
+				return fmt.Errorf("dead letter %d: it is requested, and whether it was replayed within %v is unknown: %w", l.ID, wait, err)
+			}
 			return fmt.Errorf("dead letter %d: no owner has replayed it within %v; it stays requested", l.ID, wait)
 		case <-ctx.Done():
 			return ctx.Err()

@@ -122,7 +122,7 @@ var all = []Remedy{
 			"If the fence is lost for good, start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
 			"Rewind to the position that you noted, end that process, and start the group. " +
 			"Epochs start again: lower what receivers of your own have seen. The outbox by itself claims above what its receivers have seen. " +
-			"Items that handlers changed through package guard refuse lower epochs, and their messages fail: before you start the group, raise epoch and set_under of the new fence above the old epochs, which epochfence_partition_epoch has.",
+			"Items that handlers changed through package guard refuse lower epochs, and their messages fail: before you start the group, as the owner of the tables set epoch and set_under of the new fence to one number above the old epochs, which epochfence_partition_epoch has, and claim_id to a random UUID.",
 		Check: continues,
 		Commands: []Command{
 			doctor,

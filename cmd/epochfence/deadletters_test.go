@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/operate"
+)
+
+// failsOver cannot be read for so many looks, and then has no dead letters.
+type failsOver struct {
+	operate.Operator
+	looks int
+}
+
+var errAway = errors.New("the server is away")
+
+func (f *failsOver) DeadLetter(context.Context, int64) (operate.DeadLetter, error) {
+	if f.looks--; f.looks >= 0 {
+		return operate.DeadLetter{}, errAway
+	}
+	return operate.DeadLetter{}, operate.ErrNoDeadLetter
+}
+
+func TestAWaitForAReplayOutlivesASinkThatIsAway(t *testing.T) {
+	t.Parallel()
+	l := operate.DeadLetter{ID: 4, Requested: true, Request: 1}
+	var r letterResult
+	if err := awaitReplay(t.Context(), &failsOver{looks: 2}, l, time.Minute, &r); err != nil || r.Result != "replayed" {
+		t.Errorf("%q, %v; want it replayed", r.Result, err)
+	}
+	err := awaitReplay(t.Context(), &failsOver{looks: 1e6}, l, time.Millisecond, &r)
+	if !errors.Is(err, errAway) || !strings.Contains(err.Error(), "dead letter 4: it is requested, and whether it was replayed") {
+		t.Errorf("err = %v, want that nobody knows, and why", err)
+	}
+}
