@@ -112,14 +112,14 @@ func (s *Settings) Stage(ctx context.Context, b *Board, cs []*Column) {
 
 // Conclude prints the table and what it means, and returns the exit code.
 func Conclude(b *Board, cs []*Column) int {
-	judged := slices.DeleteFunc(slices.Clone(cs), func(c *Column) bool {
+	judged := slices.DeleteFunc(slices.Clone(cs), func(c *Column) bool { return c.Err != nil })
+	if len(judged) > 0 {
+		b.Print("\n" + table(judged) + "\nJudged from the tables alone, after all workers had ended.")
+	}
+	for _, c := range cs {
 		if c.Err != nil {
 			b.Print(fmt.Sprintf("%s: %v", c.Name, c.Err))
 		}
-		return c.Err != nil
-	})
-	if len(judged) > 0 {
-		b.Print("\n" + table(judged) + "\nJudged from the tables alone, after all workers had ended.")
 	}
 	said, status := "exact", StatusExact
 	switch f := cs[0]; {

@@ -7,5 +7,13 @@ import (
 	"syscall"
 )
 
-func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
-func thaw(p *os.Process) error   { return p.Signal(syscall.SIGCONT) }
+// freeze returns once no thread of p, a child, runs any more. The signal alone says nothing of that: a
+// thread that is inside a system call ends it first, and may get a lock by it.
+func freeze(p *os.Process) error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return awaitStopped(p)
+}
+
+func thaw(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
