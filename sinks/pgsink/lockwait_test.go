@@ -105,7 +105,7 @@ func TestAWaitIsFoundByAServerThatAnswersLateToo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
 	defer cancel()
 	err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
-		_, err := tx.Exec(ctx, "select pg_sleep(1.5)") // with lock_timeout, more than the time there is
+		_, err := tx.Exec(ctx, "select pg_sleep(5)") // with lock_timeout, much more than the time there is
 		if err == nil {
 			_, err = tx.Exec(ctx, "update stock set left_over = left_over - 1 where item = 1")
 		}
