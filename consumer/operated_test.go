@@ -226,6 +226,31 @@ func TestARecreatedLogIsAcceptedWhilePeopleWaitForIt(t *testing.T) {
 	})
 }
 
+func TestR9ANewPartitionOfAnotherLogWaitsForTheDecisionAboutTheOthers(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		p := r.start("a", each(record), options{HaltMin: 10 * time.Second, HaltMax: time.Minute})
+		want := r.fill(0, 3)
+		r.pass(10 * time.Second)
+		r.log.Recreate(2)
+		r.log.Append(0, "new 0")
+		r.log.Append(1, "new 1")
+		r.pass(5 * time.Minute)
+		r.wantEffects(1)
+		var changed *epoch.LogChangedError
+		waits := slices.ContainsFunc(seen[consumer.Halted](p), func(h consumer.Halted) bool {
+			return h.Partition.Number == 1 && errors.As(h.Err, &changed) && changed.Partition.Number == 0
+		})
+		if !waits {
+			t.Fatalf("partition 1 is not halted for partition 0: %v", seen[consumer.Halted](p))
+		}
+		r.acts(operate.ActRebase, 0, to(0), func(a *operate.Act) { a.Log = changed.Source })
+		r.pass(2 * time.Minute)
+		r.wantEffects(0, append(want, "new 0")...)
+		r.wantEffects(1, "new 1")
+		p.end()
+	})
+}
+
 // plain hides what a sink has besides.
 type plain struct{ epoch.Sink[tx] }
 

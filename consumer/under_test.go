@@ -71,3 +71,100 @@ func TestAHandlerGuardsItemsOfAnotherStoreWithItsMessages(t *testing.T) {
 		}
 	})
 }
+
+// After a failover that has lost epochs of the database, items have seen higher ones.
+func TestNoMessageFailsBecauseAnItemHasSeenAHigherEpoch(t *testing.T) {
+	t.Run("by a claim", func(t *testing.T) {
+		loseEpochs(t, 0, func(r *rig, p *process, f epoch.Fence, item string) {
+			if halted := seen[consumer.Halted](p); f.Next != 4 || f.Epoch <= 50 || len(halted) > 0 || item != "0 1 2 3 " {
+				r.Errorf("the fence is %+v, the item has %q, halted: %+v", f, item, halted)
+			}
+		})
+	})
+	t.Run("by an operator", func(t *testing.T) {
+		loseEpochs(t, 49, func(r *rig, p *process, f epoch.Fence, item string) {
+			halted := seen[consumer.Halted](p)
+			if f.Next != 1 || item != "0 1 " || len(halted) == 0 || !errors.Is(halted[0].Err, guard.ErrFenceLost) || halted[0].Reason != consumer.ReasonUnhealthy {
+				r.Errorf("the fence is %+v, the item has %q, halted: %+v", f, item, halted)
+			}
+		})
+	})
+}
+
+// loseEpochs has a later owner, of which the fence does not know, apply the message at offset 1, and then
+// this one go on.
+func loseEpochs(t *testing.T, era epoch.Epoch, check func(r *rig, p *process, f epoch.Fence, item string)) {
+	inBubble(t, 1, func(r *rig) {
+		store, last := memstore.New(), guard.Stamp{}
+		adds := func(word string) guard.Change {
+			return func(old guard.State) (guard.State, []byte, error) {
+				return guard.Text(string(old.Value) + word), nil, nil
+			}
+		}
+		h := each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if _, err := guard.At(store, m).Update(ctx, "items", adds(fmt.Sprint(m.Offset, " "))); err != nil {
+				return fmt.Errorf("items: %w", err)
+			}
+			last, _ = guard.StampOf(m)
+			return record(ctx, tx, m, e)
+		})
+		r.fill(0, 1)
+		p := r.start("a", h, options{MaxAttempts: 1})
+		r.pass(time.Minute)
+		p.end()
+		lost := last
+		lost.Epoch, lost.Era, lost.Offset, lost.Mark = 50, era, 1, epoch.NoMark
+		if _, err := guard.New(store, lost).Update(r.Context(), "items", adds("1 ")); err != nil {
+			r.Fatal(err)
+		}
+		r.fill(0, 3)
+		p = r.start("b", h, options{MaxAttempts: 1})
+		r.pass(time.Minute)
+		f, err := r.sink.Fence(r.Context(), r.partition(0))
+		if err != nil {
+			r.Fatal(err)
+		}
+		state, err := guard.Read(r.Context(), store, "items")
+		if err != nil {
+			r.Fatal(err)
+		}
+		check(r, p, f, string(state.Value))
+		p.end()
+	})
+}
+
+func TestSkippingAMessageDoesNotRepeatWhatThoseBehindItHaveDoneToItems(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		store, rolledBack := memstore.New(), false
+		h := each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if m.Offset == 1 && rolledBack {
+				return consumer.Permanent(errors.New("poison"))
+			}
+			_, err := guard.At(store, m).Update(ctx, "items", func(old guard.State) (guard.State, []byte, error) {
+				return guard.Text(fmt.Sprint(string(old.Value), m.Offset, " ")), nil, nil
+			})
+			if err != nil && !errors.Is(err, guard.ErrPassed) {
+				return err
+			}
+			if m.Offset == 3 && !rolledBack {
+				rolledBack = true
+				return errors.New("after the others have changed the item")
+			}
+			return record(ctx, tx, m, e)
+		})
+		values := r.fill(0, 5)
+		p := r.start("a", h, options{})
+		r.pass(time.Minute)
+		f, err := r.sink.Fence(r.Context(), r.partition(0))
+		if err != nil || f.Next != 1 {
+			r.Fatalf("it halts at %+v, %v", f, err)
+		}
+		r.acts(operate.ActSkip, 0, to(2))
+		r.pass(time.Minute)
+		p.end()
+		r.wantEffects(0, append(values[:1], values[2:]...)...)
+		if state, err := guard.Read(r.Context(), store, "items"); err != nil || string(state.Value) != "0 1 2 3 4 " {
+			r.Errorf("the item has %q, %v", state.Value, err)
+		}
+	})
+}

@@ -21,7 +21,9 @@ func (fs Fences) Read(p Partition) (Fence, error) {
 
 // Seed adds an unclaimed fence for each start whose partition has none. All starts must be of one
 // group and topic. A fence begins at Start.Next if the group had no fence of that topic before the
-// call, and otherwise at Start.Earliest.
+// call, and otherwise at Start.Earliest. It adds none and returns a [*LogChangedError] if a fence that
+// exists is of another log than its start: others may have applied what the new partition would begin
+// with.
 func (fs Fences) Seed(starts []Start) error {
 	if len(starts) == 0 {
 		return nil
@@ -41,6 +43,9 @@ func (fs Fences) Seed(starts []Start) error {
 	for p := range fs {
 		known = known || p.Group == group && p.Topic == topic
 	}
+	if err := fs.accepts(starts); err != nil {
+		return err
+	}
 	for _, s := range starts {
 		if _, ok := fs[s.Partition]; ok {
 			continue
@@ -50,6 +55,18 @@ func (fs Fences) Seed(starts []Start) error {
 			begin = s.Earliest
 		}
 		fs[s.Partition] = Fence{Origin: s.Origin, Next: begin.Offset, Mark: begin.Mark}
+	}
+	return nil
+}
+
+// accepts returns an error if one of starts has no fence, and the fence of another is of another log.
+func (fs Fences) accepts(starts []Start) error {
+	added := slices.ContainsFunc(starts, func(s Start) bool { _, ok := fs[s.Partition]; return !ok })
+	for _, s := range starts {
+		if f, ok := fs[s.Partition]; ok && added && f.Log != s.Log {
+			return fmt.Errorf("no fence is added while it is not decided where another partition continues: %w",
+				&LogChangedError{Partition: s.Partition, Fence: f.Log, Source: s.Log, Next: f.Next})
+		}
 	}
 	return nil
 }

@@ -42,6 +42,28 @@ func TestSeedLeavesAFenceThatExists(t *testing.T) {
 	}
 }
 
+func TestSeedAddsNothingWhileAFenceIsOfAnotherLog(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		log    string // of the fence that exists
+		starts []epoch.Start
+		fails  bool
+	}{
+		{"the same log", "log-1", []epoch.Start{start(orders0, 0, 0), start(orders1, 0, 0)}, false},
+		{"another log, and nothing is new", "log-0", []epoch.Start{start(orders0, 0, 0)}, false},
+		{"another log", "log-0", []epoch.Start{start(orders0, 0, 0), start(orders1, 0, 0)}, true},
+		{"another log, after the new partition", "log-0", []epoch.Start{start(orders1, 0, 0), start(orders0, 0, 0)}, true},
+		{"another log, of a partition that is gone", "log-0", []epoch.Start{start(orders1, 0, 0)}, false},
+	} {
+		fs := epoch.Fences{orders0: {Origin: epoch.Origin{Partition: orders0, Log: c.log, Source: "source-1"}, Next: 9}}
+		before := maps.Clone(fs)
+		err := fs.Seed(c.starts)
+		if errors.Is(err, epoch.ErrLogChanged) != c.fails || (err != nil) != c.fails || c.fails && !maps.Equal(fs, before) {
+			t.Errorf("%s: err = %v, fences %+v", c.name, err, fs)
+		}
+	}
+}
+
 func TestClaimComparesWhatWasSeen(t *testing.T) {
 	held := epoch.Fence{Origin: at, Epoch: 5, Claim: other, Next: 9}
 	bid := epoch.Claim{Lease: epoch.Lease{Origin: at, Generation: 6}, ID: mine}

@@ -15,8 +15,8 @@
 //
 // Per item, partition and era, each message takes effect at most once, in the order of offsets, and
 // exactly once when the fence has passed the message. An era begins when an operator sets the
-// position or skips a message: messages that are delivered again after that change the items again. The changes of
-// one message to several items become visible one by one.
+// position, but not when one skips a message: messages that are delivered again in a new era change the
+// items again. The changes of one message to several items become visible one by one.
 //
 // # What the caller must do
 //
@@ -83,6 +83,7 @@ func Text(value string) State { return State{Exists: true, Value: []byte(value)}
 // own. If it returns an error, nothing is written.
 type Change func(old State) (now State, outcome []byte, err error)
 
+// Return them from the handler. ErrTruncated, ErrOtherLog and ErrFenceLost match [epoch.ErrUnhealthy].
 var (
 	// ErrStale is returned when a later owner of the partition has changed the item. See [StaleError].
 	ErrStale = errors.New("a later owner of the partition has changed the item")
@@ -93,15 +94,15 @@ var (
 
 	// ErrTruncated is returned when another message had this offset: the log lost its end, and was
 	// written anew.
-	ErrTruncated = errors.New("another message of this offset has changed the item: the log was truncated")
+	ErrTruncated error = unhealthy("another message of this offset has changed the item: the log was truncated")
 
 	// ErrOtherLog is returned when the item was changed by messages of another log under this
 	// partition's name, and no operator has set the position since.
-	ErrOtherLog = errors.New("messages of another log have changed the item")
+	ErrOtherLog error = unhealthy("messages of another log have changed the item")
 
 	// ErrFenceLost is returned when the item was changed after an operator's action that the fence does
 	// not know: the fence was restored from a backup, or is another one.
-	ErrFenceLost = errors.New("the item was changed after an operator's action that the fence does not know")
+	ErrFenceLost error = unhealthy("the item was changed after an operator's action that the fence does not know")
 
 	// ErrTwice is returned when one message changes an item twice.
 	ErrTwice = errors.New("the message has changed this item before")
@@ -133,19 +134,31 @@ var (
 	ErrDoubt = errors.New("it is not known whether the change was written")
 )
 
+// unhealthy is an error that an operator has to resolve. It matches [epoch.ErrUnhealthy], so a consumer
+// whose handler returns it halts the partition, and no message fails.
+type unhealthy string
+
+func (e unhealthy) Error() string { return string(e) }
+
+func (unhealthy) Unwrap() error { return epoch.ErrUnhealthy }
+
 // StaleError is returned when a later owner of the partition has changed the item. It matches
-// [ErrStale].
+// [ErrStale], and [*epoch.LowEpochError]: return it from the handler, so that an owner whose database
+// has lost epochs claims again above the item's, and no message fails.
 type StaleError struct {
-	Epoch epoch.Epoch // the caller's
-	Seen  epoch.Epoch // the item's
+	Partition epoch.Partition
+	Epoch     epoch.Epoch // the caller's
+	Seen      epoch.Epoch // the item's
 }
 
 func (e *StaleError) Error() string {
 	return fmt.Sprintf("%v: epoch %d, after %d", ErrStale, e.Epoch, e.Seen)
 }
 
-// Unwrap returns [ErrStale].
-func (e *StaleError) Unwrap() error { return ErrStale }
+// Unwrap returns [ErrStale] and an [*epoch.LowEpochError].
+func (e *StaleError) Unwrap() []error {
+	return []error{ErrStale, &epoch.LowEpochError{Partition: e.Partition, Epoch: e.Epoch, Seen: e.Seen}}
+}
 
 // PassedError is returned when the message was applied completely. It matches [ErrPassed].
 type PassedError struct {

@@ -150,13 +150,13 @@ func (s Stamp) after(was stamp, dead []DeadLetter) (*change, error) {
 	case s.Era > was.Era && s.Epoch > was.Epoch:
 		return s.replayedIn(was, dead), nil
 	case s.Era != was.Era && s.Epoch < was.Epoch:
-		return nil, &StaleError{s.Epoch, was.Epoch}
+		return nil, &StaleError{s.Partition, s.Epoch, was.Epoch}
 	case s.Era != was.Era:
 		return nil, ErrFenceLost
 	case s.Log != was.Log:
 		return nil, ErrOtherLog
 	case s.Epoch < was.Epoch:
-		return nil, &StaleError{s.Epoch, was.Epoch}
+		return nil, &StaleError{s.Partition, s.Epoch, was.Epoch}
 	case s.Act != was.Act && s.Act != "" && was.Act != "":
 		return nil, ErrFenceLost
 	case s.Replay != 0:

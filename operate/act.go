@@ -195,7 +195,10 @@ func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 	f.Claim = a.Claim
 	f.Owner = a.Owner()
 	if a.Moves() {
-		f.Next, f.Mark, f.Applied, f.SetUnder = a.To.Offset, a.To.Mark, !a.Beginning, f.Epoch
+		f.Next, f.Mark, f.Applied = a.To.Offset, a.To.Mark, !a.Beginning
+		if a.Kind != ActSkip {
+			f.SetUnder = f.Epoch
+		}
 	}
 	switch a.Kind {
 	case ActPause:

@@ -2,7 +2,6 @@ package natsstore
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"strings"
 	"time"
@@ -34,8 +33,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 
 // list returns the last message of each subject that may have the prefix. The consumer leaves out
 // those that are replaced before it comes to them, and delivers what replaces them after all others,
-// if it has not been replaced as well. So if anything was written meanwhile, those that did not come
-// are read one by one.
+// if it has not been replaced as well. So if anything was written meanwhile, or messages were lost with
+// a connection, those that did not come are read one by one.
 func (s *Store) list(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
 	return func(yield func(cas.Item, error) bool) {
 		stream, err := s.js.Stream(ctx, s.stream())
@@ -60,6 +59,7 @@ type listing struct {
 	stream jetstream.Stream
 	filter string
 	came   map[string]bool
+	lost   bool // messages were lost on their way
 }
 
 // lasts yields what a consumer delivers of what was in the bucket at the beginning. more is false if
@@ -83,7 +83,8 @@ func (l *listing) lasts(ctx context.Context, yield func(cas.Item, error) bool) (
 		p, err := cas.Await(ctx, func() (fetched, error) { return l.store.page(c) })
 		for _, m := range p.messages {
 			if m.number != received+1 {
-				return false, errGap
+				l.lost = true
+				return true, nil
 			}
 			received, pending = m.number, m.pending
 			if m.item.Number > begin {
@@ -105,9 +106,7 @@ func (l *listing) lasts(ctx context.Context, yield func(cas.Item, error) bool) (
 			if err != nil {
 				return false, err
 			}
-			if info.Delivered.Consumer != received {
-				return false, errGap
-			}
+			l.lost = info.Delivered.Consumer != received
 			return true, nil
 		}
 	}
@@ -118,7 +117,7 @@ func (l *listing) lasts(ctx context.Context, yield func(cas.Item, error) bool) (
 func (l *listing) others(ctx context.Context, yield func(cas.Item, error) bool) error {
 	begin := l.stream.CachedInfo().State.LastSeq
 	info, err := l.stream.Info(ctx)
-	if err != nil || info.State.LastSeq == begin {
+	if err != nil || info.State.LastSeq == begin && !l.lost {
 		return err
 	}
 	if info, err = l.stream.Info(ctx, jetstream.WithSubjectFilter(l.filter)); err != nil {
@@ -139,8 +138,6 @@ func (l *listing) others(ctx context.Context, yield func(cas.Item, error) bool) 
 	}
 	return nil
 }
-
-var errGap = errors.New("a part of the list was lost with a connection")
 
 // fetched is a page of a list. It is silent if the server has not said that there is no more.
 type fetched struct {

@@ -76,6 +76,9 @@ func (a *app) planRebase(ctx context.Context, f rebaseFlags, g goal, p operate.P
 	}
 	if d.log == "" && d.source == "" {
 		d.nothing = "the log and the issuer of leases are those of the fence"
+		if isNATSLog(p.Log) { // whose name has what only the processes know
+			d.nothing += "; if processes read other filters or another number of partitions, copy --log from the error of the halt"
+		}
 		return d, nil
 	}
 	if d.log != "" {

@@ -29,7 +29,7 @@
 //
 // A fence names its log by the stream's name and time of creation, the number of partitions,
 // and the partition's filter. If a stream is created again or partitioned in another way, its
-// partitions halt with an [*epoch.LogChangedError] until an operator decides.
+// partitions halt with an [*epoch.LogChangedError] until an operator decides: those that are new, too.
 //
 // # Leases
 //

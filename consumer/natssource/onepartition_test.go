@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -95,5 +97,76 @@ func TestAStreamWithoutATransformIsCarriedOnInAMirrorThatHasOne(t *testing.T) {
 		if got := applied[fmt.Sprint(account)]; fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("account %d: applied were %v, want %v", account, got, want)
 		}
+	}
+}
+
+// A stream is partitioned in another way: docs/nats.md says how, and what halts until then.
+func TestAStreamThatIsPartitionedInAnotherWayIsAppliedOnce(t *testing.T) {
+	t.Parallel()
+	const filters, each = 3, 20
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	js := natstest.Start(t).JetStream(t)
+	must(t, second(js.CreateStream(ctx, jetstream.StreamConfig{Name: "LOG", Subjects: []string{"log.*"}})))
+	publish := func() {
+		for n := range filters * each {
+			must(t, second(js.Publish(ctx, fmt.Sprintf("log.%d", n%filters), fmt.Append(nil, n))))
+		}
+	}
+	db := memsink.New()
+	sink, logger := db.Open(), slog.New(slog.DiscardHandler)
+	run := func(until func(consumer.Event, int) bool, fs ...string) {
+		source, err := New(Options{Group: "g", JetStream: js, Streams: []Stream{{Name: "LOG", Filters: fs}}, Logger: logger})
+		must(t, err)
+		running, stop := context.WithCancel(ctx)
+		defer stop()
+		must(t, consumer.Run(running, source, sink, consumer.Each(func(_ context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+			tx.Append("applied", string(m.Key)+" "+string(m.Value))
+			return nil
+		}), consumer.Options{Logger: logger, HaltMin: 10 * time.Millisecond, HaltMax: 100 * time.Millisecond, Observe: func(e consumer.Event) {
+			if until(e, len(db.List("applied"))) {
+				stop()
+			}
+		}}))
+		must(t, ctx.Err())
+	}
+	applied := func(count int) func(consumer.Event, int) bool {
+		return func(_ consumer.Event, n int) bool { return n >= count }
+	}
+	publish()
+	run(applied(filters*each), "log.*")
+
+	names, halted := []string{"log.0", "log.1", "log.2"}, map[int32]*epoch.LogChangedError{}
+	run(func(e consumer.Event, _ int) bool {
+		var changed *epoch.LogChangedError
+		if h, ok := e.(consumer.Halted); ok && errors.As(h.Err, &changed) {
+			halted[h.Partition.Number] = changed
+		}
+		return len(halted) == filters
+	}, names...)
+	seen, err := sink.Operator().Partition(ctx, epoch.Partition{Group: "g", Topic: "LOG"})
+	must(t, err)
+	bucket, err := js.KeyValue(ctx, "epochfence")
+	must(t, err)
+	for n := 1; n < filters; n++ {
+		must(t, second(bucket.Put(ctx, fmt.Sprintf("g.position.LOG.%d", n), fmt.Appendf(nil, `{"next":%d}`, seen.Next))))
+	}
+	rebase := operate.NewAct(operate.ActRebase, seen.Fence, "anna", "three filters")
+	rebase.Log, rebase.To = halted[0].Source, &epoch.Position{Offset: seen.Next, Mark: epoch.NoMark}
+	must(t, second(sink.Operator().Act(ctx, rebase)))
+	publish()
+	run(applied(2*filters*each), names...)
+
+	counts := map[string]int{}
+	for _, what := range db.List("applied") {
+		counts[what]++
+	}
+	for n := range filters * each {
+		if what := fmt.Sprintf("log.%d %d", n%filters, n); counts[what] != 2 {
+			t.Errorf("%s was published twice and applied %d times", what, counts[what])
+		}
+	}
+	if len(counts) != filters*each {
+		t.Errorf("%d messages were applied, want %d", len(counts), filters*each)
 	}
 }

@@ -263,17 +263,21 @@ var attacks = []history{{
 		w.produce(topic, 0, old...)
 		a := w.run("a", db, memsink.Hooks{}, topic)
 		w.applied(db, topic, 0, old...)
-		w.Harness.(Recreator).RecreateTopic(w.t, topic, 1)
+		w.Harness.(Recreator).RecreateTopic(w.t, topic, 2)
 		w.produce(topic, 0, numbered(1, 0, 20)...)
+		w.produce(topic, 1, numbered(1, 0, 20)...)
 		a.leave()
 		b := w.run("b", db, memsink.Hooks{}, topic)
-		halted := saw(b, func(e consumer.Halted) bool { return errors.Is(e.Err, epoch.ErrLogChanged) })
-		var changed *epoch.LogChangedError
-		if !errors.As(halted.Err, &changed) || changed.Fence == changed.Source {
-			w.fail("halted by %v", halted.Err)
+		for n := range int32(2) { // the second is new, and not known to be another log's either
+			halted := saw(b, func(e consumer.Halted) bool { return e.Partition.Number == n && errors.Is(e.Err, epoch.ErrLogChanged) })
+			var changed *epoch.LogChangedError
+			if !errors.As(halted.Err, &changed) || changed.Fence == changed.Source || changed.Partition.Number != 0 {
+				w.fail("halted by %v", halted.Err)
+			}
 		}
 		b.leave()
 		w.applied(db, topic, 0, old...)
+		w.applied(db, topic, 1)
 	},
 }, {
 	claim: "attack: retention passes a partition by, which halts and leaves the others alone",

@@ -351,6 +351,12 @@ var guardsOfTheRest = []guard{
 	{"R9", "a seed overwrites the fence that exists", []edit{
 		{fences, "\t\tif _, ok := fs[s.Partition]; ok {\n\t\t\tcontinue\n\t\t}\n", ""},
 	}, "epoch", "TestSeedLeavesAFenceThatExists"},
+	{"R9", "a partition is added while another one is of another log", []edit{
+		{fences, "ok && added && f.Log != s.Log", "ok && false"},
+	}, "epoch", "TestSeedAddsNothingWhileAFenceIsOfAnotherLog"},
+	{"R9", "PostgreSQL adds a partition while another one is of another log", []edit{
+		{fenceSQL, "        where f.log_id <> s.log\n", "        where false\n"},
+	}, "sinks/pgsink", onPostgres + "no partition is added while another of the topic is of another log than its start"},
 	{"R9", "seeds of PostgreSQL do not ask whether the topic is known", []edit{
 		{fenceSQL, "case when known then s.earliest else s.next end", "s.next"},
 	}, "sinks/pgsink", onPostgres + "a new partition of a known topic begins at the earliest message"},

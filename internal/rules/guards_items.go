@@ -59,7 +59,7 @@ var guardsOfItems = []guard{
 		{guarding, "!bytes.Equal(outcome, m.Outcome)", "len(outcome) > MaxOutcome"},
 	}, "guard", "TestAnOutcomeThatOthersHaveChangedIsNotWritten"},
 	{"R1", "an owner that wakes up changes what its successor has changed", []edit{
-		{stamps, "case s.Epoch < was.Epoch:\n\t\treturn nil, &StaleError{s.Epoch, was.Epoch}", "case s.Epoch < was.Epoch:\n\t\treturn nil, nil"},
+		{stamps, "case s.Epoch < was.Epoch:\n\t\treturn nil, &StaleError{s.Partition, s.Epoch, was.Epoch}", "case s.Epoch < was.Epoch:\n\t\treturn nil, nil"},
 	}, "guard", "TestAnOwnerThatWakesUpIsStoppedWhereItsSuccessorHasBeen"},
 	{"R9", "a fence that has lost an operator's action is believed", []edit{
 		{stamps, "case s.Era != was.Era:\n\t\treturn nil, ErrFenceLost", "case s.Era != was.Era:\n\t\treturn nil, nil"},
@@ -88,6 +88,9 @@ var guardsOfItems = []guard{
 	{"R9", "what one seeding has decided is decided again", []edit{
 		{"sinks/cassink/seed.go", "_, err = s.store.Swap(ctx, stored, value, nil)", "_, err = s.store.Swap(ctx, stored, value, nil)\n\tif errors.Is(err, cas.ErrConflict) {\n\t\terr = nil\n\t}"},
 	}, "sinks/cassink", suiteItems + "of concurrent seedings of different partitions, one begins at the policy's offset, the others at the earliest"},
+	{"R9", "a partition waits for a decision about another one that was made", []edit{
+		{"sinks/cassink/seed.go", "\t\tmaps.Copy(fences, now)\n", "\t\t_ = now\n"},
+	}, "sinks/cassink", suiteItems + "another log and another lease source are accepted with a position"},
 	{"R6", "a dead letter is gone before its effects are written", []edit{
 		{ofStores, "if err := t.write(ctx); err != nil {", "_ = s.finishReplay(ctx, t)\n\tif err := t.write(ctx); err != nil {"},
 	}, "sinks/cassink", "TestADeadLetterStaysUntilTheItemsOfItsReplayAreWritten"},
@@ -104,8 +107,11 @@ var guardsOfItems = []guard{
 		{stamps, "case s.Act != was.Act && s.Act != \"\" && was.Act != \"\":", "case false:"},
 	}, "sinks/cassink", "TestAnEraOfTheLostHistoryIsNotTakenForTheNewOne"},
 	{"R1", "skipping messages begins an era", []edit{
-		{"sinks/cassink/operator.go", "a.Moves() && a.Kind != operate.ActSkip", "a.Moves()"},
-	}, "sinks/cassink", "TestSkippingAMessageDoesNotRepeatThoseAfterIt"},
+		{acts, "if a.Kind != ActSkip {", "if true {"},
+	}, "consumer", "TestSkippingAMessageDoesNotRepeatWhatThoseBehindItHaveDoneToItems"},
+	{"R1", "skipping messages begins an era in PostgreSQL", []edit{
+		{operateSQL, "set_offset is null or kind = 'skip' then t.set_under", "set_offset is null then t.set_under"},
+	}, "sinks/pgsink", actsOnPostgres + "a live owner is fenced by an act, claims again, and continues from where it was told"},
 	{"R1", "a handler's message does not say under which claim it is handled", []edit{
 		{"consumer/transaction.go", "ms[i].Under = p.under", "_ = i"},
 	}, "consumer", "TestAHandlerGuardsItemsOfAnotherStoreWithItsMessages"},

@@ -88,7 +88,7 @@ var guardsOfActs = []guard{
 		"sinks/memsink", actsInMemory + "a fence that was never claimed takes a position, and nothing else"},
 	{"R8", "a position that an operator has set below what others had committed is not published", []edit{{positions, "at.SetUnder > 0 || ", ""}},
 		"consumer/internal/tenures", "TestAPositionThatAPersonHasSetIsPublishedBelowTheirs"},
-	{"R9", "retention may pass a position that an operator has set", []edit{{acts, "f.Next, f.Mark, f.Applied, f.SetUnder = a.To.Offset, a.To.Mark, !a.Beginning, f.Epoch", "f.Next, f.Mark, f.Applied, f.SetUnder = a.To.Offset, a.To.Mark, false, f.Epoch"}},
+	{"R9", "retention may pass a position that an operator has set", []edit{{acts, "f.Next, f.Mark, f.Applied = a.To.Offset, a.To.Mark, !a.Beginning", "f.Next, f.Mark, f.Applied = a.To.Offset, a.To.Mark, false"}},
 		"sinks/memsink", actsInMemory + "an act takes the next epoch, keeps the lease's generation, and names the person"},
 	{"R12", "pruning the audit log waits for other claims", []edit{
 		{decideSQL, "where d.operator = '' and d.id <= latest - 200000 order by d.id limit 64 for update skip locked", "where d.operator = '' and d.id <= latest - 200000 order by d.id limit 64 for update"},

@@ -18,6 +18,9 @@ var guardsOfShards = []guard{
 	{"R9", "a topic that another database knows is an unknown one", []edit{
 		{shardSeed, "\t\tif known {\n", "\t\tif false {\n"},
 	}, "sinks/shardsink", "TestATopicThatAShardKnewBeforeThereWereShardsIsKnown"},
+	{"R9", "a partition is added while one of another database is of another log", []edit{
+		{shardSeed, "if err := fences.Seed(ours); err != nil {", "if err := fences.Seed(ours); err != nil && false {"},
+	}, "sinks/shardsink", "TestNoPartitionIsAddedWhileOneOfAnotherShardIsOfAnotherLog"},
 	{"R9", "each database is told by itself where partitions begin", []edit{
 		{shardSeed, "placed(as(row, r.Source), i, r.home)", "placed(r.Start, i, r.home)"},
 	}, "sinks/shardsink", "TestPartitionsBeginWhereTheFirstShardSaysAndKnownTopicsAtTheEarliest"},

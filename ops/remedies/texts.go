@@ -53,7 +53,8 @@ var all = []Remedy{
 		Do: "Find out whether the owner in the fence still runs. Two deployments on two Kafka clusters that share a group name and a sink halt like this: if both are meant to run, give one of them another group or another schema, and do not rebase. " +
 			"If the client is connected to the wrong cluster, connect it to the right one: the partition continues by itself. " +
 			"If the log is new for good, accept it with rebase and say where to begin: at its start, unless messages that are applied already were copied into it. " +
-			"If only filters have changed, do not begin at the start: give the log in the error, and the offset from which the messages of this filter were not applied.",
+			"If only filters have changed, do not begin at the start: give the log in the error, and the offset from which the messages of this filter were not applied. " +
+			"If the error says that no fence is added, the partition is a new one, and waits for the decision about the partition in the error. Then it begins at the earliest message, or on NATS at the position in its key of the bucket: see docs/nats.md.",
 		Check: continues,
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the log and the owner in the fence, and the log that is there"},
@@ -122,7 +123,7 @@ var all = []Remedy{
 			"If the fence is lost for good, start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
 			"Rewind to the position that you noted, end that process, and start the group. " +
 			"Epochs start again: lower what receivers of your own have seen. The outbox by itself claims above what its receivers have seen. " +
-			"Items that handlers changed through package guard refuse lower epochs, and their messages fail: before you start the group, as the owner of the tables set epoch and set_under of the new fence to one number above the old epochs, which epochfence_partition_epoch has, and claim_id to a random UUID.",
+			"Items that handlers changed through package guard have the old epochs. So that a frozen process cannot change them, set epoch and set_under of the new fence to one number above the old epochs, which epochfence_partition_epoch has, and claim_id to a random UUID: as the owner of the tables, before you start the group.",
 		Check: continues,
 		Commands: []Command{
 			doctor,

@@ -142,8 +142,8 @@ func (s *Sink) moves(ctx context.Context, at item, a epoch.Advance, to epoch.Off
 
 // explain returns the error of a transaction whose items were not all written.
 func (s *Sink) explain(ctx context.Context, a epoch.Advance, err error) error {
-	switch stale, isStale := errors.AsType[*guard.StaleError](err); {
-	case isStale:
+	switch {
+	case errors.Is(err, guard.ErrStale):
 		at, again := s.newest(ctx, a.Partition)
 		s.forget(a.Partition)
 		if again != nil {
@@ -152,7 +152,7 @@ func (s *Sink) explain(ctx context.Context, a epoch.Advance, err error) error {
 		if err := at.record.Holds(epoch.Hold{Partition: a.Partition, Claim: a.Claim}); err != nil {
 			return err
 		}
-		return fmt.Errorf("%w: %w", &epoch.LowEpochError{Partition: a.Partition, Epoch: stale.Epoch, Seen: stale.Seen}, err)
+		return err // consumers find an epoch.LowEpochError in it
 	case errors.Is(err, guard.ErrFenceLost), errors.Is(err, guard.ErrOtherLog), errors.Is(err, guard.ErrTruncated):
 		return fmt.Errorf("%w: %w: decide where the partition continues, and set its position with epochfence rewind", epoch.ErrUnhealthy, err)
 	case errors.Is(err, guard.ErrOutcomeChanged):

@@ -111,7 +111,7 @@ var given atomic.Int64
 func (r *record) add(ls []letterItem) {
 	for _, at := range ls {
 		r.Pending = append(r.Pending, at.letter.ID)
-		r.Dead = append(r.Dead, guard.DeadLetter{ID: at.letter.ID, Era: r.Era, Offset: at.letter.Offset})
+		r.Dead = append(r.Dead, guard.DeadLetter{ID: at.letter.ID, Era: r.SetUnder, Offset: at.letter.Offset})
 	}
 	r.Dead = r.Dead[max(len(r.Dead)-keptDead, 0):]
 }

@@ -20,10 +20,8 @@ type record struct {
 	epoch.Fence
 	ClaimedAt, AdvancedAt time.Time
 
-	// Era is the epoch under which an operator last set the position, or 0. Skipping messages begins no
-	// era, because those behind them may have been applied in part already.
-	Era epoch.Epoch `json:",omitempty"`
-	Act string      `json:",omitempty"` // names that action
+	// Act names the action of SetUnder.
+	Act string `json:",omitempty"`
 
 	LastID int64 // of an entry of the audit log
 

@@ -147,8 +147,8 @@ func (o *Operator) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) 
 		if err != nil {
 			return err
 		}
-		if a.Moves() && a.Kind != operate.ActSkip {
-			r.Era, r.Act = after.Epoch, after.Claim.String()[:8]
+		if after.SetUnder != before.SetUnder {
+			r.Act = after.Claim.String()[:8]
 		}
 		r.Fence, r.LastID = after, max(r.LastID, lastID(logged))
 		r.decide(a.Decided(before, after))

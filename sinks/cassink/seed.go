@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -62,18 +64,31 @@ func (s *Sink) decide(ctx context.Context, starts []epoch.Start) ([]epoch.Fence,
 		}
 	}
 	fences := epoch.Fences{}
+	added := false
 	for _, f := range begins {
 		fences[f.Partition] = f
+	}
+	for _, start := range starts {
+		_, known := begins[start.Partition.Number]
+		added = added || !known
+	}
+	if added { // an operator may have accepted other logs since
+		now, err := epoch.Look(ctx, s, slices.Collect(maps.Keys(fences)))
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(fences, now)
 	}
 	if err := fences.Seed(starts); err != nil {
 		return nil, err
 	}
 	var found []epoch.Fence
-	added := false
 	for _, start := range starts {
-		f, n := fences[start.Partition], start.Partition.Number
-		_, known := begins[n]
-		begins[n], found, added = f, append(found, f), added || !known
+		n := start.Partition.Number
+		if _, known := begins[n]; !known {
+			begins[n] = fences[start.Partition]
+		}
+		found = append(found, begins[n])
 	}
 	if !added {
 		return found, nil

@@ -51,7 +51,7 @@ func (s *Sink) begin(r record, a epoch.Advance) *transaction {
 }
 
 func stampOf(r record, from epoch.Offset) guard.Stamp {
-	return guard.Stamp{Partition: r.Partition, Log: r.Log, Era: r.Era, Act: r.Act, Epoch: r.Epoch, Offset: from}
+	return guard.Stamp{Partition: r.Partition, Log: r.Log, Era: r.SetUnder, Act: r.Act, Epoch: r.Epoch, Offset: from}
 }
 
 // Update changes an item of the store for the message m, once however often m is delivered, and returns

@@ -311,6 +311,19 @@ func refusedClaim(err error, c epoch.Claim) error {
 	}
 }
 
+// refusedSeed returns the meaning of a refusal by the function seed, or nil if err is none.
+func refusedSeed(err error, starts []epoch.Start) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != codeLogChanged {
+		return nil
+	}
+	f, broken := held(pg)
+	if broken != nil {
+		return errors.Join(broken, err)
+	}
+	return epoch.Fences{f.Partition: f}.Seed(starts)
+}
+
 // refusedAdvance returns the meaning of a refusal by look_early, advance or hold, or nil if err is
 // none of a transaction with that nonce. A handler's statements may raise the same codes.
 func refusedAdvance(err error, as *advances, nonce string) error {

@@ -234,8 +234,13 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 		_, err := r.Exec()
 		return err
 	})
+	if refused := refusedSeed(err, starts); refused != nil {
+		err = refused
+	} else if err != nil {
+		err = ours(ended(ctx, explain(err)))
+	}
 	if err != nil {
-		return fmt.Errorf("pgsink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, ours(ended(ctx, explain(err))))
+		return fmt.Errorf("pgsink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, err)
 	}
 	return nil
 }

@@ -39,13 +39,21 @@ func (s *Sink[TX]) seed(ctx context.Context, starts []epoch.Start) error {
 	}
 	var wrong error
 	var here []routed // not found in another shard
+	var ours []epoch.Start
+	fences := epoch.Fences{} // of all shards, without redirect rows
 	for _, start := range starts {
 		home, err := s.home(start.Partition)
 		if err != nil {
 			wrong = errors.Join(wrong, fmt.Errorf("%s: %w", start.Partition, err))
 		} else if agree(rows, start.Partition, home) == nil {
-			here = append(here, routed{start, home})
+			here, ours = append(here, routed{start, home}), append(ours, start)
+			if f, ok := rows[home][start.Partition]; ok {
+				fences[start.Partition] = f
+			}
 		}
+	}
+	if err := fences.Seed(ours); err != nil {
+		return errors.Join(err, wrong)
 	}
 
 	// The first shard decides where partitions begin, in one transaction.
@@ -68,6 +76,9 @@ func (s *Sink[TX]) seed(ctx context.Context, starts []epoch.Start) error {
 	for i := 1; i < len(s.shards); i++ {
 		var there []epoch.Start
 		for _, r := range here {
+			if _, has := rows[i][r.Partition]; has {
+				continue // with the log that an operator may have accepted there since
+			}
 			if row, ok := decided[r.Partition]; ok && agrees(row, 0, r.home) == nil {
 				there = append(there, placed(as(row, r.Source), i, r.home))
 			}

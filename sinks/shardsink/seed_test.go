@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 	"github.com/epochfence/epochfence/sinks/shardsink"
 )
@@ -99,6 +100,35 @@ func TestASeedThatWasCutShortIsFinishedByTheNextWithItsBeginnings(t *testing.T) 
 			}
 			return
 		}
+	}
+}
+
+func TestNoPartitionIsAddedWhileOneOfAnotherShardIsOfAnotherLog(t *testing.T) {
+	dbs := newDatabases(2)
+	s := newSink(t, shardsink.ByNumber, dbs...)
+	seed(t, s, orders(1))
+	recreated := starts(orders(0), orders(1))
+	recreated[0].Log, recreated[1].Log = "another log", "another log"
+	if err := s.Seed(t.Context(), recreated); !errors.Is(err, epoch.ErrLogChanged) {
+		t.Errorf("err = %v", err)
+	}
+	if _, err := s.Fence(t.Context(), orders(0)); !errors.Is(err, epoch.ErrMissing) {
+		t.Errorf("a fence was added: %v", err)
+	}
+	seen, err := dbs[1].Fence(t.Context(), orders(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rebase := operate.NewAct(operate.ActRebase, seen, "anna", "it was recreated")
+	rebase.Log, rebase.To = "another log", &epoch.Position{Mark: epoch.NoMark}
+	if _, err := dbs[1].Operator().Act(t.Context(), rebase); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Seed(t.Context(), recreated); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := s.Fence(t.Context(), orders(0)); err != nil || f.Log != "another log" || f.Next != 7 {
+		t.Errorf("the new fence is %+v, %v", f, err)
 	}
 }
 

@@ -23,10 +23,15 @@ func ownerIsTold(w *world) {
 		w.seed(p)
 		ta := w.process("A").claims(p, 5)
 		ta.applies(5)
-		f := w.person().does(c.act(ta.Fence))
+		a := c.act(ta.Fence)
+		f := w.person().does(a)
 		ta.refused(epoch.ErrStale, 1)
 		again := ta.claims(p, 5)
-		if again.Next != c.next || again.Epoch != f.Epoch+1 || again.SetUnder != f.SetUnder {
+		set := epoch.Epoch(0)
+		if a.To != nil && a.Kind != operate.ActSkip {
+			set = f.Epoch
+		}
+		if again.Next != c.next || again.Epoch != f.Epoch+1 || again.SetUnder != set {
 			w.Errorf("%d: the owner that claims again is at\n%+v, after\n%+v", i, again.Fence, f)
 		}
 		again.applies(1)
@@ -246,6 +251,10 @@ func rebasing(w *world) {
 	}
 	_, err := ta.sink.Claim(w.ctx, f, epoch.NewClaim(lease(orders0, 6, "A")))
 	w.wantOnly(err, epoch.ErrLogChanged, "a claim of the log that was")
+	known, added := start(orders0, 100, 7), start(orders1, 100, 7)
+	known.Log = a.Log
+	w.process("A").seeds(known, added)
+	w.process("A").wantStart(orders1, 7)
 	l := lease(orders0, 6, "B")
 	l.Log = a.Log
 	w.process("B").swaps(f, l).applies(1)

@@ -1,6 +1,7 @@
 package sinktest
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -11,6 +12,7 @@ var seeds = []history{
 	{"a new partition of a known topic begins at the earliest message", "R9", seedKnown},
 	{"topics and groups are known by themselves alone", "R9", seedOthers},
 	{"seeding leaves a fence that exists as it is", "R9", seedExisting},
+	{"no partition is added while another of the topic is of another log than its start", "R9", seedOtherLog},
 	{"fences of two topics or groups are not seeded together", "R9", seedMixed},
 	{"seeding nothing is nothing", "R9", seedNothing},
 	{"of concurrent seedings of the same partitions, one decides them all", "R9", seedSame},
@@ -76,6 +78,23 @@ func seedExisting(w *world) {
 	w.process("B").seeds(other)
 	ta.wantFence()
 	ta.applies(1)
+}
+
+func seedOtherLog(w *world) {
+	a := w.process("A")
+	a.seeds(start(orders0, 100, 7), start(orders1, 100, 7))
+	changed := start(orders1, 0, 0)
+	changed.Log = "cluster-1/topic-2"
+	err := a.sink.Seed(w.ctx, []epoch.Start{start(orders0, 0, 0), changed, start(orders2, 0, 0)})
+	w.wantOnly(err, epoch.ErrLogChanged, "a third partition is added")
+	var of *epoch.LogChangedError
+	want := epoch.LogChangedError{Partition: orders1, Fence: "cluster-1/topic-1", Source: changed.Log, Next: 100}
+	if !errors.As(err, &of) || *of != want {
+		w.Errorf("the refusal is %#v; want %#v", of, want)
+	}
+	_, err = a.sink.Fence(w.ctx, orders2)
+	w.wantOnly(err, epoch.ErrMissing, "read the third partition")
+	a.wantStart(orders1, 100)
 }
 
 func seedMixed(w *world) {

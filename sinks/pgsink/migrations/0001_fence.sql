@@ -61,7 +61,7 @@ create table "epochfence".fence (
     next_offset      bigint not null,           -- the next message to apply
     mark             bigint not null default -1, -- what the source recognises its log by at next_offset; -1: nothing
     applied          boolean not null default false, -- the group has applied what is before next_offset
-    set_under        bigint not null default 0, -- the epoch under which an operator has set next_offset last; zero: nobody has
+    set_under        bigint not null default 0, -- the epoch under which an operator has set next_offset last, but by a skip; zero: nobody has
     mode             text not null default '',  -- takes claims where it is empty; 'paused': an operator has paused it
     mode_by          text not null default '',  -- who set the mode, why and when, for people
     mode_reason      text not null default '',
@@ -121,10 +121,23 @@ language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
 declare
     known boolean;
+    changed fence;
 begin
     perform set_config('lock_timeout', lock_timeout_ms::text, true);
     perform pg_advisory_xact_lock(hashtextextended(in_group, hashtextextended(in_topic, 0)));
     known := exists (select from fence f where f.group_name = in_group and f.topic = in_topic);
+    if exists (
+        select from unnest(partitions) s (partition)
+        where not exists (select from fence f where f.group_name = in_group and f.topic = in_topic and f.partition = s.partition)
+    ) then
+        select f.* into changed from unnest(partitions, logs) with ordinality as s (partition, log, position)
+            join fence f on f.group_name = in_group and f.topic = in_topic and f.partition = s.partition
+        where f.log_id <> s.log
+        order by s.position limit 1;
+        if found then
+            raise exception using errcode = 'XF005', message = 'log changed', detail = row_to_json(changed);
+        end if;
+    end if;
     insert into fence (group_name, topic, partition, log_id, lease_source, next_offset, mark)
     select in_group, in_topic, s.partition, s.log, s.source,
         case when known then s.earliest else s.next end, case when known then s.earliest_mark else s.next_mark end

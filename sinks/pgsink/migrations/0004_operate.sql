@@ -54,7 +54,7 @@ begin
         next_offset = coalesce(set_offset, t.next_offset),
         mark = case when set_offset is null then t.mark else set_mark end,
         applied = case when set_offset is null then t.applied else not beginning end,
-        set_under = case when set_offset is null then t.set_under else t.epoch + 1 end,
+        set_under = case when set_offset is null or kind = 'skip' then t.set_under else t.epoch + 1 end,
         log_id = coalesce(log, t.log_id), lease_source = coalesce(source, t.lease_source),
         mode = case kind when 'pause' then 'paused' when 'resume' then '' else t.mode end,
         mode_by = case kind when 'pause' then in_operator when 'resume' then '' else t.mode_by end,

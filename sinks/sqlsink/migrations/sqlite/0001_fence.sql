@@ -17,7 +17,7 @@ CREATE TABLE {{prefix}}fence (
     next_offset      INTEGER NOT NULL,            -- of the next message to apply
     mark             INTEGER NOT NULL DEFAULT -1, -- what the source recognises its log by at next_offset; -1: nothing
     applied          INTEGER NOT NULL DEFAULT 0,  -- 1: the group has applied what is before next_offset
-    set_under        INTEGER NOT NULL DEFAULT 0,  -- the epoch under which an operator has set next_offset last; 0: nobody has
+    set_under        INTEGER NOT NULL DEFAULT 0,  -- the epoch under which an operator has set next_offset last, but by a skip; 0: nobody has
     mode             TEXT    NOT NULL DEFAULT '', -- takes claims where it is empty; 'paused': an operator has paused it
     mode_by          TEXT    NOT NULL DEFAULT '', -- who set the mode, why and when, for people
     mode_reason      TEXT    NOT NULL DEFAULT '',
