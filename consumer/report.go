@@ -48,8 +48,9 @@ func (o *ownership[TX]) tellEnded(out outcome, in time.Duration) {
 		o.tellInDoubt(out.err)
 		o.tellStandstill(out.err, 0, in)
 	case claimAbove:
-		o.logger.Warn("another system has seen a higher epoch than the sink has issued, claiming again above it; was the sink restored, or did it lose transactions in a failover?",
+		o.logger.Warn("another system has seen a higher epoch than this claim's, claiming again above it; if no other process has the partition, the sink was restored, or has lost transactions in a failover",
 			"epoch", o.fence.Epoch, "seen", out.above)
+		o.tellStandstill(out.err, 0, in)
 	case halt:
 		o.tellHalted(out.err, in)
 	case haltInDoubt:

@@ -87,6 +87,14 @@ func TestNoMessageFailsBecauseAnItemHasSeenAHigherEpoch(t *testing.T) {
 			if f.Next != 1 || item != "0 1 " || len(halted) == 0 || !errors.Is(halted[0].Err, guard.ErrFenceLost) || halted[0].Reason != consumer.ReasonUnhealthy {
 				r.Errorf("the fence is %+v, the item has %q, halted: %+v", f, item, halted)
 			}
+			r.acts(operate.ActPause, 0) // as the remedy says
+			r.acts(operate.ActRewind, 0, to(0))
+			r.acts(operate.ActRewind, 0, to(1))
+			r.acts(operate.ActResume, 0)
+			r.pass(2 * time.Minute)
+			if f, err := r.sink.Fence(r.Context(), r.partition(0)); err != nil || f.Next != 4 {
+				r.Errorf("after the remedy the fence is %+v, %v", f, err)
+			}
 		})
 	})
 }

@@ -115,9 +115,9 @@ func (e *MovedError) Error() string {
 // Unwrap returns [ErrMoved].
 func (e *MovedError) Unwrap() error { return ErrMoved }
 
-// LowEpochError is returned when the claim of a commit is current and the store has seen a higher
-// epoch: the fence was restored from a backup and the rest of the store was not. The consumer
-// claims again, above Seen.
+// LowEpochError is returned when a store has seen a higher epoch than the claim's: the fence was
+// restored from a backup and the rest of the store was not, or another process has claimed the
+// partition since. The consumer claims again, above Seen, if the source still confirms the lease.
 type LowEpochError struct {
 	Partition Partition
 	Epoch     Epoch // the claim's

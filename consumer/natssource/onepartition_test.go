@@ -115,6 +115,7 @@ func TestAStreamThatIsPartitionedInAnotherWayIsAppliedOnce(t *testing.T) {
 	}
 	db := memsink.New()
 	sink, logger := db.Open(), slog.New(slog.DiscardHandler)
+	var mu sync.Mutex // several partitions are observed at a time
 	run := func(until func(consumer.Event, int) bool, fs ...string) {
 		source, err := New(Options{Group: "g", JetStream: js, Streams: []Stream{{Name: "LOG", Filters: fs}}, Logger: logger})
 		must(t, err)
@@ -124,6 +125,8 @@ func TestAStreamThatIsPartitionedInAnotherWayIsAppliedOnce(t *testing.T) {
 			tx.Append("applied", string(m.Key)+" "+string(m.Value))
 			return nil
 		}), consumer.Options{Logger: logger, HaltMin: 10 * time.Millisecond, HaltMax: 100 * time.Millisecond, Observe: func(e consumer.Event) {
+			mu.Lock()
+			defer mu.Unlock()
 			if until(e, len(db.List("applied"))) {
 				stop()
 			}

@@ -117,13 +117,14 @@ var all = []Remedy{
 		Means: "The sink has no fence for a partition that this process had claimed. Its row or table was deleted, or the application is connected to another database or schema. " +
 			"Without the fence nobody knows what was applied, so this process applies nothing.",
 		Do: "Do not insert a row, do not restart a process and do not deploy: a process that gets the partition anew takes the group for a new one, creates a fence at the earliest message, and applies everything again. " +
-			"Note the position of each partition first: next in the log line of the halt, or the metric epochfence_partition_next_offset. " +
+			"Note the position and the epoch of each partition first: the metrics epochfence_partition_next_offset and epochfence_partition_epoch, or next in the log line of the halt. " +
 			"If a table was dropped or renamed, restore it: the partition continues with the old fence. " +
 			"Otherwise kill all processes of the group at the same time. If they were connected to the wrong database or schema, correct that, and start the group. " +
 			"If the fence is lost for good, start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
-			"Rewind to the position that you noted, end that process, and start the group. " +
-			"Epochs start again: lower what receivers of your own have seen. The outbox by itself claims above what its receivers have seen. " +
-			"Items that handlers changed through package guard have the old epochs. So that a frozen process cannot change them, set epoch and set_under of the new fence to one number above the old epochs, which epochfence_partition_epoch has, and claim_id to a random UUID: as the owner of the tables, before you start the group.",
+			"Rewind to the position that you noted. " +
+			"If handlers change items through package guard, now set epoch and set_under of the new fence to one number above the old epoch, and claim_id to a random UUID, as the owner of the tables: under the old epoch a frozen process could change items. " +
+			"Lower the epochs that receivers of your own have seen; the outbox by itself claims above what its receivers have seen. " +
+			"Then end that process, and start the group.",
 		Check: continues,
 		Commands: []Command{
 			doctor,
@@ -144,7 +145,8 @@ var all = []Remedy{
 		Means: "The database refuses every message: a table, column or privilege is missing, the server is read-only, its disk is full, or a table of epochfence refuses a row. " +
 			"No message is blamed.",
 		Do: "Read the error and fix the database: apply the missing migration, grant the privilege, make room, or run the statement that the error has for an identity column whose sequence is behind its rows. " +
-			"The partition is tried again within Options.HaltMax, a minute by default.",
+			"The partition is tried again within Options.HaltMax, a minute by default. " +
+			"If the error is about an item that handlers change through package guard, the item is ahead of the fence or of another log: pause the partition, rewind it to another offset and then to where it has to continue, and resume it. From there on, messages change items again.",
 		Check:    continues,
 		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants --role NAME --as application", "the privileges that the application's role needs"}},
 	},
@@ -185,6 +187,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonTransient,
 		Means:  "The database gave up the transaction for a reason that passes: a deadlock, a serialization failure, or a lock that was not granted in time. It is tried again with fewer messages.",
 		Do: "If it lasts, find the transaction that holds a lock on the same rows and end it (in PostgreSQL: pg_stat_activity and pg_blocking_pids). " +
+			"In SQLite a process that is frozen keeps the write lock of the file: kill it. " +
 			"If partitions deadlock with each other, update the rows in one order in all handlers (consumer.Batches can sort them). Within one process they are rare with Options.Committers of 1, the default.",
 		Check:    continues,
 		Commands: []Command{doctor},

@@ -147,7 +147,7 @@ func (s *Sink) explain(ctx context.Context, a epoch.Advance, err error) error {
 		at, again := s.newest(ctx, a.Partition)
 		s.forget(a.Partition)
 		if again != nil {
-			return lost(fmt.Errorf("%w, and then: %w", err, again))
+			return lost(fmt.Errorf("%w, after: %v", again, err)) //nolint:errorlint // a refusal that was not looked into
 		}
 		if err := at.record.Holds(epoch.Hold{Partition: a.Partition, Claim: a.Claim}); err != nil {
 			return err

@@ -33,11 +33,8 @@ func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
 	pause := backoff.New(5*time.Millisecond, 500*time.Millisecond)
 	for {
 		begins, err := s.decide(ctx, starts)
-		if err == nil {
-			return s.addFences(ctx, begins)
-		}
-		if !errors.Is(err, cas.ErrConflict) {
-			return err
+		if !errors.Is(err, cas.ErrConflict) { // what was decided before is completed in any case, so that operators can act on it
+			return errors.Join(err, s.addFences(ctx, begins))
 		}
 		if !backoff.Sleep(ctx, pause.Next()) {
 			return fmt.Errorf("%w, as others were faster: %w", ctx.Err(), err)
@@ -45,7 +42,8 @@ func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
 	}
 }
 
-// decide adds the partitions to the item of the topic, and returns where they begin.
+// decide adds the partitions to the item of the topic, and returns where they begin. If it adds none, it
+// returns an error and where the others begin.
 func (s *Sink) decide(ctx context.Context, starts []epoch.Start) ([]epoch.Fence, error) {
 	group, topic := starts[0].Partition.Group, starts[0].Partition.Topic
 	stored, err := s.store.Get(ctx, s.keys.topic(group, topic))
@@ -79,16 +77,19 @@ func (s *Sink) decide(ctx context.Context, starts []epoch.Start) ([]epoch.Fence,
 		}
 		maps.Copy(fences, now)
 	}
-	if err := fences.Seed(starts); err != nil {
-		return nil, err
-	}
+	refused := fences.Seed(starts)
 	var found []epoch.Fence
 	for _, start := range starts {
 		n := start.Partition.Number
-		if _, known := begins[n]; !known {
+		if _, known := begins[n]; !known && refused == nil {
 			begins[n] = fences[start.Partition]
 		}
-		found = append(found, begins[n])
+		if f, known := begins[n]; known {
+			found = append(found, f)
+		}
+	}
+	if refused != nil {
+		return found, refused
 	}
 	if !added {
 		return found, nil

@@ -2,6 +2,7 @@ package cassink_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -50,5 +51,46 @@ func TestFencesOfATopicAreAddedBesideEachOther(t *testing.T) {
 		if f, err := s.Fence(t.Context(), start.Partition); err != nil || f.Next != start.Next.Offset {
 			t.Errorf("%+v, %v", f, err)
 		}
+	}
+}
+
+func TestAFenceThatIsMissingIsThereForAnOperatorWhileNoneIsAdded(t *testing.T) {
+	t.Parallel()
+	store := memstore.New()
+	s, err := cassink.Open(t.Context(), store, cassink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	starts := func(log string, count int32) (all []epoch.Start) {
+		for n := range count {
+			o := origin()
+			o.Log, o.Partition.Number = log, n
+			all = append(all, epoch.Start{Origin: o, Next: epoch.Position{Mark: epoch.NoMark}, Earliest: epoch.Position{Mark: epoch.NoMark}})
+		}
+		return all
+	}
+	if err := s.Seed(t.Context(), starts("one", 2)); err != nil {
+		t.Fatal(err)
+	}
+	second := starts("one", 2)[1].Partition
+	for item, err := range store.List(t.Context(), "epochfence/fence/") {
+		if err == nil && strings.HasSuffix(item.Key, "/1") {
+			err = store.Delete(t.Context(), item)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Fence(t.Context(), second); !errors.Is(err, epoch.ErrMissing) {
+		t.Fatalf("the fence is still there: %v", err)
+	}
+	if err := s.Seed(t.Context(), starts("another", 3)); !errors.Is(err, epoch.ErrLogChanged) {
+		t.Errorf("err = %v", err)
+	}
+	if f, err := s.Fence(t.Context(), second); err != nil || f.Log != "one" {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if _, err := s.Fence(t.Context(), starts("another", 3)[2].Partition); !errors.Is(err, epoch.ErrMissing) {
+		t.Errorf("a fence was added: %v", err)
 	}
 }
