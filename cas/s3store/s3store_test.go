@@ -70,13 +70,12 @@ func openAt(t testing.TB, address, prefix string) cas.Store {
 func rig(t testing.TB) castest.Rig {
 	s := start(t)
 	objects := filepath.Join(s.Dir, "objects", bucket)
+	fresh := filepath.Join(s.Dir, "fresh")
 	empty := func(t testing.TB) {
-		if err := os.RemoveAll(objects); err != nil {
+		if err := os.Mkdir(fresh, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Mkdir(objects, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		replace(t, objects, fresh)
 	}
 	return castest.Rig{
 		Served: true,
@@ -85,9 +84,17 @@ func rig(t testing.TB) castest.Rig {
 		Backup: func(t testing.TB) func() {
 			saved := filepath.Join(s.Dir, "saved")
 			copied(t, objects, saved)
-			return func() { empty(t); copied(t, saved, objects) }
+			return func() { copied(t, saved, fresh); replace(t, objects, fresh) }
 		},
 	}
+}
+
+// replace replaces a directory in which the server may be writing at the same time.
+func replace(t testing.TB, old, by string) {
+	t.Helper()
+	servertest.Await(t, "the directory is replaced", func() bool {
+		return os.RemoveAll(old) == nil && os.Rename(by, old) == nil
+	})
 }
 
 // copied copies a directory with the extended attributes in which the server keeps ETags.

@@ -352,7 +352,7 @@ var guardsOfTheRest = []guard{
 		{fences, "\t\tif _, ok := fs[s.Partition]; ok {\n\t\t\tcontinue\n\t\t}\n", ""},
 	}, "epoch", "TestSeedLeavesAFenceThatExists"},
 	{"R9", "a partition is added while another one is of another log", []edit{
-		{fences, "ok && added && f.Log != s.Log", "ok && false"},
+		{fences, "ok && added && f.Log != s.Log", "ok && added && false"},
 	}, "epoch", "TestSeedAddsNothingWhileAFenceIsOfAnotherLog"},
 	{"R9", "PostgreSQL adds a partition while another one is of another log", []edit{
 		{fenceSQL, "        where f.log_id <> s.log\n", "        where false\n"},
