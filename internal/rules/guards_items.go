@@ -90,7 +90,7 @@ var guardsOfItems = []guard{
 	}, "sinks/cassink", suiteItems + "of concurrent seedings of different partitions, one begins at the policy's offset, the others at the earliest"},
 	{"R9", "a partition waits for a decision about another one that was made", []edit{
 		{"sinks/cassink/seed.go", "\t\tmaps.Copy(fences, now)\n", "\t\t_ = now\n"},
-	}, "sinks/cassink", suiteItems + "another log and another lease source are accepted with a position"},
+	}, "sinks/cassink", actsInMemory + "another log and another lease source are accepted with a position"},
 	{"R6", "a dead letter is gone before its effects are written", []edit{
 		{ofStores, "if err := t.write(ctx); err != nil {", "_ = s.finishReplay(ctx, t)\n\tif err := t.write(ctx); err != nil {"},
 	}, "sinks/cassink", "TestADeadLetterStaysUntilTheItemsOfItsReplayAreWritten"},
