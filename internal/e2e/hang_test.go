@@ -274,6 +274,9 @@ func playHangAlone(t *testing.T, b hangBroker, committers int) {
 	h := newHangPlay(t, b, committers)
 	h.round()
 	a := h.start("a", h.hangs)
+	a.until("the call was abandoned", func(es []consumer.Event) bool {
+		return slices.ContainsFunc(es, func(e consumer.Event) bool { _, is := e.(consumer.Overdue); return is })
+	})
 	h.applied(30*time.Second, 1)
 	h.round()
 	h.applied(30*time.Second, 1)
