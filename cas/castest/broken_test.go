@@ -93,7 +93,7 @@ func (b *broken) rig() Rig {
 			}
 		},
 		Failover: func(testing.TB) func() { return b.Backup() },
-		KillLeader: func(testing.TB) {
+		Kill: func(testing.TB) {
 			if b.killed != nil {
 				b.killed()
 			}
@@ -278,7 +278,7 @@ var teeth = []struct {
 	{"a new leader lacks the last writes", func(b *broken) {
 		back := b.Backup()
 		b.killed = func() { back(); back = b.Backup() }
-	}, "while leaders are killed"},
+	}, "while the server or the leader is killed"},
 	{"a write is carried out twice", func(b *broken) {
 		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
 			item, err := b.Store.Swap(ctx, seen, value, note)
@@ -287,7 +287,7 @@ var teeth = []struct {
 			}
 			return item, err
 		}
-	}, "while leaders are killed"},
+	}, "while the server or the leader is killed"},
 	{"the note is read after the value", func(b *broken) {
 		b.get = func(ctx context.Context, key string) (cas.Item, error) {
 			item, err := b.Store.Get(ctx, key)

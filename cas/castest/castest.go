@@ -25,9 +25,9 @@ type Rig struct {
 	// the server, as a failover that loses acknowledged writes does. Optional.
 	Failover func(t testing.TB) (fail func())
 
-	// KillLeader kills the node that leads a cluster, and starts it again. It returns when the
-	// cluster has another leader, or the same one again. Only [RunCluster] needs it.
-	KillLeader func(t testing.TB)
+	// Kill kills the server, or the node that leads a cluster, and starts it again. It returns when
+	// there is a server, or a leader, again. Acknowledged writes stay. Only [RunKilled] needs it.
+	Kill func(t testing.TB)
 
 	// Empty replaces the store by an empty one, as somebody does who loses it. Optional.
 	Empty func(t testing.TB)
@@ -47,9 +47,9 @@ type Rig struct {
 // when t ends.
 func Run(t *testing.T, create func(t testing.TB) Rig) { run(t, histories, create) }
 
-// RunCluster runs the histories of a store on several nodes. [Run] has most of them, too. One needs
-// Rig.KillLeader.
-func RunCluster(t *testing.T, create func(t testing.TB) Rig) { run(t, onNodes, create) }
+// RunKilled runs histories of a store that is on several nodes, or that stays when its server is killed.
+// [Run] has all of them but one, which needs Rig.Kill.
+func RunKilled(t *testing.T, create func(t testing.TB) Rig) { run(t, onNodes, create) }
 
 func run(t *testing.T, hs []history, create func(t testing.TB) Rig) {
 	has := promisesOf(t, create(t))
@@ -98,9 +98,7 @@ func nothing(Rig, promises) string { return "" }
 
 func aServer(r Rig, _ promises) string { return unless(r.Served, "a server (Rig.Served)") }
 
-func aCluster(r Rig, p promises) string {
-	return unless(r.KillLeader != nil && !p.Forgets, "Rig.KillLeader, and a store that does not forget")
-}
+func aKill(r Rig, _ promises) string { return unless(r.Kill != nil, "Rig.Kill") }
 
 func aWayToEmptyIt(r Rig, _ promises) string { return unless(r.Empty != nil, "Rig.Empty") }
 
@@ -184,5 +182,5 @@ var onNodes = []history{
 	{"of first writes at the same time one wins", nothing, oneCreates},
 	{"a counter that many increment loses nothing", nothing, counter},
 	{"the last of several changes comes to a watch, also while nobody reads it", aWatcher, lastOfSeveral},
-	{"while leaders are killed, acknowledged writes stay, and each write happens once at most", aCluster, killedLeaders},
+	{"while the server or the leader is killed, acknowledged writes stay, and each write happens once at most", aKill, killed},
 }

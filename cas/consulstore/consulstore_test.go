@@ -108,16 +108,19 @@ func TestRealOnThreeNodes(t *testing.T) {
 	n := startNodes(t, 3)
 	addresses := n.addresses()
 	var history, client atomic.Int64
-	castest.RunCluster(t, func(t testing.TB) castest.Rig {
+	create := func(t testing.TB) castest.Rig {
 		prefix := "history" + string(rune('a'+history.Add(1)))
 		return castest.Rig{
 			Open: func(t testing.TB, _ func(string) string) cas.Store {
 				address := addresses[int(client.Add(1))%len(addresses)]
 				return open(t, connect(t, address, ""), prefix)
 			},
-			KillLeader: n.killLeader,
+			Kill: n.killLeader,
 		}
-	})
+	}
+	castest.RunKilled(t, create)
+	leasetest.RunKilled(t, create)
+	cassinktest.RunKilled(t, create)
 }
 
 func TestRealAKeyThatWasThereBeforeIsReplacedAsItWasSeen(t *testing.T) {

@@ -27,17 +27,26 @@ import (
 // them.
 const libsEnv = "EPOCHFENCE_DYNAMODB_LIBS"
 
-func start(t testing.TB) *servertest.Server {
+func start(t testing.TB, keeps ...string) *servertest.Server {
 	t.Helper()
 	java := servertest.Jars(t, libsEnv)
 	s := servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
-		return java("com.amazonaws.services.dynamodbv2.local.main.ServerRunner", "-inMemory", "-disableTelemetry", "-port", s.Port())
+		keeps := keeps
+		if len(keeps) == 0 {
+			keeps = []string{"-inMemory"}
+		}
+		return java("com.amazonaws.services.dynamodbv2.local.main.ServerRunner", append([]string{"-disableTelemetry", "-port", s.Port()}, keeps...)...)
 	})
+	await(t, s)
+	return s
+}
+
+func await(t testing.TB, s *servertest.Server) {
+	t.Helper()
 	servertest.Await(t, "DynamoDB Local answers", func() bool {
 		_, err := client(s.Address).ListTables(t.Context(), nil)
 		return err == nil
 	})
-	return s
 }
 
 func client(address string) *dynamodb.Client {
@@ -82,6 +91,20 @@ func TestRealLeases(t *testing.T) { leasetest.Run(t, onTables(t)) }
 func TestRealItems(t *testing.T) { guardtest.Run(t, onTables(t)) }
 
 func TestRealConsumers(t *testing.T) { cassinktest.Run(t, onTables(t)) }
+
+func TestRealAServerThatIsKilled(t *testing.T) {
+	create := func(t testing.TB) castest.Rig {
+		s := start(t, "-dbPath", t.TempDir())
+		create(t, client(s.Address), "items", types.ScalarAttributeTypeB)
+		return castest.Rig{
+			Open: func(t testing.TB, _ func(string) string) cas.Store { return open(t, client(s.Address), "items") },
+			Kill: func(t testing.TB) { s.Restart(t); await(t, s) },
+		}
+	}
+	castest.RunKilled(t, create)
+	leasetest.RunKilled(t, create)
+	cassinktest.RunKilled(t, create)
+}
 
 func TestRealTheCommandReachesIt(t *testing.T) {
 	s := start(t)

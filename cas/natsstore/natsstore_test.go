@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/cas/natsstore"
 	"github.com/epochfence/epochfence/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
@@ -79,7 +80,7 @@ func TestOnThreeNodes(t *testing.T) {
 	if os.Getenv("EPOCHFENCE_LONG") == "" {
 		t.Skip("takes long, and CI runs it; set EPOCHFENCE_LONG=1")
 	}
-	castest.RunCluster(t, func(t testing.TB) castest.Rig {
+	create := func(t testing.TB) castest.Rig {
 		c := natstest.StartCluster(t, 3)
 		check := func(t testing.TB, err error) {
 			t.Helper()
@@ -90,12 +91,19 @@ func TestOnThreeNodes(t *testing.T) {
 		return castest.Rig{
 			Open: func(t testing.TB, _ func(string) string) cas.Store {
 				js := c.JetStream(t, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
-				s, err := natsstore.Open(t.Context(), js, natsstore.Options{Bucket: bucket, Replicas: 3})
-				check(t, err)
+				var s *natsstore.Store
+				servertest.Await(t, "the bucket can be opened", func() bool {
+					var err error
+					s, err = natsstore.Open(t.Context(), js, natsstore.Options{Bucket: bucket, Replicas: 3})
+					if err != nil {
+						t.Logf("open: %v", err)
+					}
+					return err == nil
+				})
 				check(t, c.AwaitStream(t.Context(), "KV_"+bucket))
 				return s
 			},
-			KillLeader: func(t testing.TB) {
+			Kill: func(t testing.TB) {
 				leader := c.Leader("KV_" + bucket)
 				if leader < 0 {
 					t.Fatal("the bucket has no leader")
@@ -105,7 +113,10 @@ func TestOnThreeNodes(t *testing.T) {
 				check(t, c.Await(t.Context()))
 			},
 		}
-	})
+	}
+	castest.RunKilled(t, create)
+	leasetest.RunKilled(t, create)
+	cassinktest.RunKilled(t, create)
 }
 
 // Other programs read items of plain keys as they read any bucket.

@@ -1,9 +1,14 @@
 package pgstore_test
 
 import (
+	"errors"
 	"testing"
 
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/cas/pgstore"
 	"github.com/epochfence/epochfence/guard/guardtest"
+	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
@@ -13,6 +18,27 @@ func TestLeases(t *testing.T) { leasetest.Run(t, rig) }
 func TestItems(t *testing.T) { guardtest.Run(t, rig) }
 
 func TestConsumers(t *testing.T) { cassinktest.Run(t, rig) }
+
+func TestAServerThatIsKilled(t *testing.T) {
+	create := func(t testing.TB) castest.Rig {
+		s := pgtest.StartServer(t, pgtest.Options{})
+		db := s.Database(t)
+		if err := pgstore.Migrate(t.Context(), db.Superuser(t), pgstore.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		return castest.Rig{
+			Open: func(t testing.TB, via func(string) string) cas.Store { return open(t, pool(t, db.URL, via)) },
+			Kill: func(t testing.TB) {
+				if err := errors.Join(s.Stop(pgtest.Immediate), s.Start(t.Context())); err != nil {
+					t.Fatal(err)
+				}
+			},
+		}
+	}
+	castest.RunKilled(t, create)
+	leasetest.RunKilled(t, create)
+	cassinktest.RunKilled(t, create)
+}
 
 func TestCommitRow(t *testing.T) { cassinktest.Measure(t, "PostgreSQL", rig) }
 

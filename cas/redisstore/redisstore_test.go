@@ -68,6 +68,19 @@ func TestConsumers(t *testing.T) {
 	cassinktest.Run(t, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
 }
 
+func TestAServerThatIsKilled(t *testing.T) {
+	create := func(t testing.TB) castest.Rig {
+		s := start(t, "--appendfsync", "always")
+		return castest.Rig{
+			Open: func(t testing.TB, _ func(string) string) cas.Store { return open(t, s.Address) },
+			Kill: s.Restart,
+		}
+	}
+	castest.RunKilled(t, create)
+	leasetest.RunKilled(t, create)
+	cassinktest.RunKilled(t, create)
+}
+
 func TestTheCommandReachesIt(t *testing.T) {
 	s := start(t)
 	commandtest.Reaches(t, open(t, s.Address), "redis://"+s.Address+"/0")

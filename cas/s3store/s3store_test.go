@@ -113,6 +113,19 @@ func TestRealItems(t *testing.T) { guardtest.Run(t, rig) }
 
 func TestRealConsumers(t *testing.T) { cassinktest.Run(t, rig) }
 
+func TestRealAServerThatIsKilled(t *testing.T) {
+	create := func(t testing.TB) castest.Rig {
+		s := start(t)
+		return castest.Rig{
+			Open: func(t testing.TB, _ func(string) string) cas.Store { return open(t, s.Address) },
+			Kill: s.Restart,
+		}
+	}
+	castest.RunKilled(t, create)
+	leasetest.RunKilled(t, create)
+	cassinktest.RunKilled(t, create)
+}
+
 func TestRealTheCommandReachesIt(t *testing.T) {
 	s := start(t)
 	commandtest.Reaches(t, open(t, s.Address), "s3://"+bucket+"/app/?use_path_style=true",

@@ -48,7 +48,7 @@ func TestRealCluster(t *testing.T) {
 		}
 	}()
 	s.healthy(t, "?wait_for_nodes=5")
-	castest.RunCluster(t, func(t testing.TB) castest.Rig {
+	castest.RunKilled(t, func(t testing.TB) castest.Rig {
 		alias := s.alias(t)
 		s.ask(t, "PUT", "/"+alias+"/_settings", `{"index.number_of_replicas":3}`, nil)
 		s.healthy(t, alias+"?wait_for_status=green")
@@ -57,7 +57,7 @@ func TestRealCluster(t *testing.T) {
 			Open: func(t testing.TB, via func(string) string) cas.Store {
 				return open(t, client(t, via(s.Address)), alias)
 			},
-			KillLeader: func(t testing.TB) {
+			Kill: func(t testing.TB) {
 				s.healthy(t, alias+"?wait_for_active_shards=2")
 				primary := s.primary(t, alias)
 				n := primary[1] - '0'

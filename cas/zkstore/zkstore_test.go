@@ -1,12 +1,14 @@
 package zkstore_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/epochfence/epochfence/cas/zkstore"
 	"github.com/epochfence/epochfence/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/commandtest"
+	"github.com/epochfence/epochfence/internal/freeport"
 	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
@@ -28,35 +31,97 @@ const libsEnv = "EPOCHFENCE_ZOOKEEPER_LIBS"
 
 func start(t testing.TB) *servertest.Server {
 	t.Helper()
+	s := node(t, 1, "")
+	await(t, s, "standalone")
+	return s
+}
+
+// node starts a server with this id, which has these lines in its configuration, too.
+func node(t testing.TB, id int, lines string) *servertest.Server {
+	t.Helper()
 	java := servertest.Jars(t, libsEnv, "-Dzookeeper.forceSync=no") // a kill of the process loses nothing
-	s := servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
-		config := fmt.Sprintf("tickTime=500\ndataDir=%s\nclientPort=%s\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n", data(s), s.Port())
+	return servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
+		config := fmt.Sprintf("tickTime=500\ndataDir=%s\nclientPort=%s\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n%s", data(s), s.Port(), lines)
 		file := filepath.Join(s.Dir, "zoo.cfg")
-		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		if err := errors.Join(os.MkdirAll(data(s), 0o755), os.WriteFile(file, []byte(config), 0o600), os.WriteFile(filepath.Join(data(s), "myid"), fmt.Append(nil, id), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		return java("org.apache.zookeeper.server.quorum.QuorumPeerMain", file)
 	})
-	await(t, s)
-	return s
 }
 
-// await waits until the server serves, which is after it has begun to listen.
-func await(t testing.TB, s *servertest.Server) {
+// await waits until the server serves as this or that, which is after it has begun to listen.
+func await(t testing.TB, s *servertest.Server, as ...string) {
 	t.Helper()
-	servertest.Await(t, "ZooKeeper serves", func() bool {
-		c, err := net.DialTimeout("tcp", s.Address, time.Second)
-		if err != nil {
-			return false
+	servertest.Await(t, "ZooKeeper serves", func() bool { return slices.Contains(as, mode(s)) })
+}
+
+// mode returns what the server is among others, or "" if it does not serve.
+func mode(s *servertest.Server) string {
+	c, err := net.DialTimeout("tcp", s.Address, time.Second)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	if _, err := c.Write([]byte("srvr")); err != nil {
+		return ""
+	}
+	said, _ := io.ReadAll(c)
+	_, rest, _ := strings.Cut(string(said), "Mode: ")
+	is, _, _ := strings.Cut(rest, "\n")
+	return is
+}
+
+// startNodes starts three servers that are one ZooKeeper.
+func startNodes(t testing.TB) (nodes []*servertest.Server) {
+	t.Helper()
+	ports, err := freeport.Take(6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := "initLimit=20\nsyncLimit=10\n"
+	for n := range 3 {
+		lines += fmt.Sprintf("server.%d=127.0.0.1:%d:%d\n", n+1, ports[2*n], ports[2*n+1])
+	}
+	for n := range 3 {
+		nodes = append(nodes, node(t, n+1, lines))
+	}
+	for _, s := range nodes {
+		await(t, s, "leader", "follower")
+	}
+	return nodes
+}
+
+// killLeader kills the leader, and starts it again once the others have another one.
+func killLeader(t testing.TB, nodes []*servertest.Server) {
+	t.Helper()
+	leads := func(s *servertest.Server) bool { return mode(s) == "leader" }
+	n := slices.IndexFunc(nodes, leads)
+	if n < 0 {
+		t.Fatal("ZooKeeper has no leader")
+	}
+	nodes[n].Kill()
+	servertest.Await(t, "ZooKeeper has another leader", func() bool { return slices.ContainsFunc(nodes, leads) })
+	nodes[n].Restart(t)
+	await(t, nodes[n], "leader", "follower")
+}
+
+func TestRealOnThreeNodes(t *testing.T) {
+	create := func(t testing.TB) castest.Rig {
+		nodes := startNodes(t)
+		var addresses []string
+		for _, s := range nodes {
+			addresses = append(addresses, s.Address)
 		}
-		defer func() { _ = c.Close() }()
-		_ = c.SetDeadline(time.Now().Add(time.Second))
-		if _, err := c.Write([]byte("srvr")); err != nil {
-			return false
+		return castest.Rig{
+			Open: func(t testing.TB, _ func(string) string) cas.Store { return open(t, connect(t, addresses...)) },
+			Kill: func(t testing.TB) { killLeader(t, nodes) },
 		}
-		said, _ := io.ReadAll(c)
-		return strings.Contains(string(said), "Mode: standalone")
-	})
+	}
+	castest.RunKilled(t, create)
+	leasetest.RunKilled(t, create)
+	cassinktest.RunKilled(t, create)
 }
 
 func data(s *servertest.Server) string { return filepath.Join(s.Dir, "data") }
@@ -65,9 +130,9 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-func connect(t testing.TB, address string) *zk.Conn {
+func connect(t testing.TB, addresses ...string) *zk.Conn {
 	t.Helper()
-	c, _, err := zk.Connect([]string{address}, 5*time.Second, zk.WithLogger(silent{}), zk.WithLogInfo(false))
+	c, _, err := zk.Connect(addresses, 5*time.Second, zk.WithLogger(silent{}), zk.WithLogInfo(false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +162,7 @@ func rig(t testing.TB) castest.Rig {
 			}
 		}
 		s.Restart(t)
-		await(t, s)
+		await(t, s, "standalone")
 	}
 	return castest.Rig{
 		Served:  true,
@@ -111,7 +176,7 @@ func rig(t testing.TB) castest.Rig {
 				t.Fatal(err)
 			}
 			s.Restart(t)
-			await(t, s)
+			await(t, s, "standalone")
 			return func() { replace(t, saved) }
 		},
 		Native: func(t testing.TB, key string) []byte {

@@ -63,13 +63,16 @@ func TestLeaseRow(t *testing.T) {
 }
 
 func TestOnThreeNodes(t *testing.T) {
-	castest.RunCluster(t, func(t testing.TB) castest.Rig {
+	create := func(t testing.TB) castest.Rig {
 		c := etcdtest.StartCluster(t, 3)
 		return castest.Rig{
-			Open:       func(t testing.TB, _ func(string) string) cas.Store { return open(t, c.Addresses()...) },
-			KillLeader: c.KillLeader,
+			Open: func(t testing.TB, _ func(string) string) cas.Store { return open(t, c.Addresses()...) },
+			Kill: c.KillLeader,
 		}
-	})
+	}
+	castest.RunKilled(t, create)
+	leasetest.RunKilled(t, create)
+	cassinktest.RunKilled(t, create)
 }
 
 func TestAKeyThatWasThereBeforeIsReplacedAsItWasSeen(t *testing.T) {

@@ -40,6 +40,13 @@ func Run(t *testing.T, create func(t testing.TB) castest.Rig) {
 	all.Wait()
 }
 
+// RunKilled plays the history that needs Rig.Kill, which [Run] does not have.
+func RunKilled(t *testing.T, create func(t testing.TB) castest.Rig) {
+	t.Run("when the server or the leader was killed, all is leased again, and nothing ever has two holders", func(t *testing.T) {
+		killed(newWorld(t, "billing", ttl, create(t)))
+	})
+}
+
 // Simulate plays every history on a store without a server, in a bubble of its own.
 func Simulate(t *testing.T, open func() cas.Store) {
 	for _, h := range histories {

@@ -104,6 +104,19 @@ func lagging(w *world) {
 	all[0].mend()
 }
 
+func killed(w *world) {
+	a, b := w.join("a", serving(6)).run(), w.join("b", serving(6)).run()
+	for range 3 {
+		w.until("each has three that it can confirm", func() bool {
+			return w.shared([]*member{a, b}, 3) && w.confirmed() && w.shared([]*member{a, b}, 3)
+		})
+		w.rig.Kill(w)
+	}
+	w.until("each has three again", func() bool {
+		return w.shared([]*member{a, b}, 3) && w.confirmed() && w.shared([]*member{a, b}, 3)
+	})
+}
+
 func restored(w *world) {
 	if w.rig.Backup == nil || w.rig.Strands {
 		w.Skip("needs Rig.Backup, after which clients can go on")

@@ -32,6 +32,13 @@ func Run(t *testing.T, create func(t testing.TB) castest.Rig) {
 	all.Wait()
 }
 
+// RunKilled plays the history that needs Rig.Kill, which [Run] does not have.
+func RunKilled(t *testing.T, create func(t testing.TB) castest.Rig) {
+	t.Run("each message takes effect once while the server or the leader is killed, and members freeze and are killed", func(t *testing.T) {
+		killed(newWorld(t, "app", create(t), 3))
+	})
+}
+
 // history is one property of consumers on the store and the play that shows it.
 type history struct {
 	claim      string

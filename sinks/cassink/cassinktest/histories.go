@@ -63,6 +63,69 @@ func breaks(w *world) {
 	w.exact()
 }
 
+// killed has the server killed while messages are applied: with all members at work, with one that is
+// frozen within a transaction, and with one that is killed as well.
+func killed(w *world) {
+	f := &freezer{Store: w.rig.Open(w, direct), frozen: make(chan struct{}), thawed: make(chan struct{})}
+	thaw := sync.OnceFunc(func() { close(f.thawed) })
+	defer thaw()
+	s := &failing{Store: w.rig.Open(w, direct), writes: make(chan struct{})}
+	a, b := w.starts("a", f, w.each()), w.starts("b", s, w.batches())
+	w.sends(3)
+	w.drains()
+
+	for s.failed.Load() == 0 {
+		w.sends(20)
+		select {
+		case <-s.writes:
+		case <-w.ctx.Done():
+			w.Fatal("nothing is written")
+		}
+		w.rig.Kill(w)
+		w.drains()
+	}
+
+	f.left.Store(3)
+	w.sends(8)
+	select {
+	case <-f.frozen:
+	case <-w.ctx.Done():
+		w.Fatal("it was not frozen")
+	}
+	a.Freeze()
+	w.rig.Kill(w)
+	a.Group().Expire(a)
+	w.drains()
+	thaw()
+	a.Thaw()
+
+	w.sends(8)
+	b.Kill()
+	w.rig.Kill(w)
+	w.starts("c", w.rig.Open(w, direct), w.each())
+	w.drains()
+	w.exact()
+}
+
+// failing is a store that counts the writes that neither succeed nor conflict.
+type failing struct {
+	cas.Store
+	writes chan struct{} // takes a value when a write begins, if somebody waits for it
+	failed atomic.Int32
+}
+
+func (f *failing) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+	select {
+	case f.writes <- struct{}{}:
+	default:
+	}
+	item, err := f.Store.Swap(ctx, seen, value, note)
+	if err != nil && !errors.Is(err, cas.ErrConflict) {
+		f.failed.Add(1)
+	}
+	return item, err
+}
+
 // freezer is a store that stops answering before one of its writes. What is asked then is sent at the
 // thaw, whatever became of its context.
 type freezer struct {

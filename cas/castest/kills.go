@@ -11,8 +11,8 @@ import (
 	"github.com/epochfence/epochfence/cas"
 )
 
-// killedLeaders has clients append words to one item, while leaders are killed in between.
-func killedLeaders(w *world) {
+// killed has clients append words to one item, while the server or the leader is killed in between.
+func killed(w *world) {
 	const kills, each = 3, 40 // each is the number of acknowledged writes between two kills
 	l := &ledger{acknowledged: map[string]bool{}, more: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(w.ctx)
@@ -26,7 +26,7 @@ func killedLeaders(w *world) {
 		if err := l.await(w.ctx, (n+1)*each); err != nil {
 			w.Fatalf("after %d kills: %v", n, err)
 		}
-		w.rig.KillLeader(w)
+		w.rig.Kill(w)
 	}
 	err := l.await(w.ctx, (kills+1)*each)
 	cancel()
