@@ -91,12 +91,16 @@ find_servers := EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) EPOCHFENCE_TEST_SEAWEEDFS
   EPOCHFENCE_OPENSEARCH_LIBS=$(OPENSEARCH) EPOCHFENCE_ZOOKEEPER_LIBS=$(ZOOKEEPER) EPOCHFENCE_TEST_CONSUL=$(CONSUL)
 
 .PHONY: stores
-stores: $(VALKEY) $(servers) $(golangci) $(static) ## every driver of cas on its real server, under the race detector, and lint of those apart (needs redis-server, Java 17, Maven, pip, and apt-get)
-	go test -race -count 1 -timeout 10m ./cas/... ./lease/... ./guard/... ./sinks/cassink/...
-	@for dir in $(apart); do (cd $$dir && export GOWORK=off $(find_servers) && \
-	  go vet ./... && $(static) ./... && $(golangci) run ./... && go test -race -count 1 -timeout 10m ./...) || exit 1; done
+stores: $(VALKEY) $(servers) $(golangci) $(static) ## the drivers of cas that `go test ./...` leaves out, each on its real server, under the race detector, and their lint (needs redis-server, Java 17, Maven, pip, and apt-get)
+	@for dir in $(apart) cas/kubestore examples/inventory/stores; do (cd $$dir && export GOWORK=off && go vet ./... && $(static) ./... && $(golangci) run ./...) || exit 1; done
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync $(apart:%=store/%) store/valkey store/cas/kubestore store/examples/inventory/stores
+
+store/valkey:
 	cd cas/redisstore && GOWORK=off EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m .
-	cd cas/kubestore && export GOWORK=off && go vet ./... && $(static) ./... && $(golangci) run ./... && go test -short -count 1 ./...
+store/cas/kubestore: # without a server
+	cd cas/kubestore && GOWORK=off go test -short -count 1 ./...
+store/%:
+	@cd $* && GOWORK=off $(find_servers) go test -race -count 1 -timeout 10m ./...
 
 .PHONY: kubernetes
 kubernetes: $(KUBERNETES)/.complete ## cas/kubestore on a real Kubernetes API server, under the race detector (the first time, a quarter of an hour to build it)
@@ -173,6 +177,10 @@ rules: ## take each guard of the rules away and see its test fail (minutes)
 .PHONY: demo
 demo: ## the inventory example: freezes, kills, and who loses stock
 	go run ./examples/inventory
+
+.PHONY: demo-stores
+demo-stores: $(DYNAMODB)/.complete ## the same with the stock in Redis, etcd and DynamoDB Local, which it starts (needs redis-server, Java 17 and Maven)
+	cd examples/inventory/stores && CI=true GOWORK=off $(find_servers) go test -count 1 -v -run Exact .
 
 DEMO := -workers 3 -partitions 8 -messages 1000000
 

@@ -114,7 +114,7 @@ func (s *Settings) Stage(ctx context.Context, b *Board, cs []*Column) {
 func Conclude(b *Board, cs []*Column) int {
 	judged := slices.DeleteFunc(slices.Clone(cs), func(c *Column) bool { return c.Err != nil })
 	if len(judged) > 0 {
-		b.Print("\n" + table(judged) + "\nJudged from the tables alone, after all workers had ended.")
+		b.Print("\n" + table(judged) + "\nJudged from what is stored alone, after all workers had ended.")
 	}
 	for _, c := range cs {
 		if c.Err != nil {

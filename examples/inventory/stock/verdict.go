@@ -1,4 +1,4 @@
-package main
+package stock
 
 import (
 	"context"
@@ -16,40 +16,19 @@ type verdict struct {
 
 func (v verdict) exact() bool { return v.Exact() && v.Units == 0 && v.Unsung == 0 }
 
-// judge compares the tables with the messages of seed, whose places are sent.
-func judge(ctx context.Context, db *show.Database, seed uint64, items int, sent []place) (v verdict, err error) {
-	audit, deducted := show.NewAudit(len(sent)), make(map[string]int64, items)
-	const ledger = `SELECT reservation, item, quantity, kafka_partition, kafka_offset, epoch FROM ledger ORDER BY seq`
-	err = db.Each(ctx, ledger, func(scan show.Scan) error {
-		var (
-			r  Reservation
-			at place
-			e  int64
-		)
-		err := scan(&r.ID, &r.Item, &r.Quantity, &at.partition, &at.offset, &e)
-		deducted[r.Item] += r.Quantity
-		effect := show.Effect{Message: int(r.ID), Group: at.partition, Offset: at.offset, Epoch: e}
-		if r.ID < 0 || r.ID >= int64(len(sent)) || r != reservation(seed, int(r.ID), items) || at != sent[r.ID] {
+// judge compares the books with the messages of seed, whose places are sent.
+func judge(ctx context.Context, b books, seed uint64, items int, sent []place) (v verdict, err error) {
+	audit, deducted, present := show.NewAudit(len(sent)), make(map[string]int64, items), map[string]int64{}
+	err = b.read(ctx, func(l line) {
+		deducted[l.Item] += l.Quantity
+		effect := show.Effect{Message: int(l.ID), Group: l.order, Offset: l.at.offset, Epoch: l.Epoch}
+		if l.ID < 0 || l.ID >= int64(len(sent)) || l.Reservation != reservation(seed, int(l.ID), items) || l.at != sent[l.ID] {
 			effect.Message = -1
 		}
 		audit.Add(effect)
-		return err
-	})
+	}, func(item string, n int64) { present[item] = n })
 	if err != nil {
-		return v, fmt.Errorf("read the ledger: %w", err)
-	}
-	present := map[string]int64{}
-	err = db.Each(ctx, `SELECT item, present FROM stock`, func(scan show.Scan) error {
-		var (
-			item string
-			n    int64
-		)
-		err := scan(&item, &n)
-		present[item] = n
-		return err
-	})
-	if err != nil {
-		return v, fmt.Errorf("read the stock: %w", err)
+		return v, err
 	}
 	reserved := make(map[string]int64, items)
 	for i := range sent {

@@ -1,4 +1,4 @@
-package main
+package stock
 
 import (
 	"fmt"
@@ -82,7 +82,7 @@ func TestTheVerdictFindsEachKindOfDamage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, sent := exactBooks(t)
 			change(t, b, c.harm)
-			v, err := judge(t.Context(), b, testSeed, testItems, sent)
+			v, err := judge(t.Context(), sqlBooks{b}, testSeed, testItems, sent)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +98,7 @@ func TestTheVerdictFindsEachKindOfDamage(t *testing.T) {
 
 func TestTheVerdictOnExactBooksIsExact(t *testing.T) {
 	b, sent := exactBooks(t)
-	v, err := judge(t.Context(), b, testSeed, testItems, sent)
+	v, err := judge(t.Context(), sqlBooks{b}, testSeed, testItems, sent)
 	if err != nil || !v.exact() {
 		t.Errorf("%+v, %v", v, err)
 	}
@@ -107,7 +107,7 @@ func TestTheVerdictOnExactBooksIsExact(t *testing.T) {
 func TestBooksThatCannotBeReadAreNotJudged(t *testing.T) {
 	b, sent := exactBooks(t)
 	change(t, b, `DROP TABLE stock`)
-	if _, err := judge(t.Context(), b, testSeed, testItems, sent); err == nil {
+	if _, err := judge(t.Context(), sqlBooks{b}, testSeed, testItems, sent); err == nil {
 		t.Error("no error")
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package stock
 
 import (
 	"bytes"
@@ -15,12 +15,12 @@ import (
 
 // The workers are this test binary.
 func TestMain(m *testing.M) {
-	show.Enter(newInventory().Work)
+	show.Enter(newInventory(NATS).Work)
 	os.Exit(m.Run())
 }
 
 func short() *inventory {
-	v := newInventory()
+	v := newInventory(NATS)
 	v.Workers, v.Partitions, v.Messages, v.Duration, v.Seed, v.Naive = 3, 4, 800, 2*time.Second, 3, true
 	v.session = 2 * time.Second
 	return v
@@ -31,9 +31,20 @@ func TestTheFencedColumnIsExactAndTheUsualCodeIsNot(t *testing.T) {
 		t.Skip("-short: it takes seconds")
 	}
 	t.Parallel()
+	for _, sink := range []string{"", "nats"} {
+		t.Run("sink "+sink, func(t *testing.T) {
+			t.Parallel()
+			s := short()
+			s.sink = sink
+			playsExact(t, s)
+		})
+	}
+}
+
+func playsExact(t *testing.T, s *inventory) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	s := short()
 	var out bytes.Buffer
 	b := show.NewBoard(&out)
 	cs, err := show.Play(ctx, s, b)

@@ -1,4 +1,4 @@
-package main
+package stock
 
 import (
 	"context"
@@ -60,7 +60,7 @@ func bounded(t *testing.T, log *memsource.Log) context.Context {
 
 func checkExact(t *testing.T, b *show.Database, sent []place) {
 	t.Helper()
-	v, err := judge(t.Context(), b, testSeed, testItems, sent)
+	v, err := judge(t.Context(), sqlBooks{b}, testSeed, testItems, sent)
 	if err != nil || !v.exact() {
 		t.Errorf("%+v, %v", v, err)
 	}

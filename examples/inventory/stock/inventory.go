@@ -1,7 +1,9 @@
-package main
+// Package stock is the show of examples/inventory: reservations that are deducted from a stock.
+package stock
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -19,16 +21,22 @@ type inventory struct {
 	show.Settings
 	brokers string        // with commas; "" means a fake one
 	session time.Duration // the session timeout of the group's members
+	sink    string        // "" for SQL, the name of one of stores, or the URL of one
+	stores  []Store
 
 	where  string // the broker is
 	client *kgo.Client
 	admin  *kadm.Client
+	store  *opened // with -sink
 }
+
+// New returns the show, whose -sink knows these stores.
+func New(stores ...Store) show.Show { return newInventory(stores...) }
 
 // kafkaMinSession is Kafka's default of group.min.session.timeout.ms.
 const kafkaMinSession = 6 * time.Second
 
-func newInventory() *inventory {
+func newInventory(stores ...Store) *inventory {
 	return &inventory{
 		Settings: show.Settings{
 			Name: "inventory", Messages: 50_000, Rate: 8000,
@@ -36,17 +44,26 @@ func newInventory() *inventory {
 			Every:   8 * time.Second,
 			Freezes: []show.Point{show.InHand}, Kills: []show.Point{show.AfterCommit},
 		},
-		session: kafkaMinSession,
+		session: kafkaMinSession, stores: stores,
 	}
 }
 
 func (v *inventory) Flags(fs *flag.FlagSet) {
 	fs.StringVar(&v.brokers, "brokers", "", "Kafka's `host:port`, several with commas; empty: a fake broker in this process")
+	fs.StringVar(&v.sink, "sink", "", "the stock is in a store without SQL: "+usage(v.stores))
 }
 
 func (v *inventory) Check() error {
 	if show.IsPostgres(v.Database) {
 		v.Freezes = []show.Point{show.AfterWrites, show.InHand}
+	}
+	if v.sink != "" {
+		if v.Database != "" {
+			return errors.New("-sink and -database are both given; the stock is in one place")
+		}
+		if _, err := find(v.stores, v.sink); err != nil {
+			return err
+		}
 	}
 	if v.brokers == "" {
 		return nil
@@ -59,9 +76,26 @@ func (v *inventory) Check() error {
 	return nil
 }
 
-// Open connects to Kafka, or to a fake broker in this process, which allows sessions as short as the
-// settings need.
+// Open connects to Kafka, or to a fake broker in this process, and to the store of -sink.
 func (v *inventory) Open(ctx context.Context) (closer func(), err error) {
+	if v.sink == "" {
+		return v.openKafka(ctx)
+	}
+	v.store, err = openStore(ctx, v.stores, v.sink, v.Dir)
+	if err != nil {
+		return nil, err
+	}
+	stop, err := v.openKafka(ctx)
+	if err != nil {
+		v.store.close()
+		return nil, err
+	}
+	return func() { stop(); v.store.close() }, nil
+}
+
+// openKafka starts a fake broker unless there is a real one. It allows sessions as short as the
+// settings need.
+func (v *inventory) openKafka(ctx context.Context) (closer func(), err error) {
 	stop := func() {}
 	v.where = v.brokers
 	if v.brokers == "" {
@@ -90,8 +124,11 @@ func (v *inventory) Open(ctx context.Context) (closer func(), err error) {
 }
 
 func (v *inventory) Introduce() []string {
-	database, where, cut := "SQLite in a temporary directory", "before their SQL", ""
-	if show.IsPostgres(v.Database) {
+	database, what, where, cut := "SQLite in a temporary directory", "tables", "before their SQL", ""
+	switch {
+	case v.sink != "":
+		database, what, where = v.store.where, "items", "before their handler"
+	case show.IsPostgres(v.Database):
 		database, where = "PostgreSQL", "before their SQL or after it"
 		cut = "\nCut off: its open transaction was ended by the next owner's claim."
 	}
@@ -100,7 +137,7 @@ func (v *inventory) Introduce() []string {
 			show.Thousands(v.Messages), v.Partitions, v.Workers, v.Seed),
 		"Broker: " + v.where + "; database: " + database,
 		"",
-		"Each column: own topic, group and tables; same messages, handler and schedule.",
+		"Each column: own topic, group and " + what + "; same messages, handler and schedule.",
 		"Frozen:  SIGSTOP with messages in hand, " + where + ",",
 		"         until another worker has gone on with its partitions; then SIGCONT.",
 		"Killed:  SIGKILL after its transaction's commit, before the offsets' commit." + cut,

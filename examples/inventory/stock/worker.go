@@ -1,4 +1,4 @@
-package main
+package stock
 
 import (
 	"context"
@@ -18,13 +18,17 @@ type config struct {
 	Group    string
 	Database string        // a postgres:// URL or the path of a SQLite file
 	Schema   string        // in PostgreSQL
+	Store    string        // the URL of a store, instead of a database
 	Session  time.Duration // the session timeout of the group's members
 }
 
-func (*inventory) Work(ctx context.Context, stage *show.Stage) error {
+func (v *inventory) Work(ctx context.Context, stage *show.Stage) error {
 	var c config
 	if err := stage.Config(&c); err != nil {
 		return fmt.Errorf("inventory: worker's configuration: %w", err)
+	}
+	if c.Store != "" {
+		return v.workOnItems(ctx, c, stage)
 	}
 	db, err := show.OpenDatabase(ctx, c.Database, c.Schema)
 	if err != nil {

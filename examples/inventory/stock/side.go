@@ -1,4 +1,4 @@
-package main
+package stock
 
 import (
 	"context"
@@ -21,6 +21,7 @@ type side struct {
 	*inventory
 	column  *show.Column
 	items   int
+	books   books   // made by Prepare
 	sent    []place // of each message
 	verdict verdict
 }
@@ -36,10 +37,14 @@ func (v *inventory) Side(c *show.Column) show.Side {
 }
 
 func (sd *side) Config(n int) any {
-	return config{
+	c := config{
 		Baseline: sd.column.Name == show.Baseline, Worker: workerName(n), Brokers: strings.Split(sd.brokers, ","),
 		Topic: sd.column.ID, Group: sd.column.ID, Database: sd.column.DB.URL, Schema: sd.column.DB.Schema, Session: sd.session,
 	}
+	if sd.store != nil {
+		c.Store = sd.store.url
+	}
+	return c
 }
 
 func workerName(n int) string { return "worker " + strconv.Itoa(n) }
@@ -47,7 +52,7 @@ func workerName(n int) string { return "worker " + strconv.Itoa(n) }
 func (sd *side) Prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
 	defer cancel()
-	if err := makeTables(ctx, sd.column, sd.items); err != nil {
+	if err := sd.makeBooks(ctx); err != nil {
 		return err
 	}
 	r, err := sd.admin.CreateTopic(ctx, int32(sd.Partitions), -1, nil, sd.column.ID)
@@ -55,6 +60,16 @@ func (sd *side) Prepare(ctx context.Context) error {
 		return fmt.Errorf("create topic %s: %w", sd.column.ID, err)
 	}
 	return nil
+}
+
+func (sd *side) makeBooks(ctx context.Context) error {
+	if sd.store == nil {
+		sd.books = sqlBooks{sd.column.DB}
+		return makeTables(ctx, sd.column, sd.items)
+	}
+	books := itemBooks{sd.store.store, sd.column.ID}
+	sd.books = books
+	return books.create(ctx, sd.column, sd.items)
 }
 
 // makeTables makes the tables of a column, and what its status page shows.
@@ -109,24 +124,27 @@ func (sd *side) Send(ctx context.Context, from, to int) error {
 }
 
 func (sd *side) Applied(ctx context.Context) (int, error) {
-	return sd.column.DB.Count(ctx, `SELECT count(DISTINCT reservation) FROM ledger`)
+	return sd.books.applied(ctx)
 }
 
 func (sd *side) Elsewhere(ctx context.Context, subject string, not int) (bool, error) {
 	partition, offset, _ := show.Position(subject)
-	found, err := sd.column.DB.Count(ctx, `SELECT count(*) FROM ledger WHERE kafka_partition = $1 AND kafka_offset >= $2 AND worker <> $3`,
-		partition, offset, workerName(not))
-	return found > 0, err
+	return sd.books.elsewhere(ctx, place{partition, offset}, workerName(not))
 }
 
 func (sd *side) Judge(ctx context.Context) (exact bool, rows []show.Row, err error) {
-	sd.verdict, err = judge(ctx, sd.column.DB, sd.Seed, sd.items, sd.sent)
+	sd.verdict, err = judge(ctx, sd.books, sd.Seed, sd.items, sd.sent)
 	return sd.verdict.exact(), sd.verdict.rows(), err
 }
 
 func (sd *side) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), show.Preparing)
 	defer cancel()
+	if sd.books != nil {
+		if err := sd.books.remove(ctx); err != nil {
+			return err
+		}
+	}
 	t, err := sd.admin.DeleteTopic(ctx, sd.column.ID)
 	if err = errors.Join(err, t.Err); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
 		return fmt.Errorf("delete topic %s: %w", sd.column.ID, err)
