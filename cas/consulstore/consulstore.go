@@ -18,6 +18,10 @@
 // Reads have Consul's default consistency: the leader answers without asking the other servers. A
 // leader that has been replaced and does not know it yet may return older items.
 //
+// A server closes a client's connections beyond 200 (http_max_conns_per_client), and the requests on them
+// fail. One transaction of package cassink sends up to 32 requests at a time. With
+// Config.Transport.MaxConnsPerHost of 100, more of them wait for a connection.
+//
 // The client sends a request once. If its Config has an HttpClient of your own, that must not repeat
 // requests either.
 //

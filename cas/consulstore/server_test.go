@@ -83,6 +83,7 @@ func connect(t testing.TB, address, token string) *api.Client {
 	t.Helper()
 	config := api.DefaultConfig()
 	config.Address, config.Token = address, token
+	config.Transport.MaxConnsPerHost = 100 // a server closes those beyond 200
 	c, err := api.NewClient(config)
 	if err != nil {
 		t.Fatal(err)

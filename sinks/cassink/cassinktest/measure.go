@@ -26,61 +26,86 @@ const (
 	measuredFor    = 15 * time.Second
 )
 
-// Measure compares transactions of 1, 16 and 64 messages, which change an item each, with Get and Swap
-// of as many items by hand: one after the other, and all beside each other. It prints a row of a table
-// for each size, with medians of rounds that alternate.
+// Measure compares transactions of 1, 16 and 64 messages, which change an item each, with the same changes
+// by hand: one after the other, so with a key of its own that each message leaves, and all beside each
+// other. One partition has them, or eight at a time. It prints a row of a table for each, with medians of
+// rounds that alternate.
 func Measure(t *testing.T, store string, create func(t testing.TB) castest.Rig) {
 	if os.Getenv(MeasureEnv) == "" {
 		t.Skip("measures transactions; set " + MeasureEnv)
 	}
 	rows := []string{
-		"| store | messages | transaction | of a batch handler | one by one by hand | beside each other | transaction: one by one | batch: one by one | batch: beside |",
-		"|---|---|---|---|---|---|---|---|---|",
+		"| store | partitions | messages | transaction | of a batch handler | by hand | with a dedupe key | beside each other | transaction: by hand | batch: by hand | batch: dedupe key | batch: beside |",
+		"|---|---|---|---|---|---|---|---|---|---|---|---|",
 	}
-	w := newWorld(t, "app", create(t), 1)
+	const most = 8
+	w := newWorld(t, "app", create(t), most)
 	w.ctx = t.Context()
-	at := w.owns()
-	for _, size := range []int{1, 16, 64} {
-		ways := []func() error{
-			func() error { return w.commits(at, w.calls(at.Next, size)) },
-			func() error { return w.commits(at, w.call(at.Next, size), size) },
-			func() error { return w.byHand(size, 1) },
-			func() error { return w.byHand(size, size) },
+	var all []*owned
+	for n := range int32(most) {
+		all = append(all, w.owns(n))
+	}
+	for _, partitions := range []int{1, most} {
+		for _, size := range []int{1, 16, 64} {
+			m := w.medians(all[:partitions], []func(o *owned) error{
+				func(o *owned) error { return o.commits(o.calls(size), size) },
+				func(o *owned) error { return o.commits(o.call(size), size) },
+				func(o *owned) error { return o.byHand(size, 1) },
+				func(o *owned) error { return o.deduplicates(size) },
+				func(o *owned) error { return o.byHand(size, size) },
+			})
+			rows = append(rows, fmt.Sprintf("| %s | %d | %d | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.2f | %.2f | %.2f | %.2f |",
+				store, partitions, size, m[0], m[1], m[2], m[3], m[4], m[0]/m[2], m[1]/m[2], m[1]/m[3], m[1]/m[4]))
 		}
-		took := make([][]time.Duration, len(ways))
-		start := time.Now()
-		for round := range measuredRounds {
-			if round > measuredRounds/4 && time.Since(start) > measuredFor {
-				break
-			}
-			for i, way := range ways {
-				began := time.Now()
-				w.must(way())
-				took[i] = append(took[i], time.Since(began))
-			}
-		}
-		var m []float64
-		for _, ds := range took {
-			slices.Sort(ds)
-			m = append(m, ds[len(ds)/2].Seconds()*1000)
-		}
-		rows = append(rows, fmt.Sprintf("| %s | %d | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.2f | %.2f | %.2f |",
-			store, size, m[0], m[1], m[2], m[3], m[0]/m[2], m[1]/m[2], m[1]/m[3]))
 	}
 	t.Logf("\n%s", strings.Join(rows, "\n"))
 }
 
-// owns claims the partition.
-func (w *world) owns() *epoch.Fence {
+// medians returns how many milliseconds each way takes with all partitions at a time.
+func (w *world) medians(all []*owned, ways []func(o *owned) error) (ms []float64) {
+	took := make([][]time.Duration, len(ways))
+	start := time.Now()
+	for round := range measuredRounds {
+		if round > measuredRounds/4 && time.Since(start) > measuredFor {
+			break
+		}
+		for i, way := range ways {
+			began := time.Now()
+			var each errgroup.Group
+			for _, o := range all {
+				each.Go(func() error { return way(o) })
+			}
+			w.must(each.Wait())
+			took[i] = append(took[i], time.Since(began))
+		}
+	}
+	for _, ds := range took {
+		slices.Sort(ds)
+		ms = append(ms, ds[len(ds)/2].Seconds()*1000)
+	}
+	return ms
+}
+
+// owned is a partition with a claim.
+type owned struct {
+	*world
+	fence epoch.Fence
+	left  int // dedupe keys
+}
+
+func (w *world) owns(partition int32) *owned {
 	at := epoch.Position{Mark: epoch.NoMark}
-	origin := epoch.Origin{Partition: w.partition(0), Log: "log", Source: "source"}
+	origin := epoch.Origin{Partition: w.partition(partition), Log: "log", Source: "source"}
 	w.must(w.sink.Seed(w.ctx, []epoch.Start{{Origin: origin, Next: at, Earliest: at}}))
 	seen, err := w.sink.Fence(w.ctx, origin.Partition)
 	w.must(err)
 	mine, err := w.sink.Claim(w.ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 1, Owner: "a"}))
 	w.must(err)
-	return &mine
+	return &owned{world: w, fence: mine}
 }
+
+// key is the item of the n-th message of a transaction.
+func (o *owned) key(n int) string { return fmt.Sprintf("%s/%d", o.item(n), o.fence.Partition.Number) }
 
 type call = func(ctx context.Context, tx *cassink.Tx) error
 
@@ -88,10 +113,10 @@ var body = strings.Repeat("x", 100)
 
 func sets(guard.State) (guard.State, []byte, error) { return guard.Text(body), nil, nil }
 
-func (w *world) calls(from epoch.Offset, size int) (calls []call) {
+func (o *owned) calls(size int) (calls []call) {
 	for n := range size {
 		calls = append(calls, func(ctx context.Context, tx *cassink.Tx) error {
-			_, err := tx.Update(ctx, w.message(from, n), w.item(n), sets)
+			_, err := tx.Update(ctx, o.message(n), o.key(n), sets)
 			return err
 		})
 	}
@@ -99,17 +124,17 @@ func (w *world) calls(from epoch.Offset, size int) (calls []call) {
 }
 
 // call is a batch handler that loads its items first.
-func (w *world) call(from epoch.Offset, size int) []call {
+func (o *owned) call(size int) []call {
 	return []call{func(ctx context.Context, tx *cassink.Tx) error {
 		keys := make([]string, size)
 		for n := range keys {
-			keys[n] = w.item(n)
+			keys[n] = o.key(n)
 		}
 		if err := tx.Load(ctx, keys...); err != nil {
 			return err
 		}
 		for n, key := range keys {
-			if _, err := tx.Update(ctx, w.message(from, n), key, sets); err != nil {
+			if _, err := tx.Update(ctx, o.message(n), key, sets); err != nil {
 				return err
 			}
 		}
@@ -117,32 +142,51 @@ func (w *world) call(from epoch.Offset, size int) []call {
 	}}
 }
 
-func (w *world) message(from epoch.Offset, n int) epoch.Message {
-	return epoch.Message{Partition: w.partition(0), Offset: from + epoch.Offset(n), Mark: epoch.NoMark}
+func (o *owned) message(n int) epoch.Message {
+	return epoch.Message{Partition: o.fence.Partition, Offset: o.fence.Next + epoch.Offset(n), Mark: epoch.NoMark}
 }
 
-func (w *world) commits(at *epoch.Fence, calls []call, size ...int) error {
-	count := len(calls)
-	if len(size) > 0 {
-		count = size[0]
-	}
-	a := epoch.Advance{Partition: at.Partition, Claim: at.Claim, From: at.Next, To: at.Next + epoch.Offset(count), Mark: epoch.NoMark}
-	at.Next = a.To
-	return w.sink.Commit(w.ctx, []epoch.Advance{a}, calls...)
+func (o *owned) commits(calls []call, size int) error {
+	f := &o.fence
+	a := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + epoch.Offset(size), Mark: epoch.NoMark}
+	err := o.sink.Commit(o.ctx, []epoch.Advance{a}, calls...)
+	f.Next = a.To
+	return err
 }
 
 // byHand replaces items without a sink.
-func (w *world) byHand(size, sideBySide int) error {
+func (o *owned) byHand(size, sideBySide int) error {
 	var all errgroup.Group
 	all.SetLimit(sideBySide)
 	for n := range size {
-		all.Go(func() error {
-			seen, err := w.store.Get(w.ctx, fmt.Sprint("hand/", n))
-			if err == nil {
-				_, err = w.store.Swap(w.ctx, seen, []byte(body), nil)
-			}
-			return err
-		})
+		all.Go(func() error { return o.replaces("hand/" + o.key(n)) })
 	}
 	return all.Wait()
+}
+
+func (o *owned) replaces(key string) error {
+	seen, err := o.store.Get(o.ctx, key)
+	if err == nil {
+		_, err = o.store.Swap(o.ctx, seen, []byte(body), nil)
+	}
+	return err
+}
+
+// deduplicates replaces items one after the other, each unless there is a key for its message, which it
+// then writes.
+func (o *owned) deduplicates(size int) error {
+	for n := range size {
+		o.left++
+		seen, err := o.store.Get(o.ctx, fmt.Sprintf("done/%d/%d", o.fence.Partition.Number, o.left))
+		if err == nil && !seen.Live {
+			err = o.replaces("hand/" + o.key(n))
+		}
+		if err == nil {
+			_, err = o.store.Swap(o.ctx, seen, []byte(body), nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
