@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
@@ -16,25 +15,6 @@ import (
 	"github.com/epochfence/epochfence/consumer/natssource"
 	"github.com/epochfence/epochfence/internal/show"
 )
-
-// embeddedServer starts a nats-server in this process, with its streams below dir.
-func embeddedServer(dir string) (url string, stop func(), err error) {
-	s, err := server.NewServer(&server.Options{
-		ServerName: "payments", Host: "127.0.0.1", Port: server.RANDOM_PORT,
-		JetStream: true, StoreDir: dir, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 4 << 30,
-		NoSigs: true, NoLog: true,
-	})
-	if err != nil {
-		return "", nil, fmt.Errorf("start a nats-server: %w", err)
-	}
-	s.Start()
-	stop = func() { s.Shutdown(); s.WaitForShutdown() }
-	if !s.ReadyForConnections(show.Preparing) {
-		stop()
-		return "", nil, fmt.Errorf("the nats-server of this process is not ready after %v", show.Preparing)
-	}
-	return s.ClientURL(), stop, nil
-}
 
 func connect(urls, name string) (*nats.Conn, jetstream.JetStream, error) {
 	conn, err := nats.Connect(urls, nats.Name(name), nats.Timeout(show.Reachable),

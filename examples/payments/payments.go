@@ -73,7 +73,7 @@ func (p *payments) Check() error {
 func (p *payments) Open(ctx context.Context) (closer func(), err error) {
 	stop := func() {}
 	if p.nats == "" {
-		if p.nats, stop, err = embeddedServer(filepath.Join(p.Dir, "jetstream")); err != nil {
+		if p.nats, stop, err = show.StartNATS(filepath.Join(p.Dir, "jetstream")); err != nil {
 			return nil, err
 		}
 	}

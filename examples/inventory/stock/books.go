@@ -26,7 +26,7 @@ type line struct {
 	Epoch  int64
 	Worker string
 	at     place
-	order  int32 // within what the lines are in order: the partition, or what it has of an item
+	order  int32 // lines of one number are in order: those of a partition, or of a partition and an item
 }
 
 type sqlBooks struct{ db *show.Database }

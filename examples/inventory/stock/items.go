@@ -21,7 +21,7 @@ type Store struct {
 	// Start starts a server in this process, with its data in dir. If it is nil, -sink has to be a URL.
 	Start func(dir string) (url string, stop func(), err error)
 
-	// Open connects to the server at a URL.
+	// Open connects to the server at a URL. If it fails, it leaves nothing open.
 	Open func(ctx context.Context, url string) (s cas.Store, closer func(), err error)
 }
 
@@ -61,23 +61,23 @@ func openStore(ctx context.Context, stores []Store, sink, dir string) (o *opened
 	if err != nil {
 		return nil, err
 	}
-	stop := func() {}
-	o = &opened{url: sink, where: s.Name}
+	o = &opened{url: sink, where: s.Name, close: func() {}}
 	if !strings.Contains(sink, "://") {
-		if o.url, stop, err = s.Start(dir); err != nil {
-			return nil, fmt.Errorf("-sink: start a server: %w", err)
+		if o.url, o.close, err = s.Start(dir); err != nil {
+			return nil, fmt.Errorf("-sink: %w", err)
 		}
 		o.where += " in this process"
 	}
 	ctx, cancel := context.WithTimeout(ctx, show.Reachable)
 	defer cancel()
+	stop := o.close
 	store, closer, err := s.Open(ctx, o.url)
 	if err == nil {
-		_, err = store.Facts(ctx) // asks the server
 		o.store, o.close = store, func() { closer(); stop() }
+		_, err = store.Facts(ctx) // asks the server
 	}
 	if err != nil {
-		stop()
+		o.close()
 		return nil, fmt.Errorf("-sink: cannot reach %s: %w", s.Name, err)
 	}
 	return o, nil

@@ -49,7 +49,7 @@ func openRedis(ctx context.Context, at string) (cas.Store, func(), error) {
 	o.MaxRetries = -1 // a write that is sent again finds itself, and looks like a conflict
 	c := redis.NewClient(o)
 	s, err := redisstore.Open(ctx, c, redisstore.Options{})
-	return s, func() { _ = c.Close() }, err
+	return closing(s, err, func() { _ = c.Close() })
 }
 
 func openEtcd(_ context.Context, at string) (cas.Store, func(), error) {
@@ -60,7 +60,16 @@ func openEtcd(_ context.Context, at string) (cas.Store, func(), error) {
 		return nil, nil, err
 	}
 	s, err := etcdstore.Open(c, etcdstore.Options{})
-	return s, func() { _ = c.Close() }, err
+	return closing(s, err, func() { _ = c.Close() })
+}
+
+// closing closes the client of a store that could not be opened.
+func closing(s cas.Store, err error, closer func()) (cas.Store, func(), error) {
+	if err != nil {
+		closer()
+		return nil, nil, err
+	}
+	return s, closer, nil
 }
 
 func openDynamoDB(ctx context.Context, at string) (cas.Store, func(), error) {
