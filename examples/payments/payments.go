@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/epochfence/epochfence/internal/localnats"
 	"github.com/epochfence/epochfence/internal/show"
 )
 
@@ -73,7 +74,7 @@ func (p *payments) Check() error {
 func (p *payments) Open(ctx context.Context) (closer func(), err error) {
 	stop := func() {}
 	if p.nats == "" {
-		if p.nats, stop, err = show.StartNATS(filepath.Join(p.Dir, "jetstream")); err != nil {
+		if p.nats, stop, err = localnats.Start(filepath.Join(p.Dir, "jetstream")); err != nil {
 			return nil, err
 		}
 	}

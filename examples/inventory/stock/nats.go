@@ -10,14 +10,14 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/natsstore"
-	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/localnats"
 )
 
 // NATS keeps the stock in a key-value bucket.
 var NATS = Store{
 	Name: "nats", URL: "nats://HOST:PORT/BUCKET",
 	Start: func(dir string) (string, func(), error) {
-		url, stop, err := show.StartNATS(dir)
+		url, stop, err := localnats.Start(dir)
 		return url + "/inventory", stop, err
 	},
 	Open: func(ctx context.Context, at string) (cas.Store, func(), error) {

@@ -1,13 +1,17 @@
-package show
+// Package localnats starts a nats-server for an example that is run without one.
+package localnats
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// StartNATS starts a nats-server in this process, with its streams below dir.
-func StartNATS(dir string) (url string, stop func(), err error) {
+const starting = 30 * time.Second
+
+// Start starts a nats-server in this process, with its streams below dir.
+func Start(dir string) (url string, stop func(), err error) {
 	s, err := server.NewServer(&server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT,
 		JetStream: true, StoreDir: dir, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 4 << 30,
@@ -18,9 +22,9 @@ func StartNATS(dir string) (url string, stop func(), err error) {
 	}
 	s.Start()
 	stop = func() { s.Shutdown(); s.WaitForShutdown() }
-	if !s.ReadyForConnections(Preparing) {
+	if !s.ReadyForConnections(starting) {
 		stop()
-		return "", nil, fmt.Errorf("the nats-server of this process is not ready after %v", Preparing)
+		return "", nil, fmt.Errorf("the nats-server of this process is not ready after %v", starting)
 	}
 	return s.ClientURL(), stop, nil
 }
