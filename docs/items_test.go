@@ -5,9 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
@@ -15,10 +20,69 @@ import (
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/guard"
+	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/operate"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/casoutbox"
 	"github.com/epochfence/epochfence/sinks/cassink"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
+
+// bill has a gateway charge for each order, once, and keeps the receipt.
+func bill(ctx context.Context, source consumer.Source, store cas.Store, gateway string) error {
+	sink, err := cassink.Open(ctx, store, cassink.Options{})
+	if err != nil {
+		return err
+	}
+	box, err := outbox.New(casoutbox.Store{}, outbox.Options[*cassink.Tx]{
+		OnAnswer: func(ctx context.Context, tx *cassink.Tx, sent outbox.Sent, a outbox.Answer) error {
+			_, err := tx.Update(ctx, sent.Message(), "receipt/"+sent.IdempotencyKey, func(guard.State) (guard.State, []byte, error) {
+				return guard.Text(string(a.Body)), nil, nil
+			})
+			return err
+		},
+	})
+	if err != nil {
+		return err
+	}
+	charge := func(ctx context.Context, tx *cassink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		customer, id, _ := strings.Cut(string(m.Key), "/")
+		return box.Add(ctx, tx, m, outbox.Entry{Key: customer, Scope: customer, IdempotencyKey: id, URL: gateway, Body: m.Value})
+	}
+	return consumer.Run(ctx, source, sink, consumer.Each(charge).Background(box.Relay), consumer.Options{Guarantee: epoch.PerItem})
+}
+
+func TestAnOutboxInAStoreChargesOnceAndKeepsTheReceipt(t *testing.T) {
+	charged := make(chan string, 100)
+	gateway := httptest.NewServer(httpfence.Handler(httpfence.NewMemory(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		amount, _ := io.ReadAll(r.Body)
+		charged <- string(amount)
+		_, _ = fmt.Fprintf(w, "receipt %s", amount)
+	}), httpfence.Options{}))
+	defer gateway.Close()
+	log, store := memsource.New("orders", 2), memstore.New()
+	for n := range 20 {
+		log.Send(fmt.Sprintf("customer-%d/%d", n%5, n), strconv.Itoa(100+n))
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- bill(ctx, log.Member("a"), store, gateway.URL) }()
+	for n := 0; n < 20 && ctx.Err() == nil; {
+		state, err := guard.Read(ctx, store, fmt.Sprint("receipt/", n))
+		if err == nil && string(state.Value) == fmt.Sprint("receipt ", 100+n) {
+			n++
+		} else {
+			<-time.After(5 * time.Millisecond)
+		}
+	}
+	if stop(); len(charged) != 20 {
+		t.Errorf("%d charges, want 20", len(charged))
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
 
 type order struct {
 	Item  string

@@ -22,6 +22,7 @@ type Batch struct {
 	store cas.Store
 	first Stamp
 	dead  []DeadLetter
+	keeps func(id int64) bool
 
 	mu    sync.Mutex
 	items map[string]*item
@@ -41,8 +42,15 @@ type DeadLetter struct {
 // Begin returns an empty batch. The offset of the stamp is the position of the fence, and its mark is
 // not used. Items remember the changes by the dead letters of the partition until their replay.
 func Begin(store cas.Store, first Stamp, dead ...DeadLetter) *Batch {
-	return &Batch{store: store, first: first, dead: dead, items: map[string]*item{}, told: map[epoch.Offset][]*item{}}
+	return &Batch{
+		store: store, first: first, dead: dead, keeps: func(int64) bool { return false },
+		items: map[string]*item{}, told: map[epoch.Offset][]*item{},
+	}
 }
+
+// Keep has items remember the replays with these ids, however many others change them. Call it first. It
+// is for ids that are replayed again until their end is committed, as the entries of an outbox are.
+func (b *Batch) Keep(keeps func(id int64) bool) { b.keeps = keeps }
 
 // Update changes an item for the message at this offset, whose mark is that of the message, and returns
 // the outcome, as [Apply] does. Messages change an item in the order of their offsets. Other messages of

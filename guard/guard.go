@@ -52,7 +52,7 @@ type Stamp struct {
 	Epoch     epoch.Epoch  // of the claim under which the message is handled
 	Offset    epoch.Offset // of the message
 	Mark      epoch.Mark   // of the message, or [epoch.NoMark]
-	Replay    int64        // the id of the dead letter if the message is replayed, or 0
+	Replay    int64        // the id of the dead letter if the message is replayed, or of the entry of an outbox whose answer is recorded, or 0
 }
 
 // StampOf returns the stamp of a message as a handler gets it. The offset of a message that is
@@ -179,7 +179,8 @@ const (
 	// MaxOutcome limits an outcome, in bytes.
 	MaxOutcome = 256
 
-	// MaxReplays limits the replays of dead letters that an item remembers, of one partition. A replay
+	// MaxReplays limits the replays of dead letters that an item remembers, of one partition, beside those
+	// of [Batch.Keep]. A replay
 	// that changed the item, failed, and is requested again after as many others have changed the item,
 	// changes it twice.
 	MaxReplays = 32

@@ -19,6 +19,7 @@ type item struct {
 	key   string
 	first Stamp
 	dead  []DeadLetter
+	keeps func(id int64) bool
 	after map[*item]bool // those that are written before; under the mutex of the batch
 	again *sync.Mutex    // held while a change is made again
 
@@ -33,7 +34,7 @@ type item struct {
 
 func newItem(b *Batch, key string) *item {
 	it := &item{
-		store: b.store, key: key, first: b.first, dead: b.dead, after: map[*item]bool{}, again: &b.again,
+		store: b.store, key: key, first: b.first, dead: b.dead, keeps: b.keeps, after: map[*item]bool{}, again: &b.again,
 		turn: make(chan struct{}, 1), repeated: map[epoch.Offset]bool{},
 	}
 	it.unlock()
@@ -278,7 +279,7 @@ func (it *item) next() ([]byte, error) {
 	for i, m := range it.made {
 		changes[i] = m.change
 	}
-	return it.note.with(it.first, changes, !it.state.Exists, it.dead)
+	return it.note.with(it.first, changes, !it.state.Exists, it.dead, it.keeps)
 }
 
 // shareOfNote is which part of the room in a note, with its reciprocal, the changes of several messages

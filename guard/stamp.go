@@ -77,7 +77,7 @@ func (n note) of(p epoch.Partition) (stamp, bool) {
 }
 
 // with returns the note after changes by messages of a batch, or by the replay of a dead letter.
-func (n note) with(first Stamp, changes []change, absent bool, dead []DeadLetter) ([]byte, error) {
+func (n note) with(first Stamp, changes []change, absent bool, dead []DeadLetter, keeps func(id int64) bool) ([]byte, error) {
 	now := stamp{
 		Group: first.Partition.Group, Topic: first.Partition.Topic, Number: first.Partition.Number,
 		Log: first.Log, Era: first.Era, Act: first.Act, Epoch: first.Epoch,
@@ -100,13 +100,22 @@ func (n note) with(first Stamp, changes []change, absent bool, dead []DeadLetter
 	if i >= 0 {
 		now.Replays = slices.Concat(now.Replays, next.Stamps[i].failed(now, dead))
 	}
-	now.Replays = now.Replays[max(len(now.Replays)-MaxReplays, 0):]
+	now.Replays = kept(now.Replays, keeps)
 	if i >= 0 {
 		next.Stamps[i] = now
 	} else {
 		next.Stamps = append(next.Stamps, now)
 	}
 	return json.Marshal(next)
+}
+
+// kept leaves out the oldest replays beyond MaxReplays.
+func kept(rs []replayed, keeps func(id int64) bool) []replayed {
+	beyond := len(rs) - MaxReplays
+	return slices.DeleteFunc(slices.Clone(rs), func(r replayed) bool {
+		beyond--
+		return beyond >= 0 && !keeps(r.ID)
+	})
 }
 
 // without returns the length of the note without the stamp of a partition.

@@ -22,6 +22,7 @@ import (
 func TestWhatOnAnswerAndOnRefusedAddIsSentAtOnce(t *testing.T) {
 	t.Run("SQLite", func(t *testing.T) { converse(t, sqliteLedger(t)) })
 	t.Run("PostgreSQL", func(t *testing.T) { converse(t, postgresLedger(t)) })
+	t.Run("a store", func(t *testing.T) { converse(t, storeLedger(t)) })
 }
 
 func converse[TX any](t *testing.T, l *ledger[TX]) {
@@ -42,7 +43,7 @@ func converse[TX any](t *testing.T, l *ledger[TX]) {
 	next := map[string]string{"a": "b", "b": "c", "c": "d"}
 	goOn := func(ctx context.Context, tx TX, e outbox.Sent, _ outbox.Answer) error {
 		if n := next[string(e.Body)]; n != "" { // under another key, the first one's too
-			return box.Add(ctx, tx, epoch.Message{Partition: e.Partition},
+			return box.Add(ctx, tx, e.Message(),
 				outbox.Entry{Key: "key " + n, Scope: "s", URL: srv.URL, Body: []byte(n)})
 		}
 		return nil
@@ -61,7 +62,7 @@ func converse[TX any](t *testing.T, l *ledger[TX]) {
 	running.Go(func() {
 		err := consumer.Run(ctx, topic.Group("billing").Member("a"), l.sink, consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
 			return box.Add(ctx, tx, m, outbox.Entry{Key: "key a", Scope: "s", URL: srv.URL, Body: m.Value})
-		}).Background(box.Relay), consumer.Options{Logger: slog.New(slog.DiscardHandler)})
+		}).Background(box.Relay), l.options())
 		if err != nil {
 			t.Error(err)
 		}
@@ -73,13 +74,13 @@ func converse[TX any](t *testing.T, l *ledger[TX]) {
 		mu.Lock()
 		said := slices.Clone(got)
 		mu.Unlock()
-		if len(said) == 4 && count(t, l.db, l.left) == 0 {
+		if len(said) == 4 && l.left(t) == 0 {
 			return
 		}
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("received %q, %d entries left", said, count(t, l.db, l.left))
+			t.Fatalf("received %q, %d entries left", said, l.left(t))
 		}
 	}
 }

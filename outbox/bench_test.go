@@ -51,7 +51,7 @@ func BenchmarkTheRelayBesideABacklog(b *testing.B) {
 		done := make(chan error)
 		go func() {
 			done <- consumer.Run(ctx, topic.Group(group).Member("a"), l.sink, consumer.Each(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
-				if err := l.exec(ctx, tx, `INSERT INTO payments (payment) VALUES (?)`, string(m.Value)); err != nil {
+				if err := l.insert(ctx, tx, m, "payments", string(m.Value)); err != nil {
 					return err
 				}
 				if applied.Add(1) == messages {

@@ -34,7 +34,7 @@ func New[TX any](store Store[TX], o Options[TX]) (*Box[TX], error) {
 }
 
 // Add adds an entry in tx, the handler's transaction, for the partition of m, the handler's
-// message. In OnAnswer and OnRefused, give it a message with the Partition of Sent. [Box.Relay]
+// message. In OnAnswer and OnRefused, give it [Sent.Message]. [Box.Relay]
 // sends the entry after the transaction has committed: set consumer.Handlers.Background to it. An
 // error that matches [ErrEntry] is [consumer.Permanent].
 func (b *Box[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e Entry) error {

@@ -53,6 +53,12 @@ type Sent struct {
 	Attempt   int         // under this claim, from 1
 }
 
+// Message returns a message that stands for the entry, with its ID as Replay: for [Box.Add], and for what
+// package cassink's transactions change once for each entry.
+func (s Sent) Message() epoch.Message {
+	return epoch.Message{Partition: s.Partition, Mark: epoch.NoMark, Replay: s.ID}
+}
+
 // Answer is the answer of a receiver.
 type Answer struct {
 	Status    int

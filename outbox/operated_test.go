@@ -27,6 +27,7 @@ func TestPeopleOperateTheOutboxOnPostgres(t *testing.T) {
 	testOperated(t, postgresLedger(t))
 }
 func TestPeopleOperateTheOutboxOnSQLite(t *testing.T) { t.Parallel(); testOperated(t, sqliteLedger(t)) }
+func TestPeopleOperateTheOutboxOnAStore(t *testing.T) { t.Parallel(); testOperated(t, storeLedger(t)) }
 
 // testOperated has a receiver refuse five entries, which then wait for a day, and people
 // act on them beside the relay.
@@ -77,7 +78,7 @@ func testOperated[TX any](t *testing.T, l *ledger[TX]) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- consumer.Run(ctx, log.Member("a"), l.sink, h, consumer.Options{Logger: slog.New(slog.DiscardHandler)})
+		done <- consumer.Run(ctx, log.Member("a"), l.sink, h, l.options())
 	}()
 	for range 4 { // the last waits behind the one before it
 		<-refused

@@ -128,7 +128,7 @@ func TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd(t *testing.T) {
 	var log syncBuffer
 	var box *outbox.Box[*sqlsink.Tx]
 	again := func(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, _ outbox.Answer) error {
-		return box.Add(ctx, tx, epoch.Message{Partition: e.Partition}, outbox.Entry{Key: "k", Scope: "shared", URL: url})
+		return box.Add(ctx, tx, e.Message(), outbox.Entry{Key: "k", Scope: "shared", URL: url})
 	}
 	box, err := outbox.New(l.store, outbox.Options[*sqlsink.Tx]{
 		RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)), OnAnswer: again,
@@ -246,7 +246,7 @@ func failover[TX any](t *testing.T, l *ledger[TX], fallBack string) {
 			mu.Lock()
 			n := len(effects)
 			mu.Unlock()
-			left := count(t, l.db, l.left)
+			left := l.left(t)
 			if n == sent && left == 0 {
 				return
 			}

@@ -8,8 +8,8 @@ import (
 )
 
 // Store keeps entries in a table beside the effects. TX is the transaction of the application's
-// handlers; every method works in it. Packages outbox/pgoutbox and outbox/sqloutbox implement
-// Store.
+// handlers; every method works in it. Packages outbox/pgoutbox, outbox/sqloutbox and
+// outbox/casoutbox implement Store.
 //
 // IDs rise within a partition: if a transaction began after another committed, its entries have the
 // higher IDs. Concurrent transactions of one partition may commit in another order than that of

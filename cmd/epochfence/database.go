@@ -128,4 +128,4 @@ func (e *secretError) Unwrap() error { return e.err }
 
 func redacted(at string) string { return password.ReplaceAllString(at, "$1:…@") }
 
-var errNoOutbox = errors.New("there is no outbox here: a store has none; of a database, name its schema, or the prefix of its tables, with --outbox-schema")
+var errNoOutbox = errors.New("there is no outbox here: name its schema, or the prefix of its tables, with --outbox-schema")

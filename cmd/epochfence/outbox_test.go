@@ -14,7 +14,7 @@ import (
 // What a receiver has refused is sent at once when an operator says so, or not at all, while
 // the group is at work; and what it has taken came once.
 func TestOutboxBesideALiveRelay(t *testing.T) {
-	onBoth(t, func(t *testing.T, open func(broken) *place) {
+	everywhere(t, func(t *testing.T, open func(broken) *place) {
 		r := &receiver{taken: map[string]int{}}
 		server := httptest.NewServer(r)
 		t.Cleanup(server.Close)

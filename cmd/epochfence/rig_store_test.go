@@ -11,6 +11,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/casoutbox"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )
 
@@ -25,8 +27,13 @@ func inStore(t *testing.T, fails broken) *place {
 	sink, err := cassink.Open(t.Context(), items, cassink.Options{})
 	must(t, err)
 	p := &place{}
+	box, err := outbox.New(casoutbox.Store{}, slowly[*cassink.Tx]())
+	must(t, err)
 	handler := func(ctx context.Context, tx *cassink.Tx, m consumer.Message, e epoch.Epoch) error {
 		if err := p.handles(m, fails); err != nil {
+			return err
+		}
+		if err := post(ctx, p, box, tx, m); err != nil {
 			return err
 		}
 		_, err := tx.Update(ctx, m, fmt.Sprint("applied/", m.Partition.Number), func(old guard.State) (guard.State, []byte, error) {
@@ -38,7 +45,7 @@ func inStore(t *testing.T, fails broken) *place {
 		url: server.URL() + "/" + bucket, stored: true, op: sink.Operator(), alive: sink.Alive,
 		consume: func(ctx context.Context, s consumer.Source, o consumer.Options) error {
 			o.Guarantee = epoch.PerItem
-			return consume(ctx, p, s, sink, consumer.Each(handler), sink.DeadLetter, nil, o)
+			return consume(ctx, p, s, sink, consumer.Each(handler), sink.DeadLetter, box, o)
 		},
 		applied: func() (as []effect) {
 			for number := range int32(partitions) {

@@ -59,7 +59,13 @@ func (s *store) operator(ctx context.Context) (operate.Operator, error) {
 	return sink.Operator(), nil
 }
 
-func (s *store) outbox(context.Context) (operate.Outbox, error) { return nil, nil }
+func (s *store) outbox(ctx context.Context) (operate.Outbox, error) {
+	sink, err := s.sink(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return sink.Operator(), nil
+}
 
 func (s *store) tables(context.Context) ([]tables, error) { return nil, nil }
 

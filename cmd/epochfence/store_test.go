@@ -118,6 +118,5 @@ func TestWhatIsForDatabasesIsRefusedForAStore(t *testing.T) {
 	c := &cli{t, inStore(t, none).variables()}
 	tells(t, c.does(exitUsage, "migrate", "up").errs, "no tables")
 	tells(t, c.does(exitUsage, "grants", "--role", "anna", "--as", "reader").errs, "its own tools")
-	tells(t, c.does(exitError, "outbox", "list").errs, "no outbox")
 	tells(t, c.does(exitOK, "doctor").out, "nats, where the sink's keys begin with epochfence/", "0 partitions")
 }

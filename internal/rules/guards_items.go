@@ -5,6 +5,7 @@ const (
 	stamps   = "guard/stamp.go"
 	changes  = "guard/message.go"
 	ofStores = "sinks/cassink/commit.go"
+	ofOutbox = "sinks/cassink/outbox.go"
 
 	inEachEra  = "TestInEachEraEachMessageChangesAnItemOnceAndInOrder"
 	byStamps   = "TestWhatBecomesOfAChangeFollowsFromTheStampsAlone/"
@@ -95,8 +96,38 @@ var guardsOfItems = []guard{
 		{ofStores, "if err := t.write(ctx); err != nil {", "_ = s.finishReplay(ctx, t)\n\tif err := t.write(ctx); err != nil {"},
 	}, "sinks/cassink", "TestADeadLetterStaysUntilTheItemsOfItsReplayAreWritten"},
 	{"R1", "the rest of a call is left out with a message that was passed", []edit{
-		{"sinks/cassink/tx.go", "if t.passed == nil || calls > 1 || t.passed.Position >= t.advance.To {", "if true {"},
+		{"sinks/cassink/tx.go", "if t.passed == nil || calls > 1 || t.passed.Position >= t.goal.To {", "if true {"},
 	}, "sinks/cassink", "TestAMessageThatWasPassedIsNotAppliedAgain"},
+	{"R3", "background work commits under a claim that is not its own", []edit{
+		{ofStores, "return f, f.Holds(epoch.Hold{Partition: g.Partition, Claim: g.Claim})", "return f, nil"},
+	}, "sinks/cassink", "TestATransactionThatIsRefusedLeavesNoEntry"},
+	{"R1", "a replay that is repeated adds its entries again", []edit{
+		{"sinks/cassink/operable.go", "tx.added = nil // it has added them", "_ = 0"},
+	}, "sinks/cassink", "TestAReplayThatIsRepeatedAddsItsEntriesOnce"},
+	{"R1", "an item forgets an answer whose entry is there still", []edit{
+		{"sinks/cassink/tx.go", "b.Keep(t.isEntry)", "_ = 0"},
+	}, "sinks/cassink", "TestAnItemRemembersAnAnswerForAsLongAsItsEntryIsThere"},
+	{"R1", "background work changes items for no entry", []edit{
+		{"sinks/cassink/tx.go", "case a.held && (m.Replay == 0 || !slices.Contains(t.record.Entries, m.Replay)):", "case a.held && m.Replay == 0:"},
+	}, "sinks/cassink", "TestBackgroundWorkChangesItemsForEntriesAlone"},
+	{"R12", "an entry gets an id below those of an owner whose clock is ahead", []edit{
+		{ofOutbox, "last := at.record.LastEntry", "last := min(at.record.LastEntry, 0)"},
+	}, "sinks/cassink", "TestAnEntryFollowsThoseOfAProcessWhoseClockIsAhead"},
+	{"R12", "an entry is committed before one with a lower id", []edit{
+		{ofOutbox, "turn = make(chan struct{}, 1)", "turn = make(chan struct{}, 99)"},
+	}, "sinks/cassink", "TestEntriesAreCommittedInTheOrderOfTheirIDs"},
+	{"R1", "the item of an entry that is about to be committed is swept away", []edit{
+		{ofOutbox, "id <= at.record.LastEntry && !slices", "!slices"},
+	}, "sinks/cassink", "TestEntriesAreCommittedInTheOrderOfTheirIDs"},
+	{"R12", "an abandoned transaction keeps messages from being committed", []edit{
+		{"sinks/cassink/tx.go", "t.pass()", "_ = 0"},
+	}, "sinks/cassink", "TestAnAbandonedTransactionLetsOthersWriteTheFence"},
+	{"blame", "answers wait for room in a full outbox", []edit{
+		{ofOutbox, "if !t.goal.held && len", "if len"},
+	}, "sinks/cassink", "TestAFullOutboxHasMessagesWaitAndNotItsOwnAnswers"},
+	{"blame", "an entry that an operator has discarded is waited for", []edit{
+		{ofOutbox, "if !slices.Contains(now.record.Entries, id) {", "if false {"},
+	}, "sinks/cassink", "TestAnEntryThatIsDiscardedBesideItsRelayIsGone"},
 	{"R1", "an item is written before the outcome that its change may depend on", []edit{
 		{guarding, "if !done[before] {\n\t\t\treturn false", "if !done[before] {\n\t\t\treturn true"},
 	}, "guard", "TestAnItemIsNotWrittenBeforeTheOutcomesThatItsChangeMayDependOn"},

@@ -546,7 +546,7 @@ func TestAMessageThatTheStoreCouldHaveCanBeBuried(t *testing.T) {
 // The letter is written before the position, and its transaction is refused then.
 func TestADeadLetterOfATransactionThatWasRefusedDoesNotExist(t *testing.T) {
 	t.Parallel()
-	store := &broken{memstore.New(), ""}
+	store := &broken{Store: memstore.New(), loses: ""}
 	s, f := claims(t, store)
 	store.loses = "epochfence/fence"
 	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, func(ctx context.Context, tx *cassink.Tx) error {

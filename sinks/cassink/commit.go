@@ -24,31 +24,50 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 	if len(as) > 1 {
 		return fmt.Errorf("cassink: commit %s and %d more: a transaction has one partition: %w", as[0].Partition, len(as)-1, epoch.ErrTooLarge)
 	}
-	if err := s.commit(ctx, as[0], calls); err != nil {
+	if err := s.commit(ctx, goal{Advance: as[0]}, calls); err != nil {
 		return fmt.Errorf("cassink: commit %s: %w", as[0].Partition, err)
 	}
 	return nil
 }
 
-func (s *Sink) commit(ctx context.Context, a epoch.Advance, calls []func(context.Context, *Tx) error) error {
+// CommitHeld implements [epoch.Holding]. The transaction has no message, so it changes items of the store
+// only for an entry of the outbox: see [Tx.Update].
+func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx *Tx) error) error {
+	g := goal{Advance: epoch.Advance{Partition: h.Partition, Claim: h.Claim, Mark: epoch.NoMark}, held: true}
+	if err := s.commit(ctx, g, []func(context.Context, *Tx) error{apply}); err != nil {
+		return fmt.Errorf("cassink: commit under the claim of %s: %w", h.Partition, err)
+	}
+	return nil
+}
+
+// goal is what a transaction asks of the fence.
+type goal struct {
+	epoch.Advance
+	held bool // under the claim, wherever the position is
+}
+
+// after returns the fence after the transaction, or the error of one that does not fit.
+func (g goal) after(f epoch.Fence) (epoch.Fence, error) {
+	if g.held {
+		return f, f.Holds(epoch.Hold{Partition: g.Partition, Claim: g.Claim})
+	}
+	return f.Advanced(g.Advance)
+}
+
+func (s *Sink) commit(ctx context.Context, g goal, calls []func(context.Context, *Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	at, err := s.ours(ctx, a.Partition, a.Claim)
+	at, err := s.fits(ctx, g)
 	if err != nil {
-		return lost(err)
+		return err
 	}
-	if _, err := at.record.Advanced(a); err != nil {
-		s.forget(a.Partition)
-		if at, err = s.fence(ctx, a.Partition); err != nil {
-			return lost(err)
-		}
-		if _, err := at.record.Advanced(a); err != nil {
-			return err
-		}
+	if g.held {
+		g.From, g.To = at.record.Next, at.record.Next
 	}
-	stillOurs := s.looks(ctx, a)
-	t := s.begin(at.record, a)
+	stillOurs := s.looks(ctx, g)
+	t := s.begin(at.record, g)
+	defer t.giveTurn()
 	stop := epoch.AfterAbandoned(ctx, t.abandon)
 	defer stop()
 	err = t.callAll(ctx, calls)
@@ -62,36 +81,46 @@ func (s *Sink) commit(ctx context.Context, a epoch.Advance, calls []func(context
 		return ctx.Err()
 	}
 	if err := <-stillOurs; err != nil {
-		s.forget(a.Partition)
+		s.forget(g.Partition)
 		return err
 	}
 	switch {
 	case failed != nil:
-		return &epoch.CallError{Call: t.calling, Err: s.explain(ctx, a, failed)}
+		return &epoch.CallError{Call: t.calling, Err: s.explain(ctx, g, failed)}
 	case err != nil:
-		return s.moves(ctx, at, a, passed.Position)
+		return s.moves(ctx, at, g, passed.Position)
 	}
 	if err := t.write(ctx); err != nil {
-		return s.explain(ctx, a, err)
+		return s.explain(ctx, g, err)
 	}
-	err = t.addLetters(ctx)
-	if err == nil {
-		err = s.advance(ctx, at, a, t)
+	return s.finish(ctx, t)
+}
+
+// fits returns the fence as this process knows it, or as it is if that does not fit.
+func (s *Sink) fits(ctx context.Context, g goal) (item, error) {
+	at, err := s.ours(ctx, g.Partition, g.Claim)
+	if err != nil {
+		return item{}, lost(err)
 	}
-	if err != nil && !errors.Is(err, epoch.ErrInDoubt) {
-		t.dropLetters(ctx)
+	if _, err := g.after(at.record.Fence); err == nil {
+		return at, nil
 	}
-	return err
+	s.forget(g.Partition)
+	if at, err = s.fence(ctx, g.Partition); err != nil {
+		return item{}, lost(err)
+	}
+	_, err = g.after(at.record.Fence)
+	return at, err
 }
 
 // looks reads the fence while the handlers run, so that a process that has lost it meanwhile writes
 // nothing. One that loses it later is stopped by the items.
-func (s *Sink) looks(ctx context.Context, a epoch.Advance) <-chan error {
+func (s *Sink) looks(ctx context.Context, g goal) <-chan error {
 	found := make(chan error, 1)
 	go func() {
-		at, err := s.fence(ctx, a.Partition)
+		at, err := s.fence(ctx, g.Partition)
 		if err == nil {
-			_, err = at.record.Advanced(a)
+			_, err = g.after(at.record.Fence)
 		} else {
 			err = lost(err)
 		}
@@ -100,31 +129,64 @@ func (s *Sink) looks(ctx context.Context, a epoch.Advance) <-chan error {
 	return found
 }
 
-// advance moves the position, in one write with the dead letters.
-func (s *Sink) advance(ctx context.Context, at item, a epoch.Advance, t *transaction) error {
+// finish writes the dead letters, the entries of the outbox, and then the fence, by which they exist.
+func (s *Sink) finish(ctx context.Context, t *transaction) error {
+	if t.goal.held && !t.changes() {
+		return nil
+	}
+	err := t.addLetters(ctx)
+	if err == nil {
+		err = t.writeEntries(ctx)
+	}
+	if err == nil {
+		err = s.advance(ctx, t)
+	}
+	switch {
+	case err == nil:
+		s.tidy(ctx, t)
+		return s.finishReplay(ctx, t)
+	case !errors.Is(err, epoch.ErrInDoubt):
+		t.dropLetters(ctx)
+		t.dropEntries(ctx)
+	}
+	return err
+}
+
+// advance writes the fence, with what has joined or left its lists.
+func (s *Sink) advance(ctx context.Context, t *transaction) error {
+	p := t.goal.Partition
+	if err := t.takeTurn(ctx); err != nil {
+		return err
+	}
+	at, err := s.ours(ctx, p, t.goal.Claim)
+	if err != nil {
+		return lost(err)
+	}
 	for {
-		next, err := at.record.Advanced(a)
+		next, err := t.goal.after(at.record.Fence)
 		if err != nil {
 			return err
 		}
 		r := at.record
-		r.Fence, r.AdvancedAt = next, now()
-		if a.To == a.From {
-			r.AdvancedAt = at.record.AdvancedAt
+		r.Fence = next
+		if t.goal.To != t.goal.From {
+			r.AdvancedAt = now()
 		}
 		r.add(t.letters)
+		r.changeEntries(t.added, t.deleted)
+		r.replayed(t)
 		after, err := s.swap(ctx, at.stored, r)
 		if err == nil {
 			s.hold(after)
 			s.moveOut(ctx, after)
-			return s.finishReplay(ctx, t)
+			return nil
 		}
-		s.forget(a.Partition)
+		s.forget(p)
 		if !errors.Is(err, cas.ErrConflict) {
 			return err
 		}
 		stored := at.stored
-		if at, err = s.newer(ctx, a.Partition, stored); err != nil {
+		if at, err = s.newer(ctx, p, stored); err != nil {
 			return lost(err)
 		}
 	}
@@ -132,24 +194,26 @@ func (s *Sink) advance(ctx context.Context, at item, a epoch.Advance, t *transac
 
 // moves sets the position behind messages that were applied completely, as an item says, and that the
 // fence does not know: it was restored from a backup. None of this transaction is written.
-func (s *Sink) moves(ctx context.Context, at item, a epoch.Advance, to epoch.Offset) error {
-	a.To, a.Mark = to, epoch.NoMark
-	if err := s.advance(ctx, at, a, s.begin(at.record, a)); err != nil {
+func (s *Sink) moves(ctx context.Context, at item, g goal, to epoch.Offset) error {
+	g.To, g.Mark = to, epoch.NoMark
+	t := s.begin(at.record, g)
+	defer t.giveTurn()
+	if err := s.advance(ctx, t); err != nil {
 		return err
 	}
-	return &epoch.MovedError{Partition: a.Partition, From: a.From, Next: to}
+	return &epoch.MovedError{Partition: g.Partition, From: g.From, Next: to}
 }
 
 // explain returns the error of a transaction whose items were not all written.
-func (s *Sink) explain(ctx context.Context, a epoch.Advance, err error) error {
+func (s *Sink) explain(ctx context.Context, g goal, err error) error {
 	switch {
 	case errors.Is(err, guard.ErrStale):
-		at, again := s.newest(ctx, a.Partition)
-		s.forget(a.Partition)
+		at, again := s.newest(ctx, g.Partition)
+		s.forget(g.Partition)
 		if again != nil {
 			return lost(fmt.Errorf("%w, after: %v", again, err)) //nolint:errorlint // a refusal that was not looked into
 		}
-		if err := at.record.Holds(epoch.Hold{Partition: a.Partition, Claim: a.Claim}); err != nil {
+		if err := at.record.Holds(epoch.Hold{Partition: g.Partition, Claim: g.Claim}); err != nil {
 			return err
 		}
 		return err // consumers find an epoch.LowEpochError in it

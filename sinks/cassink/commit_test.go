@@ -18,12 +18,16 @@ import (
 // broken is a store that loses the writes of some items.
 type broken struct {
 	cas.Store
-	loses string // the prefix of their keys
+	loses  string // the prefix of their keys
+	spares int    // so many that it does not lose
 }
 
 func (b *broken) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
 	if b.loses != "" && strings.HasPrefix(seen.Key, b.loses) {
-		return cas.Item{}, errLost
+		if b.spares == 0 {
+			return cas.Item{}, errLost
+		}
+		b.spares--
 	}
 	return b.Store.Swap(ctx, seen, value, note)
 }
@@ -52,7 +56,7 @@ func message(offset epoch.Offset) epoch.Message {
 
 func TestThePositionStaysWhereAnItemWasNotWritten(t *testing.T) {
 	t.Parallel()
-	store := &broken{memstore.New(), "stock"}
+	store := &broken{Store: memstore.New(), loses: "stock"}
 	s, f := claims(t, store)
 	apply := func(ctx context.Context, tx *cassink.Tx) error {
 		_, err := tx.Update(ctx, message(0), "stock", add("0"))

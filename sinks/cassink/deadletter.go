@@ -77,7 +77,7 @@ func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Ep
 	if err := tx.usable(); err != nil {
 		return err
 	}
-	if m.Partition != tx.advance.Partition {
+	if m.Partition != tx.goal.Partition {
 		return fmt.Errorf("cassink: dead letter %s at offset %d: this transaction applies no messages of that partition", m.Partition, m.Offset)
 	}
 	l := letter{
@@ -95,12 +95,14 @@ func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Ep
 
 // newID returns an id above all earlier ids of this process, and mostly above those of others: milliseconds
 // and a random number of ten bits. It has at most 53 bits, as numbers in JSON.
-func newID() int64 {
+func newID() int64 { return newIDAbove(0) }
+
+func newIDAbove(other int64) int64 {
 	begin := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
 	by := max(time.Since(begin).Milliseconds(), 1)<<10 | rand.Int64N(1<<10)
 	for {
 		last := given.Load()
-		if id := max(by, last+1); given.CompareAndSwap(last, id) {
+		if id := max(by, last+1, other+1); given.CompareAndSwap(last, id) {
 			return id
 		}
 	}
@@ -121,6 +123,7 @@ const keptDead = 1000
 // remove removes a dead letter that was replayed or discarded.
 func (r *record) remove(id int64) {
 	r.Dead = slices.DeleteFunc(slices.Clone(r.Dead), func(d guard.DeadLetter) bool { return d.ID == id })
+	r.Replayed = slices.DeleteFunc(slices.Clone(r.Replayed), func(was int64) bool { return was == id })
 }
 
 // moveOut moves the entries of the audit log that a fence has to an item of their own, and has its dead

@@ -36,7 +36,11 @@
 // # Operators
 //
 // A Sink is an [operate.Operable]: the audit log, dead letters and signs of life are items, too. Times
-// are those of the process that writes, because most stores have no clock. The outbox and
-// Handlers.Background need a sink that can commit under a claim without moving a position, which this
-// one cannot.
+// are those of the process that writes, because most stores have no clock.
+//
+// # Outbox
+//
+// Package outbox/casoutbox keeps an outbox in the store. Other background work (consumer's
+// Handlers.Background) reads items, adds entries to the outbox and changes no items, because there is no
+// message for which they could remember a change.
 package cassink

@@ -73,7 +73,8 @@ type exploration struct {
 	rand     *rand.Rand
 	outcomes map[string]string
 
-	lags bool // reads may answer with items that are older
+	lags     bool      // reads may answer with items that are older
+	receiver *receiver // of the entries that messages add to the outbox, or nil
 
 	mu      sync.Mutex
 	history map[string][]cas.Item
@@ -107,7 +108,11 @@ func (x *exploration) play() {
 	at := epoch.Position{Mark: epoch.NoMark}
 	x.must(direct.Seed(ctx, []epoch.Start{{Origin: origin(), Next: at, Earliest: at}}))
 	x.eras = []era{{}}
-	for range 500 {
+	steps := 500
+	if x.receiver != nil { // relays need as many again, and more
+		steps = 1000
+	}
+	for range steps {
 		synctest.Wait()
 		switch n := x.rand.IntN(50); {
 		case n == 0:
@@ -139,7 +144,7 @@ func (x *exploration) play() {
 func (x *exploration) drains(ctx context.Context, owners *sync.WaitGroup) {
 	for n := 0; ; n++ {
 		if n%300 == 0 {
-			if x.position() >= messages && !x.requests(ctx) {
+			if x.position() >= messages && !x.requests(ctx) && x.sent(ctx) {
 				return
 			}
 			owners.Go(func() { x.own(ctx) })
@@ -256,11 +261,21 @@ func (x *exploration) requests(ctx context.Context) bool {
 // own claims the partition and applies its messages until it is stopped.
 func (x *exploration) own(ctx context.Context) {
 	sink := x.sink(paused{x.store, x})
+	ctx, stop := context.WithCancel(ctx)
+	var relay sync.WaitGroup
+	defer relay.Wait()
+	defer stop()
 	seen, err := sink.Fence(ctx, orders)
 	if err != nil {
 		return
 	}
 	mine, err := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin(), Generation: 1, Owner: "owner"}))
+	if err == nil && x.receiver != nil {
+		relay.Go(func() {
+			x.relays(ctx, sink, mine)
+			stop()
+		})
+	}
 	for err == nil {
 		if err = x.replays(ctx, sink, mine); err == nil && mine.Next < messages {
 			mine, err = x.applies(ctx, sink, mine)
@@ -383,7 +398,7 @@ func (x *exploration) handle(ctx context.Context, tx *cassink.Tx, m epoch.Messag
 			return errPoison
 		}
 	}
-	return nil
+	return x.adds(tx, m, under)
 }
 
 func (x *exploration) fails() bool {
@@ -476,39 +491,43 @@ func (x *exploration) check() {
 		key := fmt.Sprint("item", n)
 		state, err := guard.Read(x.Context(), x.store, key)
 		x.must(err)
-		words := strings.Fields(string(state.Value))
-		replayed := map[epoch.Offset]int{}
-		byEra := map[epoch.Epoch][]epoch.Offset{}
-		for _, word := range words {
-			under, at, _ := strings.Cut(word, ":")
-			offset, err := strconv.ParseInt(at, 10, 64)
-			x.must(err)
-			if under == "replay" {
-				replayed[epoch.Offset(offset)]++
-				continue
-			}
-			e, err := strconv.ParseInt(under, 10, 64)
-			x.must(err)
-			byEra[epoch.Epoch(e)] = append(byEra[epoch.Epoch(e)], epoch.Offset(offset))
+		x.checkWords(key, strings.Fields(string(state.Value)), func(offset epoch.Offset) bool { return slices.Contains(keysOf(offset), key) })
+	}
+}
+
+// checkWords wants each message of each era once that is to be there.
+func (x *exploration) checkWords(key string, words []string, has func(epoch.Offset) bool) {
+	replayed := map[epoch.Offset]int{}
+	byEra := map[epoch.Epoch][]epoch.Offset{}
+	for _, word := range words {
+		under, at, _ := strings.Cut(word, ":")
+		offset, err := strconv.ParseInt(at, 10, 64)
+		x.must(err)
+		if under == "replay" {
+			replayed[epoch.Offset(offset)]++
+			continue
 		}
-		for _, e := range x.eras {
-			x.compare(key, e, byEra[e.number], replayed, words)
-		}
-		for offset, n := range replayed {
-			if n != 0 {
-				x.Errorf("%s: %d replays of %d, and no era lacks it: %v", key, n, offset, words)
-			}
+		e, err := strconv.ParseInt(under, 10, 64)
+		x.must(err)
+		byEra[epoch.Epoch(e)] = append(byEra[epoch.Epoch(e)], epoch.Offset(offset))
+	}
+	for _, e := range x.eras {
+		x.compare(key, e, byEra[e.number], replayed, words, has)
+	}
+	for offset, n := range replayed {
+		if n != 0 {
+			x.Errorf("%s: %d replays of %d, and no era lacks it: %v", key, n, offset, words)
 		}
 	}
 }
 
 // compare wants each message of an era once, by itself or by a replay.
-func (x *exploration) compare(key string, e era, got []epoch.Offset, replayed map[epoch.Offset]int, words []string) {
+func (x *exploration) compare(key string, e era, got []epoch.Offset, replayed map[epoch.Offset]int, words []string, has func(epoch.Offset) bool) {
 	if !slices.IsSorted(got) || len(slices.Compact(slices.Clone(got))) != len(got) {
 		x.Errorf("era %d of %s: %v is not once and in order: %v", e.number, key, got, words)
 	}
 	for offset := e.from; offset < e.to; offset++ {
-		if !slices.Contains(keysOf(offset), key) || slices.Contains(got, offset) {
+		if !has(offset) || slices.Contains(got, offset) {
 			continue
 		}
 		if replayed[offset] == 0 {

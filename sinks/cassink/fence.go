@@ -32,6 +32,13 @@ type record struct {
 	// the fence, while their own items do not say so yet.
 	Decided []operate.Decision `json:",omitempty"`
 	Pending []int64            `json:",omitempty"`
+
+	// Entries are the ids of the entries of the outbox, and LastEntry is the highest there was.
+	Entries   []int64 `json:",omitempty"`
+	LastEntry int64   `json:",omitempty"`
+
+	// Replayed are dead letters whose replay has added entries, and which may be there still.
+	Replayed []int64 `json:",omitempty"`
 }
 
 // item is a record and the item that has it.

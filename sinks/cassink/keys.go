@@ -31,6 +31,16 @@ func (k keys) letter(p epoch.Partition, id int64) string {
 }
 func (k keys) lettersOf(p epoch.Partition) string { return k.letters() + of(p) + "/" }
 
+func (k keys) entries(p epoch.Partition) string {
+	return cas.Join(k.prefix, "outbox") + "/" + of(p) + "/"
+}
+func (k keys) entry(p epoch.Partition, id int64) string {
+	return k.entries(p) + strconv.FormatInt(id, 10)
+}
+
+// outboxActs is the item that has what operators did to entries.
+func (k keys) outboxActs() string { return cas.Join(k.prefix, "outbox-acts") }
+
 // requests is the item that owners of partitions poll.
 func (k keys) requests() string { return cas.Join(k.prefix, "requests") }
 

@@ -145,10 +145,12 @@ func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) (found []operate.De
 // were requested.
 type requests struct {
 	Acts    int64
-	Replays []requestedReplay `json:",omitempty"`
+	Replays []requested `json:",omitempty"`
+	Retries []requested `json:",omitempty"` // of entries of the outbox
 }
 
-type requestedReplay struct {
+// requested names a dead letter, or an entry of the outbox.
+type requested struct {
 	Partition epoch.Partition
 	ID        int64
 }
@@ -163,7 +165,7 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (found operat
 		return found, fmt.Errorf("cassink: look for requests about %d partitions: %w", len(ps), err)
 	}
 	found.Acts = all.Acts
-	slices.SortFunc(all.Replays, func(a, b requestedReplay) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(all.Replays, func(a, b requested) int { return cmp.Compare(a.ID, b.ID) })
 	of := map[epoch.Partition]int{}
 	for _, r := range all.Replays {
 		if !slices.Contains(ps, r.Partition) || of[r.Partition] == replaysAtATime {
@@ -191,7 +193,7 @@ func (s *Sink) Replayed(ctx context.Context, tx *Tx, r operate.RequestedReplay, 
 		return err
 	}
 	p := r.Message.Partition
-	if tx.advance.Partition != p {
+	if tx.goal.Partition != p {
 		return fmt.Errorf("cassink: replay dead letter %d of %s: this transaction is not under a claim of that partition", r.ID, p)
 	}
 	at, err := s.letter(ctx, p, r.ID)
@@ -204,6 +206,9 @@ func (s *Sink) Replayed(ctx context.Context, tx *Tx, r operate.RequestedReplay, 
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	tx.replays = append(tx.replays, at)
+	if slices.Contains(tx.record.Replayed, r.ID) {
+		tx.added = nil // it has added them
+	}
 	return nil
 }
 
@@ -213,7 +218,7 @@ func (l letter) is(r operate.RequestedReplay) bool { return l.Requested && l.Req
 // in the middle of that.
 func (t *transaction) beginReplays(ctx context.Context) error {
 	for i, at := range t.replays {
-		at.letter.Under = t.advance.Claim
+		at.letter.Under = t.goal.Claim
 		at, err := t.sink.swapLetter(ctx, at)
 		if errors.Is(err, cas.ErrConflict) {
 			return fmt.Errorf("dead letter %d of %s is replayed: %w", at.letter.ID, at.letter.Partition, operate.ErrNotRequested)
@@ -287,9 +292,9 @@ func (s *Sink) settled(ctx context.Context, l letter, kind operate.DecisionKind,
 
 // request adds a dead letter to what owners of partitions poll, or removes it.
 func (s *Sink) request(ctx context.Context, l letter, wanted bool) error {
-	this := requestedReplay{l.Partition, l.ID}
+	this := requested{l.Partition, l.ID}
 	return replace(ctx, s.store, s.keys.requests(), func(old requests) (requests, error) {
-		old.Replays = slices.DeleteFunc(old.Replays, func(r requestedReplay) bool { return r == this })
+		old.Replays = slices.DeleteFunc(old.Replays, func(r requested) bool { return r == this })
 		if wanted {
 			old.Replays = append(old.Replays, this)
 		}

@@ -29,13 +29,17 @@ type Sink struct {
 	mu   sync.Mutex
 	held map[epoch.Partition]item // what this process has claimed, as it has written it last
 	seen map[epoch.Partition]epoch.Fence
+
+	turns    map[epoch.Partition]chan struct{} // of the writes of each fence
+	outboxes map[epoch.Partition]*known
 }
 
 // The suite skips the histories of interfaces that a sink lacks, so the compiler checks them here.
 var (
-	_ epoch.Sink[*Tx] = (*Sink)(nil)
-	_ epoch.Looker    = (*Sink)(nil)
-	_ epoch.Bounded   = (*Sink)(nil)
+	_ epoch.Sink[*Tx]    = (*Sink)(nil)
+	_ epoch.Looker       = (*Sink)(nil)
+	_ epoch.Bounded      = (*Sink)(nil)
+	_ epoch.Holding[*Tx] = (*Sink)(nil)
 )
 
 // Open returns a sink. It returns [cas.ErrUnsuitable] if the store's settings lose items.
@@ -50,6 +54,7 @@ func Open(ctx context.Context, store cas.Store, o Options) (*Sink, error) {
 	return &Sink{
 		store: store, keys: keys{o.Prefix}, facts: facts,
 		held: map[epoch.Partition]item{}, seen: map[epoch.Partition]epoch.Fence{},
+		turns: map[epoch.Partition]chan struct{}{}, outboxes: map[epoch.Partition]*known{},
 	}, nil
 }
 

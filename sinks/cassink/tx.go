@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/epochfence/epochfence/cas"
@@ -20,14 +21,14 @@ type Tx struct {
 
 // transaction collects what the calls of one Commit change.
 type transaction struct {
-	sink    *Sink
-	record  record // as it was at the beginning
-	fence   epoch.Fence
-	dead    []guard.DeadLetter
-	advance epoch.Advance
+	sink   *Sink
+	record record // as it was at the beginning
+	fence  epoch.Fence
+	dead   []guard.DeadLetter
+	goal   goal
 
 	mu        sync.Mutex
-	batch     *guard.Batch
+	batches   []*guard.Batch // one, or one for each entry of the outbox whose answer changes items
 	abandoned bool
 	err       error // of the store or of package guard: the call has failed, whatever it returns
 	calling   int   // the index of the call that has failed
@@ -35,8 +36,15 @@ type transaction struct {
 	letters   []letterItem
 	underWay  int // calls of Update
 
-	replay  int64        // the dead letter whose message is handled, or 0
+	replay  int64        // the dead letter or entry of the outbox for which items are changed, or 0
 	replays []letterItem // to be deleted
+
+	joining sync.Mutex  // held while entries are written
+	added   []entryItem // to the outbox
+	deleted []int64     // from the outbox
+	retried []int64     // entries whose requests were read
+
+	turn chan struct{} // of the writes of the fence in this process, if this transaction has it
 }
 
 var (
@@ -44,10 +52,18 @@ var (
 	errMistake = errors.New("a mistake of the handler")
 )
 
-func (s *Sink) begin(r record, a epoch.Advance) *transaction {
-	return &transaction{
-		sink: s, record: r, fence: r.Fence, dead: r.Dead, advance: a, batch: guard.Begin(s.store, stampOf(r, a.From), r.Dead...),
-	}
+func (s *Sink) begin(r record, g goal) *transaction {
+	t := &transaction{sink: s, record: r, fence: r.Fence, dead: r.Dead, goal: g}
+	t.batches = []*guard.Batch{t.newBatch(0)}
+	return t
+}
+
+func (t *transaction) newBatch(replay int64) *guard.Batch {
+	stamp := stampOf(t.record, t.goal.From)
+	stamp.Replay = replay
+	b := guard.Begin(t.sink.store, stamp, t.dead...)
+	b.Keep(t.isEntry)
+	return b
 }
 
 func stampOf(r record, from epoch.Offset) guard.Stamp {
@@ -57,6 +73,9 @@ func stampOf(r record, from epoch.Offset) guard.Stamp {
 // Update changes an item of the store for the message m, once however often m is delivered, and returns
 // the outcome of the change. change may be called several times. Another message of the transaction sees
 // the change, and nobody else does before all handlers have returned.
+//
+// In OnAnswer and OnRefused of an outbox, m is the message that outbox.Sent.Message returns: an answer
+// changes each item once, however often it is recorded.
 //
 // A second Update of one item for one message returns [guard.ErrTwice]. After an error other than
 // change's and [guard.ErrPassed], the transaction fails, whatever the handler returns.
@@ -119,13 +138,14 @@ func (tx *Tx) use(m epoch.Message, key string) (*guard.Batch, error) {
 		return nil, errEnded
 	}
 	if m.Replay != tx.replay {
+		if tx.replay == 0 {
+			tx.batches = nil // of Read alone
+		}
 		tx.replay = m.Replay
-		s := stampOf(tx.record, tx.advance.From)
-		s.Replay = m.Replay
-		tx.batch = guard.Begin(tx.sink.store, s, tx.dead...)
+		tx.batches = append(tx.batches, tx.newBatch(m.Replay))
 	}
 	tx.underWay++
-	return tx.batch, nil
+	return tx.batches[len(tx.batches)-1], nil
 }
 
 func (t *transaction) used() {
@@ -138,13 +158,15 @@ func (t *transaction) used() {
 func (t *transaction) mistake(m epoch.Message, key string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	a := t.advance
+	a := t.goal
 	switch {
 	case m.Partition != a.Partition:
 		return fmt.Sprintf("the transaction is of %s", a.Partition)
+	case a.held && (m.Replay == 0 || !slices.Contains(t.record.Entries, m.Replay)):
+		return "background work has no message, and changes items only for an entry of the outbox: give it the message of outbox.Sent"
 	case m.Replay == 0 && (m.Offset < a.From || m.Offset >= a.To):
 		return fmt.Sprintf("the transaction has messages of [%d, %d)", a.From, a.To)
-	case m.Replay != 0 && (a.From != a.To || t.replay != 0 && m.Replay != t.replay):
+	case m.Replay != 0 && !a.held && (a.From != a.To || t.replay != 0 && m.Replay != t.replay):
 		return fmt.Sprintf("the transaction is not the replay of dead letter %d", m.Replay)
 	case t.sink.keys.has(key):
 		return fmt.Sprintf("keys below %q are the sink's own", t.sink.keys.prefix)
@@ -168,7 +190,7 @@ func (tx *Tx) usable() error {
 func (t *transaction) current() *guard.Batch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.batch
+	return t.batches[len(t.batches)-1]
 }
 
 // fail makes the transaction fail, or marks the message as passed.
@@ -204,6 +226,7 @@ func isOfTheMessage(err error) bool {
 func lostUnlessSaid(err error) error {
 	for _, said := range []error{
 		guard.ErrStale, guard.ErrFenceLost, guard.ErrOtherLog, guard.ErrTruncated, guard.ErrOutcomeChanged, cas.ErrConflict,
+		epoch.ErrTransient, epoch.ErrStale, epoch.ErrMissing, epoch.ErrUnhealthy,
 	} {
 		if errors.Is(err, said) {
 			return err
@@ -216,6 +239,7 @@ func (t *transaction) abandon() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.abandoned = true
+	t.pass()
 }
 
 func (t *transaction) callAll(ctx context.Context, calls []func(context.Context, *Tx) error) error {
@@ -275,7 +299,7 @@ func (tx *Tx) end() {
 func (t *transaction) skips(calls int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.passed == nil || calls > 1 || t.passed.Position >= t.advance.To {
+	if t.passed == nil || calls > 1 || t.passed.Position >= t.goal.To {
 		return nil
 	}
 	return t.passed
@@ -283,12 +307,12 @@ func (t *transaction) skips(calls int) error {
 
 // write writes the items.
 func (t *transaction) write(ctx context.Context) error {
-	err := t.batch.Fits(t.sink.facts)
+	err := t.each(func(b *guard.Batch) error { return b.Fits(t.sink.facts) })
 	if err == nil {
 		err = t.beginReplays(ctx)
 	}
 	if err == nil {
-		err = t.batch.Write(ctx)
+		err = t.each(func(b *guard.Batch) error { return b.Write(ctx) })
 	}
 	switch {
 	case err == nil || isOfTheMessage(err):
@@ -297,4 +321,13 @@ func (t *transaction) write(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", epoch.ErrTooLarge, err)
 	}
 	return lostUnlessSaid(err)
+}
+
+func (t *transaction) each(do func(b *guard.Batch) error) error {
+	for _, b := range t.batches {
+		if err := do(b); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -44,7 +44,8 @@ type Database[TX any] struct {
 // Run runs every history on one or two databases of its own. create makes an empty database, which
 // is removed when t ends.
 //
-// Some histories need a capability of the sink: CommitHeld needs [epoch.Holding], and several
+// Some histories need a capability of the sink: CommitHeld needs [epoch.Holding] and a guarantee above
+// [epoch.PerItem], because what a message writes is written without one there, and several
 // partitions in a transaction must be within [epoch.BoundsOf].
 func Run[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
 	runSets(t, sets(), create)
@@ -74,7 +75,7 @@ func commitsWhole(a abilities) bool      { return a.guarantee > epoch.PerItem }
 func severalPartitions(a abilities) bool { return a.bounds.Partitions != 1 }
 func severalMessages(a abilities) bool   { return a.bounds.Messages != 1 }
 func fewPartitions(a abilities) bool     { return a.bounds.Partitions > 0 }
-func holdsClaims(a abilities) bool       { return a.holding }
+func holdsClaims(a abilities) bool       { return a.holding && commitsWhole(a) }
 
 // sets are the histories of Run.
 func sets() []set {
@@ -84,7 +85,7 @@ func sets() []set {
 		{"transactions of several partitions", severalPartitions, together},
 		{"transactions of several messages", severalMessages, calls},
 		{"a bound on partitions (epoch.Bounded)", fewPartitions, bounded},
-		{"epoch.Holding", holdsClaims, concat(held, underHeldClaims(concat(handlers, []history{cutOff})), underHeldClaims(abandoned[:2]))},
+		{"epoch.Holding, and a guarantee above epoch.PerItem", holdsClaims, concat(held, underHeldClaims(concat(handlers, []history{cutOff})), underHeldClaims(abandoned[:2]))},
 	}
 }
 
@@ -114,7 +115,7 @@ func unblockedSets() []set {
 	return []set{
 		{"", everySink, unblocked},
 		{"transactions of several partitions", severalPartitions, unblockedTogether},
-		{"epoch.Holding", holdsClaims, unblockedHeld},
+		{"epoch.Holding, and a guarantee above epoch.PerItem", holdsClaims, unblockedHeld},
 	}
 }
 

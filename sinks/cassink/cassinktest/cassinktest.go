@@ -53,6 +53,7 @@ var histories = []history{
 	{claim: "an operator pauses, resumes and rewinds a partition under its live owner", partitions: 1, play: operated},
 	{claim: "each message takes effect once while connections break, and all are applied when they are whole again", partitions: 2, play: breaks, served: true},
 	{claim: "members that come and go apply each message once, on items that all partitions change", partitions: 4, play: comeAndGo},
+	{claim: "each entry of the outbox is sent once and in order, and its answer changes an item once, while an owner is frozen", partitions: 2, play: posts},
 	{claim: "an operator lists fences, processes, dead letters and decisions", partitions: 2, play: listed},
 	{claim: "other programs read an item's value as the handlers have written it", partitions: 1, play: read},
 }

@@ -1,0 +1,122 @@
+// Package casoutbox keeps an [outbox] in the store of a [cassink.Sink]: in etcd, Redis, DynamoDB and
+// others. An entry exists from the write of the fence that moves the position past its message until
+// the write that says that its answer is recorded:
+//
+//	box, err := outbox.New(casoutbox.Store{}, outbox.Options[*cassink.Tx]{})
+//
+// At most [cassink.MaxEntries] entries of a partition wait. Further messages that add entries wait for
+// them. An entry must fit into an item of the store, see [cas.Facts].
+//
+// Each entry costs a write and a deletion, and the transaction that records answers a write of the fence. The
+// fence has the IDs of the entries that wait, about 15 bytes each. OnAnswer and OnRefused change items of the store once for each entry:
+//
+//	tx.Update(ctx, sent.Message(), "payment/"+id, change)
+//
+// [outbox]: https://pkg.go.dev/github.com/epochfence/epochfence/outbox
+// [cas.Facts]: https://pkg.go.dev/github.com/epochfence/epochfence/cas#Facts
+package casoutbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/sinks/cassink"
+)
+
+// Store is an [outbox.Store] for the transactions of any [cassink.Sink]. [cassink.Sink.Operator] is its
+// operator. The zero Store is valid.
+type Store struct{}
+
+var (
+	_ outbox.Store[*cassink.Tx]   = Store{}
+	_ outbox.Retrier[*cassink.Tx] = Store{}
+)
+
+// Add implements [outbox.Store]. An entry that is too large for the store is a [cas.ErrTooLarge].
+//
+// [cas.ErrTooLarge]: https://pkg.go.dev/github.com/epochfence/epochfence/cas#ErrTooLarge
+func (Store) Add(_ context.Context, tx *cassink.Tx, p epoch.Partition, e outbox.Entry) error {
+	box, err := tx.Outbox(p)
+	if err != nil {
+		return err
+	}
+	return box.Add(operate.OutboxEntry{
+		Key: e.Key, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey, Method: e.Method, URL: e.URL, Header: e.Header, Body: e.Body,
+	})
+}
+
+// Scan implements [outbox.Store]. Entries are committed in the order of their IDs.
+func (Store) Scan(ctx context.Context, tx *cassink.Tx, p epoch.Partition, from outbox.Cursor, limit int) ([]outbox.Row, outbox.Cursor, error) {
+	box, err := tx.Outbox(p)
+	if err != nil {
+		return nil, from, err
+	}
+	found, err := rows(box.Scan(ctx, from.ID, limit))
+	if len(found) > 0 {
+		from.ID = found[len(found)-1].ID
+	}
+	return found, from, err
+}
+
+// Load implements [outbox.Store].
+func (Store) Load(ctx context.Context, tx *cassink.Tx, p epoch.Partition, ids []int64) ([]outbox.Row, error) {
+	box, err := tx.Outbox(p)
+	if err != nil {
+		return nil, err
+	}
+	return rows(box.Load(ctx, ids))
+}
+
+// Next implements [outbox.Store].
+func (Store) Next(ctx context.Context, tx *cassink.Tx, p epoch.Partition, at outbox.Cursor, after []outbox.Place) ([]outbox.Row, error) {
+	box, err := tx.Outbox(p)
+	if err != nil {
+		return nil, err
+	}
+	above := map[string]int64{}
+	for _, a := range after {
+		above[a.Key] = a.ID
+	}
+	return rows(box.Next(ctx, at.ID, above))
+}
+
+// Delete implements [outbox.Store].
+func (Store) Delete(ctx context.Context, tx *cassink.Tx, p epoch.Partition, ids []int64) ([]int64, error) {
+	box, err := tx.Outbox(p)
+	if err != nil {
+		return nil, err
+	}
+	return box.Delete(ctx, ids)
+}
+
+// Count implements [outbox.Store].
+func (Store) Count(ctx context.Context, tx *cassink.Tx, p epoch.Partition, limit int) (entries int, oldest time.Time, err error) {
+	box, err := tx.Outbox(p)
+	if err != nil {
+		return 0, oldest, err
+	}
+	entries, oldest, err = box.Count(ctx)
+	return min(entries, limit), oldest, err
+}
+
+// Retries implements [outbox.Retrier].
+func (Store) Retries(ctx context.Context, tx *cassink.Tx, p epoch.Partition) ([]int64, error) {
+	box, err := tx.Outbox(p)
+	if err != nil {
+		return nil, err
+	}
+	return box.Retries(ctx)
+}
+
+func rows(es []operate.OutboxEntry, err error) ([]outbox.Row, error) {
+	found := make([]outbox.Row, len(es))
+	for i, e := range es {
+		found[i] = outbox.Row{ID: e.ID, Entry: outbox.Entry{
+			Key: e.Key, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey, Method: e.Method, URL: e.URL, Header: e.Header, Body: e.Body,
+		}}
+	}
+	return found, err
+}
