@@ -81,7 +81,7 @@ var guardsOfItems = []guard{
 		{ofStores, "if err := t.write(ctx); err != nil {", "if err := t.write(ctx); err != nil && false {"},
 	}, "sinks/cassink", "TestThePositionStaysWhereAnItemWasNotWritten"},
 	{"R1", "the position moves under another claim", []edit{
-		{ofStores, "if err != nil {\n\t\t\treturn err\n\t\t}\n\t\tr := at.record", "_ = err\n\t\tr := at.record"},
+		{ofStores, "next, err := t.goal.after(at.record.Fence)\n\t\tif err != nil {\n\t\t\treturn err\n\t\t}", "next, err := t.goal.after(at.record.Fence)\n\t\t_ = err"},
 	}, "sinks/cassink", ofFences},
 	{"R3", "a process that has lost the fence writes items", []edit{
 		{ofStores, "if err := <-stillOurs; err != nil {", "if err := <-stillOurs; err != nil && false {"},
@@ -114,16 +114,26 @@ var guardsOfItems = []guard{
 		{ofOutbox, "last := at.record.LastEntry", "last := min(at.record.LastEntry, 0)"},
 	}, "sinks/cassink", "TestAnEntryFollowsThoseOfAProcessWhoseClockIsAhead"},
 	{"R12", "an entry is committed before one with a lower id", []edit{
-		{ofOutbox, "turn = make(chan struct{}, 1)", "turn = make(chan struct{}, 99)"},
+		{"sinks/cassink/turn.go", "turn = make(chan struct{}, 1)", "turn = make(chan struct{}, 99)"},
 	}, "sinks/cassink", "TestEntriesAreCommittedInTheOrderOfTheirIDs"},
 	{"R1", "the item of an entry that is about to be committed is swept away", []edit{
 		{ofOutbox, "id <= at.record.LastEntry && !slices", "!slices"},
-	}, "sinks/cassink", "TestEntriesAreCommittedInTheOrderOfTheirIDs"},
+	}, "sinks/cassink", "TestTheItemOfAnEntryThatIsAboutToBeCommittedStays"},
 	{"R12", "an abandoned transaction keeps messages from being committed", []edit{
 		{"sinks/cassink/tx.go", "t.pass()", "_ = 0"},
 	}, "sinks/cassink", "TestAnAbandonedTransactionLetsOthersWriteTheFence"},
+	{"R1", "an answer to an entry that was discarded meanwhile is recorded", []edit{
+		{ofStores, "if !at.record.hasAll(t.deleted) {", "if false {"},
+	}, "sinks/cassink", "TestAnAnswerToAnEntryThatIsDiscardedMeanwhileIsNotRecorded"},
+	{"R12", "a read that lags hides an entry", []edit{
+		{"sinks/cassink/fence.go", "(r.Next < last.Next || r.LastEntry < last.LastEntry)", "r.Next < last.Next"},
+		{ofOutbox, "now, err := t.sink.newest(ctx, t.goal.Partition)", "now, err := t.sink.fence(ctx, t.goal.Partition)"},
+	}, "sinks/cassink", "TestAStoreThatLagsHidesNoEntry"},
+	{"blame", "waiting for another transaction is the message's fault", []edit{
+		{"sinks/cassink/turn.go", "return fmt.Errorf(\"%w: another transaction of this process writes the fence: %w\", epoch.ErrTransient, ctx.Err())", "return fmt.Errorf(\"%w\", ctx.Err())"},
+	}, "sinks/cassink", "TestWaitingForAnotherTransactionIsNoMessagesFault"},
 	{"blame", "answers wait for room in a full outbox", []edit{
-		{ofOutbox, "if !t.goal.held && len", "if len"},
+		{ofOutbox, "case !tx.goal.held && len", "case len"},
 	}, "sinks/cassink", "TestAFullOutboxHasMessagesWaitAndNotItsOwnAnswers"},
 	{"blame", "an entry that an operator has discarded is waited for", []edit{
 		{ofOutbox, "if !slices.Contains(now.record.Entries, id) {", "if false {"},

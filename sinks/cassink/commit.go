@@ -67,10 +67,20 @@ func (s *Sink) commit(ctx context.Context, g goal, calls []func(context.Context,
 	}
 	stillOurs := s.looks(ctx, g)
 	t := s.begin(at.record, g)
-	defer t.giveTurn()
+	defer t.close()
+	if err := s.apply(ctx, at, t, calls, stillOurs); err != nil {
+		t.dropEntries(ctx)
+		return err
+	}
+	return s.finish(ctx, t)
+}
+
+// apply runs the calls, and writes the items that they have changed.
+func (s *Sink) apply(ctx context.Context, at item, t *transaction, calls []func(context.Context, *Tx) error, stillOurs <-chan error) error {
+	g := t.goal
 	stop := epoch.AfterAbandoned(ctx, t.abandon)
 	defer stop()
-	err = t.callAll(ctx, calls)
+	err := t.callAll(ctx, calls)
 	passed, failed := t.failed()
 	switch {
 	case !stop():
@@ -88,12 +98,13 @@ func (s *Sink) commit(ctx context.Context, g goal, calls []func(context.Context,
 	case failed != nil:
 		return &epoch.CallError{Call: t.calling, Err: s.explain(ctx, g, failed)}
 	case err != nil:
+		t.giveTurn()
 		return s.moves(ctx, at, g, passed.Position)
 	}
 	if err := t.write(ctx); err != nil {
 		return s.explain(ctx, g, err)
 	}
-	return s.finish(ctx, t)
+	return nil
 }
 
 // fits returns the fence as this process knows it, or as it is if that does not fit.
@@ -132,6 +143,7 @@ func (s *Sink) looks(ctx context.Context, g goal) <-chan error {
 // finish writes the dead letters, the entries of the outbox, and then the fence, by which they exist.
 func (s *Sink) finish(ctx context.Context, t *transaction) error {
 	if t.goal.held && !t.changes() {
+		s.tidy(ctx, t)
 		return nil
 	}
 	err := t.addLetters(ctx)
@@ -167,6 +179,9 @@ func (s *Sink) advance(ctx context.Context, t *transaction) error {
 		if err != nil {
 			return err
 		}
+		if !at.record.hasAll(t.deleted) {
+			return fmt.Errorf("%w: an operator has discarded an entry whose answer is recorded", epoch.ErrTransient)
+		}
 		r := at.record
 		r.Fence = next
 		if t.goal.To != t.goal.From {
@@ -197,7 +212,7 @@ func (s *Sink) advance(ctx context.Context, t *transaction) error {
 func (s *Sink) moves(ctx context.Context, at item, g goal, to epoch.Offset) error {
 	g.To, g.Mark = to, epoch.NoMark
 	t := s.begin(at.record, g)
-	defer t.giveTurn()
+	defer t.close()
 	if err := s.advance(ctx, t); err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Ep
 		return fmt.Errorf("cassink: dead letter %s at offset %d: this transaction applies no messages of that partition", m.Partition, m.Offset)
 	}
 	l := letter{
-		ID: newID(), Partition: m.Partition, Offset: m.Offset, Mark: m.Mark, Key: m.Key, Value: m.Value, Time: m.Time,
+		ID: newIDAbove(tx.record.LastEntry), Partition: m.Partition, Offset: m.Offset, Mark: m.Mark, Key: m.Key, Value: m.Value, Time: m.Time,
 		Epoch: e, Error: fmt.Sprint(cause), At: now(),
 	}
 	for _, h := range m.Headers {
@@ -112,6 +112,7 @@ var given atomic.Int64
 
 func (r *record) add(ls []letterItem) {
 	for _, at := range ls {
+		r.LastEntry = max(r.LastEntry, at.letter.ID) // no entry gets the id of a dead letter
 		r.Pending = append(r.Pending, at.letter.ID)
 		r.Dead = append(r.Dead, guard.DeadLetter{ID: at.letter.ID, Era: r.SetUnder, Offset: at.letter.Offset})
 	}

@@ -33,7 +33,8 @@ type record struct {
 	Decided []operate.Decision `json:",omitempty"`
 	Pending []int64            `json:",omitempty"`
 
-	// Entries are the ids of the entries of the outbox, and LastEntry is the highest there was.
+	// Entries are the ids of the entries of the outbox, and LastEntry is the highest there was, also of a dead
+	// letter.
 	Entries   []int64 `json:",omitempty"`
 	LastEntry int64   `json:",omitempty"`
 
@@ -55,8 +56,8 @@ func (s *Sink) fence(ctx context.Context, p epoch.Partition) (at item, err error
 		if at, err = s.readFence(ctx, p); err != nil {
 			return item{}, err
 		}
-		if !s.older(at.record.Fence) || time.Now().After(end) || !backoff.Sleep(ctx, pause.Next()) {
-			s.saw(at.record.Fence)
+		if !s.older(at.record) || time.Now().After(end) || !backoff.Sleep(ctx, pause.Next()) {
+			s.saw(at.record)
 			return at, nil
 		}
 	}
@@ -86,17 +87,17 @@ func decode(stored cas.Item) (r record, err error) {
 	return r, nil
 }
 
-func (s *Sink) older(f epoch.Fence) bool {
+func (s *Sink) older(r record) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last := s.seen[f.Partition]
-	return f.Epoch < last.Epoch || f.Epoch == last.Epoch && f.Claim == last.Claim && f.Next < last.Next
+	last := s.seen[r.Partition]
+	return r.Epoch < last.Epoch || r.Epoch == last.Epoch && r.Claim == last.Claim && (r.Next < last.Next || r.LastEntry < last.LastEntry)
 }
 
-func (s *Sink) saw(f epoch.Fence) {
+func (s *Sink) saw(r record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen[f.Partition] = f
+	s.seen[r.Partition] = record{Fence: r.Fence, LastEntry: r.LastEntry}
 }
 
 // swap writes a fence over the item that was read.
@@ -114,7 +115,7 @@ func (s *Sink) swap(ctx context.Context, over cas.Item, r record) (item, error) 
 	if err != nil {
 		return item{}, doubtful(err)
 	}
-	s.saw(r.Fence)
+	s.saw(r)
 	return item{stored, r}, nil
 }
 

@@ -19,8 +19,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// MaxEntries limits the entries that wait in the outbox of a partition. A message that adds one more is
-// retried until an entry is gone: its error is an [epoch.ErrTransient].
+// MaxEntries limits the entries that wait in the outbox of a partition, and those of one transaction. A
+// message that adds one more is retried until an entry is gone: its error is an [epoch.ErrTransient].
+// Background work may add more, because answers may have to be followed by entries.
 const MaxEntries = 4096
 
 // Outbox is the outbox of a transaction's partition, for package casoutbox. An entry exists while the
@@ -69,65 +70,87 @@ func (o Outbox) Add(e operate.OutboxEntry) error {
 	if err != nil {
 		return fmt.Errorf("cassink: add an entry to the outbox of %s: %w", p, err)
 	}
-	if tx.joins(at) {
+	if err = tx.joins(at); err == nil {
 		return nil
 	}
 	tx.sink.forget(p) // an operator may have discarded some
-	return tx.fail(fmt.Errorf("cassink: add an entry to the outbox of %s: %d wait to be sent, the limit: %w", p, MaxEntries, epoch.ErrTransient))
+	return tx.fail(fmt.Errorf("cassink: add an entry to the outbox of %s: %w", p, err))
 }
 
-// joins adds an entry unless the outbox is full. The answer to another one may add to a full one.
-func (t *transaction) joins(at entryItem) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.goal.held && len(t.record.Entries)+len(t.added) >= MaxEntries {
-		return false
+// joins adds an entry unless the outbox is full.
+func (tx *Tx) joins(at entryItem) error {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	switch {
+	case tx.ended:
+		return errEnded
+	case len(tx.added) >= MaxEntries:
+		return fmt.Errorf("%w: a transaction adds %d at most", epoch.ErrTooLarge, MaxEntries)
+	case !tx.goal.held && len(tx.record.Entries)+len(tx.added) >= MaxEntries:
+		return fmt.Errorf("%w: %d wait to be sent, the limit", epoch.ErrTransient, MaxEntries)
 	}
-	t.added = append(t.added, at)
-	return true
+	tx.added = append(tx.added, at)
+	return nil
 }
 
 // Scan returns at most limit entries with higher IDs than after, by ID, also those that the transaction
 // has added. Entries are committed in the order of their IDs.
 func (o Outbox) Scan(ctx context.Context, after int64, limit int) ([]operate.OutboxEntry, error) {
-	ids, err := o.ids(ctx)
-	if err != nil {
-		return nil, err
-	}
 	o.tx.sweep(ctx)
-	ids = slices.DeleteFunc(ids, func(id int64) bool { return id <= after })
-	return o.read(ctx, ids[:min(len(ids), limit)])
+	found, _, err := o.pick(ctx, func(ids []int64) ([]int64, error) {
+		ids = slices.DeleteFunc(ids, func(id int64) bool { return id <= after })
+		return ids[:min(len(ids), limit)], nil
+	})
+	return found, err
 }
 
 // Load returns those of these entries that exist.
 func (o Outbox) Load(ctx context.Context, ids []int64) ([]operate.OutboxEntry, error) {
-	all, err := o.ids(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return o.read(ctx, slices.DeleteFunc(all, func(id int64) bool { return !slices.Contains(ids, id) }))
+	found, _, err := o.pick(ctx, func(all []int64) ([]int64, error) {
+		return slices.DeleteFunc(all, func(id int64) bool { return !slices.Contains(ids, id) }), nil
+	})
+	return found, err
 }
 
 // Next returns for each Key the first entry above an ID, and not above last, if there is one.
 func (o Outbox) Next(ctx context.Context, last int64, after map[string]int64) ([]operate.OutboxEntry, error) {
-	ids, err := o.ids(ctx)
-	if err != nil {
-		return nil, err
-	}
-	found, done := []int64{}, map[string]bool{}
-	for _, id := range ids {
-		if id > last || len(done) == len(after) {
-			break
+	found, _, err := o.pick(ctx, func(ids []int64) (first []int64, err error) {
+		done := map[string]bool{}
+		for _, id := range ids {
+			if id > last || len(done) == len(after) {
+				break
+			}
+			key, exists, err := o.keyOf(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			if above, wanted := after[key]; exists && wanted && id > above && !done[key] {
+				first, done[key] = append(first, id), true
+			}
 		}
-		key, exists, err := o.keyOf(ctx, id)
+		return first, nil
+	})
+	return found, err
+}
+
+// pick reads the entries that choose returns of all, and again if some of them turn out to be discarded. It
+// also returns how many there are.
+func (o Outbox) pick(ctx context.Context, choose func(all []int64) ([]int64, error)) ([]operate.OutboxEntry, int, error) {
+	for {
+		all, err := o.ids(ctx)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		if above, wanted := after[key]; exists && wanted && id > above && !done[key] {
-			found, done[key] = append(found, id), true
+		n := len(all)
+		wanted, err := choose(all)
+		if err != nil {
+			return nil, 0, err
+		}
+		found, err := o.read(ctx, wanted)
+		if err != nil || len(found) == len(wanted) {
+			return found, n, err
 		}
 	}
-	return o.read(ctx, found)
 }
 
 // Delete deletes those of these entries that exist, and returns their IDs.
@@ -145,15 +168,11 @@ func (o Outbox) Delete(ctx context.Context, ids []int64) ([]int64, error) {
 
 // Count returns the number of entries, and when the first of them was added, or zero.
 func (o Outbox) Count(ctx context.Context) (entries int, oldest time.Time, err error) {
-	ids, err := o.ids(ctx)
-	if err != nil || len(ids) == 0 {
-		return 0, oldest, err
-	}
-	first, err := o.read(ctx, ids[:1])
+	first, entries, err := o.pick(ctx, func(ids []int64) ([]int64, error) { return ids[:min(len(ids), 1)], nil })
 	if err != nil || len(first) == 0 {
 		return 0, oldest, err
 	}
-	return len(ids), first[0].AddedAt, nil
+	return entries, first[0].AddedAt, nil
 }
 
 // Retries returns the entries that operators want to be sent now. The requests are gone when the
@@ -190,20 +209,25 @@ func (o Outbox) ids(ctx context.Context) ([]int64, error) {
 	if err != nil {
 		return nil, tx.fail(err)
 	}
+	k := tx.sink.knownOf(tx.goal.Partition, tx.goal.Claim)
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	at.record.changeEntries(tx.added, tx.deleted)
-	return at.record.Entries, nil
+	return slices.DeleteFunc(at.record.Entries, k.isGone), nil
 }
 
 func (r *record) changeEntries(added []entryItem, deleted []int64) {
 	r.Entries = slices.DeleteFunc(slices.Clone(r.Entries), func(id int64) bool { return slices.Contains(deleted, id) })
 	for _, at := range added {
-		if !slices.Contains(deleted, at.entry.ID) {
+		if !at.isNew() && !slices.Contains(deleted, at.entry.ID) {
 			r.Entries = append(r.Entries, at.entry.ID)
 		}
 		r.LastEntry = max(r.LastEntry, at.entry.ID)
 	}
+}
+
+func (r *record) hasAll(ids []int64) bool {
+	return !slices.ContainsFunc(ids, func(id int64) bool { return !slices.Contains(r.Entries, id) })
 }
 
 // replayed remembers a dead letter whose replay adds entries until its item says that it is gone. If that is
@@ -230,56 +254,6 @@ func (t *transaction) changes() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.replay != 0 || len(t.added) > 0 || len(t.deleted) > 0 || len(t.letters) > 0
-}
-
-// takeTurn waits until no other transaction of this process writes the fence. So entries are committed in
-// the order of their ids, and no write is refused because of another one of this process.
-func (t *transaction) takeTurn(ctx context.Context) error {
-	t.mu.Lock()
-	has := t.turn != nil
-	t.mu.Unlock()
-	if has {
-		return nil
-	}
-	turn := t.sink.turnOf(t.goal.Partition)
-	select {
-	case turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.abandoned {
-		<-turn
-		return epoch.ErrAbandoned
-	}
-	t.turn = turn
-	return nil
-}
-
-func (s *Sink) turnOf(p epoch.Partition) chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	turn, ok := s.turns[p]
-	if !ok {
-		turn = make(chan struct{}, 1)
-		s.turns[p] = turn
-	}
-	return turn
-}
-
-func (t *transaction) giveTurn() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.pass()
-}
-
-// pass lets another transaction write the fence.
-func (t *transaction) pass() {
-	if t.turn != nil {
-		<-t.turn
-		t.turn = nil
-	}
 }
 
 // writeEntries writes the items of the entries that the transaction has added, with ids above all others
@@ -340,7 +314,10 @@ func (s *Sink) writeEntry(ctx context.Context, at entryItem) (entryItem, error) 
 
 // dropEntries deletes the items of entries that were not committed, at best effort.
 func (t *transaction) dropEntries(ctx context.Context) {
-	for _, at := range t.added {
+	t.mu.Lock()
+	added := slices.Clone(t.added)
+	t.mu.Unlock()
+	for _, at := range added {
 		if at.stored.Live {
 			_ = t.sink.store.Delete(ctx, at.stored)
 		}
@@ -372,6 +349,9 @@ func (s *Sink) tidy(ctx context.Context, t *transaction) {
 		})
 	}
 	_ = deleting.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.added = nil // nothing drops them any more
 }
 
 // sweep deletes items of the outbox that are no entries, once under each claim: their transaction has failed,
@@ -405,8 +385,9 @@ func (o Outbox) read(ctx context.Context, ids []int64) ([]operate.OutboxEntry, e
 	readers.SetLimit(sideBySide)
 	for i, id := range ids {
 		readers.Go(func() error {
-			at, err := s.entry(ctx, g, id)
+			at, err := o.tx.entry(ctx, id)
 			if errors.Is(err, operate.ErrNoOutboxEntry) {
+				k.gone(id)
 				return nil
 			}
 			if err == nil {
@@ -443,23 +424,24 @@ func (o Outbox) keyOf(ctx context.Context, id int64) (key string, exists bool, e
 
 // entry reads an entry that the fence has, as far as this process knows. An operator may have discarded it,
 // and the store may answer late.
-func (s *Sink) entry(ctx context.Context, g goal, id int64) (at entryItem, err error) {
-	p := g.Partition
+func (t *transaction) entry(ctx context.Context, id int64) (at entryItem, err error) {
+	if at, ok := t.own(id); ok {
+		return at, nil
+	}
+	s, p := t.sink, t.goal.Partition
 	pause := backoff.New(10*time.Millisecond, 500*time.Millisecond)
-	for end := time.Now().Add(lagging); ; {
+	for end, asked := time.Now().Add(lagging), false; ; {
 		if at.stored, err = s.store.Get(ctx, s.keys.entry(p, id)); err != nil {
 			return at, lost(err)
 		}
 		if at.stored.Live {
 			return at, at.decode()
 		}
-		s.forget(p)
-		now, err := s.fits(ctx, g)
-		if err != nil {
-			return at, err
-		}
-		if !slices.Contains(now.record.Entries, id) {
-			return at, operate.ErrNoOutboxEntry
+		if !asked {
+			if err := t.isThere(ctx, id); err != nil {
+				return at, err
+			}
+			asked = true
 		}
 		if time.Now().After(end) || !backoff.Sleep(ctx, pause.Next()) {
 			return at, fmt.Errorf("%w: the store has lost item %q of the outbox: epochfence outbox discard %d lets the others go on",
@@ -468,11 +450,39 @@ func (s *Sink) entry(ctx context.Context, g goal, id int64) (at entryItem, err e
 	}
 }
 
+// own returns an entry that the transaction has added.
+func (t *transaction) own(id int64) (entryItem, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.IndexFunc(t.added, func(at entryItem) bool { return at.entry.ID == id })
+	if i < 0 {
+		return entryItem{}, false
+	}
+	return t.added[i], true
+}
+
+// isThere asks for the fence as it is, and returns [operate.ErrNoOutboxEntry] if it has no such entry.
+func (t *transaction) isThere(ctx context.Context, id int64) error {
+	now, err := t.sink.newest(ctx, t.goal.Partition)
+	t.sink.forget(t.goal.Partition) // it has another version
+	if err != nil {
+		return lost(err)
+	}
+	if _, err := t.goal.after(now.record.Fence); err != nil {
+		return err
+	}
+	if !slices.Contains(now.record.Entries, id) {
+		return operate.ErrNoOutboxEntry
+	}
+	return nil
+}
+
 // known is what this process has read of the entries of a partition, under one claim.
 type known struct {
 	claim epoch.ClaimID
 	sink  *Sink
 	of    map[int64]knownEntry
+	ended map[int64]bool // entries that were discarded
 	swept bool
 }
 
@@ -486,7 +496,7 @@ func (s *Sink) knownOf(p epoch.Partition, claim epoch.ClaimID) *known {
 	defer s.mu.Unlock()
 	k, ok := s.outboxes[p]
 	if !ok || k.claim != claim {
-		k = &known{claim: claim, sink: s, of: map[int64]knownEntry{}}
+		k = &known{claim: claim, sink: s, of: map[int64]knownEntry{}, ended: map[int64]bool{}}
 		s.outboxes[p] = k
 	}
 	return k
@@ -505,6 +515,19 @@ func (k *known) learn(at entryItem) {
 	defer k.sink.mu.Unlock()
 	at.stored.Value, at.stored.Note = nil, nil
 	k.of[at.entry.ID] = knownEntry{at.entry.Key, at.stored}
+}
+
+func (k *known) gone(id int64) {
+	k.sink.mu.Lock()
+	defer k.sink.mu.Unlock()
+	delete(k.of, id)
+	k.ended[id] = true
+}
+
+func (k *known) isGone(id int64) bool {
+	k.sink.mu.Lock()
+	defer k.sink.mu.Unlock()
+	return k.ended[id]
 }
 
 func (k *known) has(id int64) (knownEntry, bool) {

@@ -27,8 +27,8 @@ type Sink struct {
 	facts cas.Facts
 
 	mu   sync.Mutex
-	held map[epoch.Partition]item // what this process has claimed, as it has written it last
-	seen map[epoch.Partition]epoch.Fence
+	held map[epoch.Partition]item   // what this process has claimed, as it has written it last
+	seen map[epoch.Partition]record // of which the fence and LastEntry are set
 
 	turns    map[epoch.Partition]chan struct{} // of the writes of each fence
 	outboxes map[epoch.Partition]*known
@@ -53,7 +53,7 @@ func Open(ctx context.Context, store cas.Store, o Options) (*Sink, error) {
 	}
 	return &Sink{
 		store: store, keys: keys{o.Prefix}, facts: facts,
-		held: map[epoch.Partition]item{}, seen: map[epoch.Partition]epoch.Fence{},
+		held: map[epoch.Partition]item{}, seen: map[epoch.Partition]record{},
 		turns: map[epoch.Partition]chan struct{}{}, outboxes: map[epoch.Partition]*known{},
 	}, nil
 }

@@ -45,6 +45,7 @@ type transaction struct {
 	retried []int64     // entries whose requests were read
 
 	turn chan struct{} // of the writes of the fence in this process, if this transaction has it
+	over bool
 }
 
 var (
@@ -75,7 +76,8 @@ func stampOf(r record, from epoch.Offset) guard.Stamp {
 // the change, and nobody else does before all handlers have returned.
 //
 // In OnAnswer and OnRefused of an outbox, m is the message that outbox.Sent.Message returns: an answer
-// changes each item once, however often it is recorded.
+// changes each item once, however often it is recorded. Answers do not see each other's changes before they
+// are written.
 //
 // A second Update of one item for one message returns [guard.ErrTwice]. After an error other than
 // change's and [guard.ErrPassed], the transaction fails, whatever the handler returns.
@@ -226,7 +228,7 @@ func isOfTheMessage(err error) bool {
 func lostUnlessSaid(err error) error {
 	for _, said := range []error{
 		guard.ErrStale, guard.ErrFenceLost, guard.ErrOtherLog, guard.ErrTruncated, guard.ErrOutcomeChanged, cas.ErrConflict,
-		epoch.ErrTransient, epoch.ErrStale, epoch.ErrMissing, epoch.ErrUnhealthy,
+		epoch.ErrTransient, epoch.ErrTooLarge, epoch.ErrStale, epoch.ErrMissing, epoch.ErrUnhealthy,
 	} {
 		if errors.Is(err, said) {
 			return err
