@@ -1,6 +1,6 @@
-// Package cas is the seam for stores of items that are replaced by compare-and-swap, which is what
-// etcd, Consul, ZooKeeper, Redis, DynamoDB, object stores, NATS and SQL databases have in common.
-// Packages lease, guard and sinks/cassink are built on it.
+// Package cas is the interface of stores whose items are replaced by compare-and-swap. etcd,
+// Consul, ZooKeeper, Redis, DynamoDB, object stores, NATS and SQL databases can do that. Packages
+// lease, guard and sinks/cassink are built on it.
 //
 // Each store has a driver in a package of its own, such as cas/memstore. Every driver passes the
 // suite in cas/castest. docs/write-a-store.md describes how to write another one.
@@ -20,15 +20,15 @@ import (
 // from an older item is refused. They never return an item that was not written.
 //
 // The errors name the operation and the key, as %q. A method returns soon after ctx has ended, with
-// an error that matches ctx.Err(). Value and note may be changed by the caller once Swap has
-// returned, and an Item's are the caller's. nil and empty are the same.
+// an error that matches ctx.Err(). The caller may change value and note once Swap has returned, and
+// those of a returned Item at any time. nil and empty are the same.
 type Store interface {
 	// Get returns the item with the key. If there is none, it returns an item that is not Live.
 	Get(ctx context.Context, key string) (Item, error)
 
-	// Swap writes value and note, if the item is still as seen, and returns the new item. seen is an
-	// item that this store has returned, unchanged, of which the version is compared. Item{Key: key}
-	// is an item that was never written.
+	// Swap writes value and note, if the item is still as seen, and returns the new item. seen is
+	// an item that this store has returned, unchanged. Swap compares its version. Item{Key: key} is
+	// an item that was never written.
 	//
 	// It does not repeat a request whose outcome is unknown. Its errors are
 	//
@@ -46,10 +46,9 @@ type Store interface {
 	Delete(ctx context.Context, seen Item) error
 
 	// List returns the live items whose keys begin with prefix, in any order, each at most once. An
-	// item that is created or deleted while List runs may be missing, one that is replaced is not. An
-	// error is the last element.
-	// The caller may call the store between two items, also Swap and Delete.
-	// Value and Note are set if [Facts.ListsWhole].
+	// item that is created or deleted while List runs may be missing. An item that is replaced is
+	// not missing. An error is the last element. The caller may call the store between two items,
+	// also Swap and Delete. Value and Note are set if [Facts.ListsWhole].
 	List(ctx context.Context, prefix string) iter.Seq2[Item, error]
 
 	// Facts returns what the store promises. It asks the store for the source each time.
@@ -63,8 +62,18 @@ type Watcher interface {
 	// Watch returns the live items whose keys begin with prefix, then one Item without a Key, and then
 	// each item that is written or deleted, until ctx ends. It may be late, and leave out all but the
 	// last of several changes of an item. After a connection was lost it continues, or ends with an
-	// error as its last element. Notes are not set. Swap and Delete take the items all the same.
+	// error as its last element. Notes are not set. Swap and Delete accept these items
+	// nevertheless.
 	Watch(ctx context.Context, prefix string) iter.Seq2[Item, error]
+}
+
+// BatchGetter is a [Store] that reads several items in one request.
+type BatchGetter interface {
+	Store
+
+	// GetAll returns the items with these keys, in this order, each as Get returns it. No key comes
+	// twice. It returns an error if it cannot read one of them.
+	GetAll(ctx context.Context, keys []string) ([]Item, error)
 }
 
 // Expirer is a [Store] that can delete an item by itself.
@@ -84,12 +93,13 @@ type Item struct {
 	// Live reports whether the item exists.
 	Live bool
 
-	// Value and Note are written together. Value is what other programs see that read the store
-	// without a driver, wherever the store can keep the note beside it.
+	// Value and Note are written together. Other programs, which read the store without a driver,
+	// see only Value, wherever the store can keep the note beside it.
 	Value, Note []byte
 
-	// Version names the write that made the item so. No other write has it, see [Facts.Repeats].
-	// An item that is not Live has a version only if the store remembers its deletion.
+	// Version names the write by which the item got this state. No other write has it, see
+	// [Facts.Repeats]. An item that is not Live has a version only if the store remembers its
+	// deletion.
 	Version string
 
 	// Number grows with each write of the item, also after a deletion. It may fall once the store
@@ -97,8 +107,8 @@ type Item struct {
 	Number int64
 }
 
-// NewItem returns a live item with copies of value and note. Drivers use it for what Swap writes and
-// returns, also because a request may outlive the call whose context has ended.
+// NewItem returns a live item with copies of value and note. Drivers use it for what Swap writes
+// and returns, because a request may outlive the call if the context ends.
 func NewItem(key string, value, note []byte) Item {
 	return Item{Key: key, Live: true, Value: append([]byte{}, value...), Note: append([]byte{}, note...)}
 }

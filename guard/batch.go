@@ -31,8 +31,8 @@ type Batch struct {
 	again sync.Mutex // held while a change is made again
 }
 
-// DeadLetter is a message that has failed and may be replayed. An earlier owner may have applied it in
-// part, also later than its failure.
+// DeadLetter is a message that has failed and may be replayed. An earlier owner may have applied it
+// in part, even after the failure was recorded.
 type DeadLetter struct {
 	ID     int64
 	Era    epoch.Epoch // in which it has failed
@@ -40,7 +40,8 @@ type DeadLetter struct {
 }
 
 // Begin returns an empty batch. The offset of the stamp is the position of the fence, and its mark is
-// not used. Items remember the changes by the dead letters of the partition until their replay.
+// not used. dead are the dead letters of the partition: items remember their changes until they are
+// replayed.
 func Begin(store cas.Store, first Stamp, dead ...DeadLetter) *Batch {
 	return &Batch{
 		store: store, first: first, dead: dead, keeps: func(int64) bool { return false },
@@ -48,8 +49,9 @@ func Begin(store cas.Store, first Stamp, dead ...DeadLetter) *Batch {
 	}
 }
 
-// Keep has items remember the replays with these ids, however many others change them. Call it first. It
-// is for ids that are replayed again until their end is committed, as the entries of an outbox are.
+// Keep makes items remember the replays with these ids, however many other replays change them.
+// Call it before other methods. It is for ids that are replayed until their end is committed, such
+// as entries of an outbox.
 func (b *Batch) Keep(keeps func(id int64) bool) { b.keeps = keeps }
 
 // Update changes an item for the message at this offset, whose mark is that of the message, and returns
@@ -98,9 +100,13 @@ func (b *Batch) Read(ctx context.Context, key string) (State, error) {
 	return state, nil
 }
 
-// Load reads items, several at a time, so that Update and Read need not ask the store for one after the
-// other. Items that are not changed afterwards are not written.
+// Load reads items, so that Update and Read need not ask the store for one after the other: in one
+// request if the store is a [cas.BatchGetter], and otherwise several at a time. Items that are not
+// changed afterwards are not written.
 func (b *Batch) Load(ctx context.Context, keys ...string) error {
+	if s, ok := b.store.(cas.BatchGetter); ok && b.loadTogether(ctx, s, keys) == nil {
+		return nil
+	}
 	var readers errgroup.Group
 	readers.SetLimit(sideBySide)
 	for _, key := range keys {
@@ -110,6 +116,29 @@ func (b *Batch) Load(ctx context.Context, keys ...string) error {
 		})
 	}
 	return readers.Wait()
+}
+
+// loadTogether reads those of the items that were not read before.
+func (b *Batch) loadTogether(ctx context.Context, s cas.BatchGetter, keys []string) error {
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+	b.mu.Lock()
+	keys = slices.DeleteFunc(keys, func(key string) bool { return b.items[key] != nil })
+	b.mu.Unlock()
+	if len(keys) == 0 {
+		return nil
+	}
+	ctx, cancel := limited(ctx)
+	defer cancel()
+	found, err := s.GetAll(ctx, keys)
+	if err != nil {
+		return err
+	}
+	for i, key := range keys {
+		if err := b.item(key).takeFirst(ctx, found[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b *Batch) item(key string) *item {
@@ -140,9 +169,10 @@ func (b *Batch) Fits(f cas.Facts) error {
 	return nil
 }
 
-// Write writes the items, several at a time, and each after those whose outcomes its changes may depend
-// on. After an error some may be written, and others not: have the messages delivered again, from the
-// position of the fence on. Its errors are those of [Apply], [ErrOutcomeChanged], and [ErrCircle].
+// Write writes the items, several at a time. It writes an item after the items on whose outcomes
+// its changes may depend. After an error some may be written, and others not: have the messages
+// delivered again, from the position of the fence on. Its errors are those of [Apply],
+// [ErrOutcomeChanged], and [ErrCircle].
 func (b *Batch) Write(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

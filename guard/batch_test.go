@@ -364,3 +364,62 @@ func TestAMessageOfAHandlerHasItsStamp(t *testing.T) {
 		t.Error("a message that no consumer has handed out has changed an item")
 	}
 }
+
+// inOneRequest is a store that reads items in one request, after what happens meanwhile.
+type inOneRequest struct {
+	*memstore.Store
+	keys      [][]string
+	meanwhile func()
+	fail      error
+}
+
+func (s *inOneRequest) GetAll(ctx context.Context, keys []string) (items []cas.Item, err error) {
+	s.keys = append(s.keys, keys)
+	s.meanwhile()
+	for _, key := range keys {
+		item, err := s.Get(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, item)
+	}
+	return items, s.fail
+}
+
+func TestItemsAreLoadedInOneRequestAndThoseThatTheBatchHasAreKept(t *testing.T) {
+	t.Parallel()
+	s := &inOneRequest{Store: memstore.New(), meanwhile: func() {}}
+	must(t, second(s.Swap(t.Context(), cas.Item{Key: "a"}, []byte("theirs"), nil)))
+	b := guard.Begin(s, at(1, 1))
+	must(t, second(b.Update(t.Context(), place(1), "a", add("1"))))
+	must(t, b.Load(t.Context(), "c", "a", "b", "c"))
+	must(t, b.Load(t.Context(), "a", "b"))
+	if got := fmt.Sprint(s.keys); got != "[[b c]]" {
+		t.Errorf("asked for %s", got)
+	}
+	must(t, second(b.Update(t.Context(), place(2), "b", add("2"))))
+	must(t, b.Write(t.Context()))
+	for key, want := range map[string]string{"a": "theirs 1", "b": "2", "c": ""} {
+		if got := read(t, s, key); string(got.Value) != want {
+			t.Errorf("%s is %q, want %q", key, got.Value, want)
+		}
+	}
+	s.fail = errors.New("too many keys")
+	b = guard.Begin(s, at(1, 3))
+	must(t, b.Load(t.Context(), "a", "b"))
+	if got, err := b.Read(t.Context(), "a"); err != nil || string(got.Value) != "theirs 1" {
+		t.Errorf("after a failure a is %q, %v", got.Value, err)
+	}
+}
+
+func TestAnItemThatIsChangedWhileItIsLoadedKeepsTheChange(t *testing.T) {
+	t.Parallel()
+	s := &inOneRequest{Store: memstore.New()}
+	b := guard.Begin(s, at(1, 1))
+	s.meanwhile = func() { must(t, second(b.Update(t.Context(), place(1), "stock", add("1")))) }
+	must(t, b.Load(t.Context(), "stock"))
+	must(t, b.Write(t.Context()))
+	if got := read(t, s, "stock"); string(got.Value) != "1" {
+		t.Errorf("the item is %q", got.Value)
+	}
+}

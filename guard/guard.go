@@ -1,9 +1,9 @@
 // Package guard changes items of a [cas.Store] exactly once per message.
 //
 // An item has, in its note, the stamp of the last message that changed it, for each partition. A
-// message changes an item if the stamp is below it. So a message that is delivered again, by the same
-// owner of the partition or by the next one, changes nothing twice, and an owner that was paused and
-// wakes up is stopped at the first item that its successor has changed:
+// message changes an item only if it is later than that stamp. So a message that is delivered
+// again, by the same owner of the partition or by the next one, changes nothing twice, and an owner
+// that was paused and wakes up is stopped at the first item that its successor has changed:
 //
 //	changes := guard.At(store, m) // in a handler
 //	left, err := changes.Update(ctx, "stock/apples", func(old guard.State) (guard.State, []byte, error) {
@@ -15,8 +15,8 @@
 //
 // Per item, partition and era, each message takes effect at most once, in the order of offsets, and
 // exactly once when the fence has passed the message. An era begins when an operator sets the
-// position, but not when one skips a message: messages that are delivered again in a new era change the
-// items again. The changes of one message to several items become visible one by one.
+// position, but not with a skip. Messages that are delivered again in a new era change the items
+// again. The changes of one message to several items become visible one by one.
 //
 // # What the caller must do
 //
@@ -28,8 +28,8 @@
 //   - Change an item once per message. A second Update of a key returns [ErrTwice].
 //   - Write the items through this package alone. Reading them with any client is fine.
 //   - Return errors of your own before the first Update. What was changed stays changed when the
-//     message fails, and the replay of its dead letter changes it once more. Package cassink has no such
-//     rule, as it writes at the end.
+//     message fails, and the replay of its dead letter changes it once more. Package cassink has no
+//     such rule, because it writes at the end.
 //
 // On a store that forgets acknowledged writes ([cas.Facts.Forgets]), a failover may lose an effect.
 package guard
@@ -74,16 +74,17 @@ type State struct {
 	Value  []byte
 }
 
-// Text returns the state of an item that exists.
+// Text returns the state of an item that exists and has the value.
 func Text(value string) State { return State{Exists: true, Value: []byte(value)} }
 
-// Change returns the new state of an item and an outcome of up to [MaxOutcome] bytes. If the message
-// decides by the outcome about another item, no outcome may be empty. A change may be called several
-// times, also on another goroutine after the handler has returned, so it must not have effects of its
-// own. If it returns an error, nothing is written.
+// Change returns the new state of an item and an outcome of up to [MaxOutcome] bytes. If the
+// message uses outcomes to decide about other items, none of these outcomes may be empty. A change
+// may be called several times, also on another goroutine after the handler has returned, so it must
+// not have effects of its own. If it returns an error, nothing is written.
 type Change func(old State) (now State, outcome []byte, err error)
 
-// Return them from the handler. ErrTruncated, ErrOtherLog and ErrFenceLost match [epoch.ErrUnhealthy].
+// Return them from the handler, except ErrPassed. ErrTruncated, ErrOtherLog and ErrFenceLost match
+// [epoch.ErrUnhealthy].
 var (
 	// ErrStale is returned when a later owner of the partition has changed the item. See [StaleError].
 	ErrStale = errors.New("a later owner of the partition has changed the item")
@@ -110,8 +111,8 @@ var (
 	// ErrOrder is returned when a batch has changed the item for a later message already.
 	ErrOrder = errors.New("a later message of the batch has changed the item")
 
-	// ErrNew is returned when the message did not change the item when it was applied before, by another
-	// version of the handler perhaps, and a later message has changed it since.
+	// ErrNew is returned when the message was applied before without a change of this item, perhaps
+	// by another version of the handler, and a later message has changed the item since.
 	ErrNew = errors.New("the message did not change the item when it was applied before, and a later one has")
 
 	// ErrOutcomeChanged is returned by [Batch.Write] when others have changed the item since Update, and
@@ -119,8 +120,8 @@ var (
 	ErrOutcomeChanged = errors.New("the item has changed, and so has the outcome")
 
 	// ErrCircle is returned by [Batch.Write], before anything is written, when items depend on each
-	// other: one message changes a and then, by its outcome, b, and another one b and then a. Make the
-	// changes in batches of fewer messages. A single message has no circle.
+	// other: one message changes item a and then, by its outcome, item b; another message changes b
+	// and then a. Make the changes in batches of fewer messages. A single message has no circle.
 	ErrCircle = errors.New("the items of the batch depend on each other's outcomes")
 
 	// ErrPartitions is returned when messages of more than [MaxPartitions] partitions change an item.
@@ -179,10 +180,9 @@ const (
 	// MaxOutcome limits an outcome, in bytes.
 	MaxOutcome = 256
 
-	// MaxReplays limits the replays of dead letters that an item remembers, of one partition, beside those
-	// of [Batch.Keep]. A replay
-	// that changed the item, failed, and is requested again after as many others have changed the item,
-	// changes it twice.
+	// MaxReplays limits the replays of dead letters of one partition that an item remembers, beside
+	// those of [Batch.Keep]. A replay that changed the item, failed, and is requested again after
+	// as many others have changed the item, changes it twice.
 	MaxReplays = 32
 )
 

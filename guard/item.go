@@ -90,6 +90,18 @@ func (it *item) take(found cas.Item) (err error) {
 	return nil
 }
 
+// takeFirst takes an item that was read, unless that was done before.
+func (it *item) takeFirst(ctx context.Context, found cas.Item) error {
+	if err := it.lock(ctx); err != nil {
+		return err
+	}
+	defer it.unlock()
+	if it.loaded {
+		return nil
+	}
+	return it.take(found)
+}
+
 func (it *item) read(ctx context.Context) (State, error) {
 	if err := it.lock(ctx); err != nil {
 		return State{}, err

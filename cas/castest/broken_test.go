@@ -25,6 +25,7 @@ type broken struct {
 	*memstore.Store
 	mu     sync.Mutex
 	get    func(ctx context.Context, key string) (cas.Item, error)
+	getAll func(ctx context.Context, keys []string) ([]cas.Item, error)
 	swap   func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error)
 	delete func(ctx context.Context, seen cas.Item) error
 	list   func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error]
@@ -42,16 +43,32 @@ func newBroken() *broken {
 	s := memstore.New()
 	b := &broken{Store: s, get: s.Get, swap: s.Swap, delete: s.Delete, list: s.List, watch: s.Watch, facts: func(f cas.Facts) cas.Facts { return f }}
 	b.compare = func(seen cas.Item) cas.Item { return seen }
+	b.getAll = func(ctx context.Context, keys []string) (items []cas.Item, err error) {
+		for _, key := range keys {
+			item, err := b.get(ctx, key)
+			if err != nil {
+				return nil, err
+			}
+			items = append(items, item)
+		}
+		return items, nil
+	}
 	b.expire = func(written cas.Item, ttl time.Duration) {
 		time.AfterFunc(ttl, func() { _ = s.Delete(context.Background(), written) })
 	}
 	return b
 }
 
-var _ cas.Expirer = (*broken)(nil)
+var (
+	_ cas.Expirer     = (*broken)(nil)
+	_ cas.BatchGetter = (*broken)(nil)
+)
 
 func (b *broken) Get(ctx context.Context, key string) (cas.Item, error) { return b.get(ctx, key) }
-func (b *broken) Delete(ctx context.Context, seen cas.Item) error       { return b.delete(ctx, seen) }
+func (b *broken) GetAll(ctx context.Context, keys []string) ([]cas.Item, error) {
+	return b.getAll(ctx, keys)
+}
+func (b *broken) Delete(ctx context.Context, seen cas.Item) error { return b.delete(ctx, seen) }
 
 func (b *broken) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
 	return b.swap(ctx, seen, value, note)
@@ -237,6 +254,44 @@ var teeth = []struct {
 			return b.Store.Swap(ctx, seen, value[:min(len(value), 1000)], note)
 		}
 	}, "an item at the limits"},
+	{"items that are read together come in the store's order", func(b *broken) {
+		all := b.getAll
+		b.getAll = func(ctx context.Context, keys []string) ([]cas.Item, error) {
+			return all(ctx, slices.Sorted(slices.Values(keys)))
+		}
+	}, "items that are read together are"},
+	{"items that are read together are those that exist", func(b *broken) {
+		all := b.getAll
+		b.getAll = func(ctx context.Context, keys []string) ([]cas.Item, error) {
+			items, err := all(ctx, keys)
+			return slices.DeleteFunc(items, func(item cas.Item) bool { return !item.Live }), err
+		}
+	}, "items that are read together are"},
+	{"values and notes that are read together are two requests", func(b *broken) {
+		all := b.getAll
+		b.getAll = func(ctx context.Context, keys []string) ([]cas.Item, error) {
+			items, err := all(ctx, keys)
+			if err != nil {
+				return nil, err
+			}
+			runtime.Gosched()
+			notes, err := all(ctx, keys)
+			for i := range notes {
+				items[i].Note = notes[i].Note
+			}
+			return items, err
+		}
+	}, "items that are read together have value and note"},
+	{"a key that cannot be read among others is absent", func(b *broken) {
+		b.getAll = func(ctx context.Context, keys []string) (items []cas.Item, err error) {
+			for _, key := range keys {
+				item, _ := b.Store.Get(ctx, key)
+				item.Key = key
+				items = append(items, item)
+			}
+			return items, nil
+		}
+	}, "a key that is impossible"},
 	{"no key is refused", func(b *broken) {
 		b.get = func(ctx context.Context, key string) (cas.Item, error) { return b.Store.Get(ctx, key+"x") }
 	}, "an impossible key"},

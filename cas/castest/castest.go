@@ -67,7 +67,7 @@ func run(t *testing.T, hs []history, create func(t testing.TB) Rig) {
 // promises are what a store promises, and which of the optional interfaces it has.
 type promises struct {
 	cas.Facts
-	watches, expires bool
+	watches, expires, getsAll bool
 }
 
 func promisesOf(t *testing.T, r Rig) (p promises) {
@@ -78,6 +78,7 @@ func promisesOf(t *testing.T, r Rig) (p promises) {
 	}
 	_, p.watches = s.(cas.Watcher)
 	_, p.expires = s.(cas.Expirer)
+	_, p.getsAll = s.(cas.BatchGetter)
 	return p
 }
 
@@ -125,6 +126,8 @@ func aServerToWatch(r Rig, p promises) string {
 }
 
 func anExpirer(_ Rig, p promises) string { return unless(p.expires, "a cas.Expirer") }
+
+func aBatchGetter(_ Rig, p promises) string { return unless(p.getsAll, "a cas.BatchGetter") }
 
 func unless(has bool, what string) string {
 	if has {
@@ -175,6 +178,9 @@ var histories = []history{
 	{"an item for a time is there until then, and is seen to be deleted if it goes", anExpirer, goesInTime},
 	{"an item for a time stays if it is replaced before, or if the time is long", anExpirer, staysIfReplaced},
 	{"a write for a time is compared, checked and ended as others are", anExpirer, comparedForATime},
+	{"items that are read together are as they are one by one", aBatchGetter, readTogether},
+	{"items that are read together have value and note as one write made them", aBatchGetter, togetherOfOneWrite},
+	{"a key that is impossible, or a context that has ended, fails a read of several", aBatchGetter, failsTogether},
 }
 
 var onNodes = []history{

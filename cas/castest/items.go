@@ -61,6 +61,10 @@ func writtenAndRead(w *world) {
 // ofOneWrite reads while an item is written: value and note say the same, and a version has one
 // content.
 func ofOneWrite(w *world) {
+	w.readsWhileWritten(func(c client) (cas.Item, error) { return c.Get(w.ctx, "orders") })
+}
+
+func (w *world) readsWhileWritten(get func(c client) (cas.Item, error)) {
 	const writes, reads, readers = 150, 300, 3
 	writer := w.client()
 	item := writer.creates("orders", "0", "0")
@@ -72,7 +76,7 @@ func ofOneWrite(w *world) {
 		c := w.client()
 		reading.Go(func() {
 			for ctx.Err() == nil {
-				got, err := c.Get(w.ctx, "orders")
+				got, err := get(c)
 				mu.Lock()
 				was, known := content[got.Version]
 				content[got.Version] = string(got.Value)

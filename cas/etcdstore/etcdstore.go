@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -73,23 +74,52 @@ func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
 
 // Get implements [cas.Store].
 func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
-	item, err := s.get(ctx, key)
-	return item, failed("get", key, ended(ctx, err))
+	items, err := s.get(ctx, key)
+	if err != nil {
+		return cas.Item{}, failed("get", key, ended(ctx, err))
+	}
+	return items[0], nil
 }
 
-func (s *Store) get(ctx context.Context, key string) (cas.Item, error) {
-	if err := facts.Check(key, nil, nil); err != nil {
-		return cas.Item{}, err
+// mostOps is the number of operations that a transaction of etcd may have (--max-txn-ops), unless the
+// server is told otherwise.
+const mostOps = 128
+
+// GetAll implements [cas.BatchGetter].
+func (s *Store) GetAll(ctx context.Context, keys []string) ([]cas.Item, error) {
+	var all []cas.Item
+	for some := range slices.Chunk(keys, mostOps/2) {
+		items, err := s.get(ctx, some...)
+		if err != nil {
+			return nil, failed("get", strings.Join(some, ", "), ended(ctx, err))
+		}
+		all = append(all, items...)
 	}
-	r, err := s.client.Txn(ctx).Then(clientv3.OpGet(s.value(key)), clientv3.OpGet(s.note(key))).Commit()
+	return all, nil
+}
+
+// get reads items in one request.
+func (s *Store) get(ctx context.Context, keys ...string) (items []cas.Item, err error) {
+	var reads []clientv3.Op
+	for _, key := range keys {
+		if err := facts.Check(key, nil, nil); err != nil {
+			return nil, err
+		}
+		reads = append(reads, clientv3.OpGet(s.value(key)), clientv3.OpGet(s.note(key)))
+	}
+	r, err := s.client.Txn(ctx).Then(reads...).Commit()
 	if err != nil {
-		return cas.Item{}, err
+		return nil, err
 	}
-	values, notes := r.Responses[0].GetResponseRange().Kvs, r.Responses[1].GetResponseRange().Kvs
-	if len(values) == 0 {
-		return cas.Item{Key: key}, nil
+	for i, key := range keys {
+		values, notes := r.Responses[2*i].GetResponseRange().Kvs, r.Responses[2*i+1].GetResponseRange().Kvs
+		if len(values) == 0 {
+			items = append(items, cas.Item{Key: key})
+		} else {
+			items = append(items, item(key, values[0], append(notes, nil)[0]))
+		}
 	}
-	return item(key, values[0], append(notes, nil)[0]), nil
+	return items, nil
 }
 
 // item returns the item of a value and the note that was written with it, if any was.

@@ -21,10 +21,12 @@ import (
 	"github.com/epochfence/epochfence/internal/pgschema"
 )
 
+var _ cas.BatchGetter = (*Store)(nil)
+
 // Store is safe for concurrent use.
 type Store struct {
-	pool                                    *pgxpool.Pool
-	source, get, create, swap, remove, list string
+	pool                                         *pgxpool.Pool
+	source, get, all, create, swap, remove, list string
 }
 
 const columns = "value, note, number, number || '.' || nonce"
@@ -58,6 +60,7 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 		pool:   pool,
 		source: "select id::text from " + in + ".cas_source",
 		get:    "select " + columns + " from " + item + " where key = $1",
+		all:    "select key, " + columns + " from " + item + " where key = any($1)",
 		// The lock is taken before the number. Otherwise an item could be written and deleted
 		// between the two, and have had a higher number.
 		create: "insert into " + item + " (key, value, note, number, nonce)" +
@@ -91,6 +94,37 @@ func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
 		return cas.Item{Key: key}, nil
 	}
 	return item, failed("get", key, err)
+}
+
+// GetAll implements [cas.BatchGetter].
+func (s *Store) GetAll(ctx context.Context, keys []string) ([]cas.Item, error) {
+	items, place := make([]cas.Item, len(keys)), map[string]int{}
+	wanted := make([][]byte, len(keys))
+	for i, key := range keys {
+		if err := facts.Check(key, nil, nil); err != nil {
+			return nil, failed("get", key, err)
+		}
+		items[i], place[key], wanted[i] = cas.Item{Key: key}, i, []byte(key)
+	}
+	found, err := s.items(ctx, s.all, wanted)
+	if err != nil {
+		return nil, failed("get", strings.Join(keys, ", "), err)
+	}
+	for _, item := range found {
+		items[place[item.Key]] = item
+	}
+	return items, nil
+}
+
+// items runs a query that returns rows with their keys.
+func (s *Store) items(ctx context.Context, sql string, args ...any) ([]cas.Item, error) {
+	rows, _ := s.pool.Query(ctx, sql, args...)
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (item cas.Item, err error) {
+		var key []byte
+		err = row.Scan(&key, &item.Value, &item.Note, &item.Number, &item.Version)
+		item.Key, item.Live = string(key), true
+		return item, err
+	})
 }
 
 // Swap implements [cas.Store].
@@ -136,13 +170,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 	return func(yield func(cas.Item, error) bool) {
 		from, end := []byte(prefix), after(prefix)
 		for {
-			rows, _ := s.pool.Query(ctx, s.list, from, end, page)
-			items, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (item cas.Item, err error) {
-				var key []byte
-				err = row.Scan(&key, &item.Value, &item.Note, &item.Number, &item.Version)
-				item.Key, item.Live = string(key), true
-				return item, err
-			})
+			items, err := s.items(ctx, s.list, from, end, page)
 			if err != nil {
 				yield(cas.Item{}, failed("list", prefix, err))
 				return

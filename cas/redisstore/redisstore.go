@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,6 +39,8 @@ type Options struct {
 	// It must not contain "{" or "}". Defaults to "epochfence".
 	Prefix string
 }
+
+var _ cas.BatchGetter = (*Store)(nil)
 
 // Store is safe for concurrent use.
 type Store struct {
@@ -112,28 +115,51 @@ func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
 
 // Get implements [cas.Store].
 func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
-	if err := facts.Check(key, nil, nil); err != nil {
-		return cas.Item{}, failed("get", key, err)
-	}
-	answer, err := cas.Await(ctx, func() ([]string, error) {
-		return getScript.Run(ctx, s.client, []string{s.value(key), s.meta(key)}).StringSlice()
-	})
+	items, err := s.get(ctx, key)
 	if err != nil {
 		return cas.Item{}, failed("get", key, err)
 	}
-	item, err := parse(key, answer)
-	return item, failed("get", key, err)
+	return items[0], nil
 }
 
-func parse(key string, answer []string) (cas.Item, error) {
-	if len(answer) == 0 {
-		return cas.Item{Key: key}, nil
+// GetAll implements [cas.BatchGetter].
+func (s *Store) GetAll(ctx context.Context, keys []string) ([]cas.Item, error) {
+	var all []cas.Item
+	for some := range slices.Chunk(keys, page) {
+		items, err := s.get(ctx, some...)
+		if err != nil {
+			return nil, failed("get", strings.Join(some, ", "), err)
+		}
+		all = append(all, items...)
 	}
-	if len(answer) != 4 {
-		return cas.Item{}, fmt.Errorf("the script returned %d values", len(answer))
+	return all, nil
+}
+
+// get reads items in one request.
+func (s *Store) get(ctx context.Context, keys ...string) (items []cas.Item, err error) {
+	names := make([]string, 0, 2*len(keys))
+	for _, key := range keys {
+		if err := facts.Check(key, nil, nil); err != nil {
+			return nil, err
+		}
+		names = append(names, s.value(key), s.meta(key))
 	}
-	number, err := strconv.ParseInt(answer[3], 10, 64)
-	return cas.Item{Key: key, Live: true, Version: answer[0], Value: []byte(answer[1]), Note: []byte(answer[2]), Number: number}, err
+	answers, err := cas.Await(ctx, func() ([]any, error) { return getScript.Run(ctx, s.client, names).Slice() })
+	if err != nil {
+		return nil, err
+	}
+	for i, key := range keys {
+		item := cas.Item{Key: key}
+		if fields, ok := answers[i].([]any); ok && len(fields) == 4 {
+			item.Live, item.Version = true, fields[0].(string)
+			item.Value, item.Note = []byte(fields[1].(string)), []byte(fields[2].(string))
+			if item.Number, err = strconv.ParseInt(fields[3].(string), 10, 64); err != nil {
+				return nil, err
+			}
+		}
+		items = append(items, item)
+	}
+	return items, nil
 }
 
 // Swap implements [cas.Store].
@@ -169,7 +195,7 @@ func (s *Store) write(ctx context.Context, script *redis.Script, keys []string, 
 	return n, err
 }
 
-// page is the number of items that List reads at a time.
+// page is the number of items that List and GetAll read at a time.
 const page = 200
 
 // List implements [cas.Store].
@@ -206,29 +232,8 @@ func (s *Store) page(ctx context.Context, from string) (keys []string, items []c
 	if err != nil || len(keys) == 0 {
 		return nil, nil, err
 	}
-	answers, err := cas.Await(ctx, func() ([]redis.Cmder, error) {
-		return s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for _, key := range keys {
-				getScript.Eval(ctx, p, []string{s.value(key), s.meta(key)})
-			}
-			return nil
-		})
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	for i, a := range answers {
-		answer, err := a.(*redis.Cmd).StringSlice()
-		if err != nil {
-			return nil, nil, err
-		}
-		item, err := parse(keys[i], answer)
-		if err != nil {
-			return nil, nil, err
-		}
-		items = append(items, item)
-	}
-	return keys, items, nil
+	items, err = s.get(ctx, keys...)
+	return keys, items, err
 }
 
 func failed(what, key string, err error) error {

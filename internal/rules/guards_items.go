@@ -38,6 +38,9 @@ var guardsOfItems = []guard{
 	{"R1", "a message goes on after a write in doubt", []edit{
 		{changes, "m.fail(err)", "_ = declined"},
 	}, "guard", "TestAStoreThatDoesNotAnswerLeavesDoubtAndStopsTheMessage"},
+	{"R1", "an item that is loaded loses the changes that were made meanwhile", []edit{
+		{guarding, "if it.loaded {\n\t\treturn nil\n\t}\n\treturn it.take(found)", "return it.take(found)"},
+	}, "guard", "TestAnItemThatIsChangedWhileItIsLoadedKeepsTheChange"},
 	{"R1", "a deletion forgets who has changed the item", []edit{
 		{guarding, "return it.note.with(it.first", "if !it.state.Exists {\n\t\treturn nil, nil\n\t}\n\treturn it.note.with(it.first"},
 	}, "guard", "TestADeletedItemRemembersWhoDeletedIt"},
