@@ -23,13 +23,7 @@ type Status struct {
 	joined     bool
 	cause      error
 	partitions map[epoch.Partition]PartitionStatus
-	hung       map[hungCall]Overdue
-}
-
-type hungCall struct {
-	partition epoch.Partition
-	epoch     epoch.Epoch
-	function  Function
+	hung       []Overdue
 }
 
 // PartitionStatus is the status of a partition that this process holds.
@@ -42,7 +36,7 @@ type PartitionStatus struct {
 	Lag       int64        // messages to apply, as last reported by the source; -1 if not known. See [Behind]
 	Newest    time.Time    // of the last message that was applied; zero before the first
 	Reason    Reason       // why it is Halted
-	Err       error        // why it is Halted, or in doubt while it is only assigned
+	Err       error        // why it is Halted; in StateAssigned, why a transaction is in doubt
 	RetryAt   time.Time    // when a halted partition is tried again; zero if not by this process
 }
 
@@ -50,7 +44,8 @@ type PartitionStatus struct {
 type State int
 
 const (
-	// StateAssigned means that the source has granted the partition, and no claim is known to hold.
+	// StateAssigned means that the source has granted the partition, and this process has no claim,
+	// or one in doubt.
 	StateAssigned State = iota + 1
 
 	// StateClaimed means that messages are applied as they arrive.
@@ -123,12 +118,14 @@ func (s *Status) Observe(e Event) {
 			}
 		})
 	case Overdue:
-		if s.hung == nil {
-			s.hung = map[hungCall]Overdue{}
-		}
-		s.hung[hungCall{e.Partition, e.Epoch, e.Function}] = e
+		s.hung = append(s.hung, e)
 	case Returned:
-		delete(s.hung, hungCall{e.Partition, e.Epoch, e.Function})
+		i := slices.IndexFunc(s.hung, func(o Overdue) bool {
+			return o.Partition == e.Partition && o.Epoch == e.Epoch && o.Function == e.Function
+		})
+		if i >= 0 {
+			s.hung = slices.Delete(s.hung, i, i+1)
+		}
 	case Drained:
 		delete(s.partitions, e.Partition)
 	case Lost:
@@ -191,11 +188,8 @@ func (s *Status) Partitions() []PartitionStatus {
 func (s *Status) Hung() []Overdue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var calls []Overdue
-	for _, o := range s.hung {
-		calls = append(calls, o)
-	}
-	slices.SortFunc(calls, func(a, b Overdue) int {
+	calls := slices.Clone(s.hung)
+	slices.SortStableFunc(calls, func(a, b Overdue) int {
 		return cmp.Or(a.Partition.Compare(b.Partition), cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Function, b.Function))
 	})
 	return calls

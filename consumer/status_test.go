@@ -202,3 +202,22 @@ func TestStatusIsMadeFromEvents(t *testing.T) {
 		}
 	}
 }
+
+func TestStatusHasEachCallThatHangsUntilItReturns(t *testing.T) {
+	t.Parallel()
+	var s consumer.Status
+	at := epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
+	for _, stack := range []string{"first", "second"} { // two functions of background work
+		s.Observe(consumer.Overdue{Partition: at, Epoch: 7, Function: consumer.FunctionBackground, Stack: stack})
+	}
+	s.Observe(consumer.Overdue{Partition: at, Epoch: 7, Function: consumer.FunctionHandler})
+	for _, left := range []int{3, 2, 1} {
+		if n := len(s.Hung()); n != left {
+			t.Errorf("%d calls hang, want %d", n, left)
+		}
+		s.Observe(consumer.Returned{Partition: at, Epoch: 7, Function: consumer.FunctionBackground})
+	}
+	if calls := s.Hung(); len(calls) != 1 || calls[0].Function != consumer.FunctionHandler {
+		t.Errorf("%v", calls)
+	}
+}
