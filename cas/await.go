@@ -2,9 +2,9 @@ package cas
 
 import "context"
 
-// Await runs do in a goroutine, and returns what do has returned, or ctx.Err() once ctx has ended.
-// It is for clients that do not end a call with its context: what do has sent may still be carried
-// out. do must not write to what the caller reads.
+// Await calls do in a goroutine, and returns the result of do, or ctx.Err() once ctx has ended. It
+// is for clients that do not end a call with its context: the store may still carry out the
+// request. The function do must not write to what the caller reads.
 func Await[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	type result struct {
 		value T

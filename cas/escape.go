@@ -19,8 +19,8 @@ var inPart = strings.NewReplacer("%", "%25", "/", "%2F")
 
 const hex = "0123456789ABCDEF"
 
-// Escape returns key with each byte replaced by "=" and two hexadecimal digits that is not a letter
-// or digit of ASCII, "-" or "_", for stores that limit which bytes a key may have. Escape(a+b) is
+// Escape returns key with each byte that is not an ASCII letter or digit, "-" or "_" replaced by
+// "=" and two hexadecimal digits, for stores that limit which bytes a key may have. Escape(a+b) is
 // Escape(a)+Escape(b), so prefixes stay prefixes.
 func Escape(key string) string {
 	var b strings.Builder

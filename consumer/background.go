@@ -25,14 +25,15 @@ type Background[TX any] interface {
 	//
 	// If apply returns an error, everything is rolled back and Do returns the error. Do does not
 	// retry. [epoch.ErrStale], [epoch.ErrInDoubt] and the sink's other refusals end the claim and
-	// the context of the background work. What was in doubt can be looked up under the next claim.
+	// the context of the background work. Under the next claim, apply can read what was in doubt.
 	Do(ctx context.Context, apply func(ctx context.Context, tx TX) error) error
 
 	// Above ends the claim because another system refused its epoch and has seen a higher one. The
 	// next claim's epoch is above seen. The source confirms the lease before every claim, so a
-	// process that has lost the partition makes none. Above returns an error and does nothing if
-	// seen is out of reach: higher than [MaxAbove], or more than 2^40 epochs away, so that a
-	// mistake does not use up the epochs. Then seen has to be lowered in the other system.
+	// process that has lost the partition makes none. If seen is below the claim's epoch, Above
+	// does nothing. If seen is out of reach, it does nothing and returns an error: seen is higher
+	// than [MaxAbove], or more than 2^40 epochs away. Then seen has to be lowered in the other
+	// system.
 	Above(seen epoch.Epoch) error
 
 	// Applied receives a value after a transaction that moved the partition's position has

@@ -30,8 +30,8 @@ type Granted struct {
 	Partition epoch.Partition
 }
 
-// NotClaimed reports that an attempt to claim a partition failed. The next attempt follows while
-// the partition is granted. If the lease is lost meanwhile, [Lost] is reported instead.
+// NotClaimed reports that an attempt to claim a partition failed. Another attempt follows as long
+// as the partition is granted. If the lease is lost meanwhile, [Lost] is reported instead.
 type NotClaimed struct {
 	Partition epoch.Partition
 	Reason    Reason // ReasonStale: another claim came first
@@ -43,7 +43,7 @@ type NotClaimed struct {
 type Claimed struct {
 	Fence    epoch.Fence
 	Seen     epoch.Fence   // the fence it replaced
-	Halted   bool          // the partition was reported as Halted because its transactions keep failing, which this claim alone does not end
+	Halted   bool          // the partition stays Halted: its transactions keep failing, and a claim alone does not end that
 	Took     time.Duration // this attempt, from the read of the fence
 	Attempts int           // this one and those that failed before it
 	Waited   time.Duration // the total: since the grant, or since the last claim ended
@@ -79,7 +79,7 @@ type Transacted struct {
 	Messages   int
 	Background bool          // it was [Background.Do]'s, which applies no messages
 	Took       time.Duration // begin and commit included
-	Handling   time.Duration // of it, in handlers
+	Handling   time.Duration // the part of Took that handlers took
 }
 
 // Outcome is the outcome of a transaction.
@@ -138,7 +138,7 @@ type Stale struct {
 // effects are gone are applied again if the log still has them.
 type WentBack struct {
 	Was epoch.Fence // as we left it
-	Now epoch.Fence // in the sink. If the refusal shows only the position, Epoch and Claim are those of Was
+	Now epoch.Fence // in the sink. If the sink returned only the position (ErrMoved), Epoch and Claim are those of Was
 }
 
 // InDoubt reports that the outcome of a transaction is unknown, or that the position was not the
@@ -177,7 +177,8 @@ type Drained struct {
 	Next      epoch.Offset
 }
 
-// Lost reports that the partition was taken away. Nothing more of it can commit.
+// Lost reports that the partition was taken away, or given up because a call hangs. Nothing more of
+// it can commit.
 type Lost struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
@@ -206,8 +207,8 @@ type Overdue struct {
 	Stack     string       // of the call's goroutine, innermost first; empty if it was not found
 }
 
-// Returned reports that a call which was reported as [Overdue] has returned. At most one call is
-// overdue for each partition, epoch and function.
+// Returned reports that a call which was reported as [Overdue] has returned. Two calls have the
+// same partition, epoch and function if two functions of [Handlers.Background] hang.
 type Returned struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
@@ -215,7 +216,8 @@ type Returned struct {
 	Took      time.Duration // from Overdue.Since
 }
 
-// Retried reports that a transaction was rolled back. The message is tried again after RetryIn.
+// Retried reports that a transaction was rolled back. The partition is tried again from Offset
+// after RetryIn.
 type Retried struct {
 	Partition epoch.Partition
 	Offset    epoch.Offset
@@ -236,9 +238,9 @@ type Replayed struct {
 	Took       time.Duration
 }
 
-// Behind reports the lag of a partition that does not advance. The source is asked at most every
-// 10 s while the partition is [Halted], and once after a claim under which nothing was applied for
-// 5 s. While a partition advances, [Advanced] has the lag.
+// Behind reports the lag of a partition that does not advance. The consumer asks the source once if
+// nothing was applied for 5 s after a claim, and at most every 10 s while the lag is unknown or the
+// partition is [Halted]. While a partition advances, [Advanced] has the lag.
 type Behind struct {
 	Partition epoch.Partition
 	Next      epoch.Offset // of the fence as last read. Another process may have moved it

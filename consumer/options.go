@@ -57,10 +57,9 @@ type Options struct {
 
 	// MaxAttempts is the number of attempts to apply a message before [Handlers.OnFailure]
 	// is called. Only attempts of the message alone in a transaction count. Failures that are
-	// [epoch.ErrTransient] or [epoch.ErrUnhealthy] do not count. Unknown outcomes count from
-	// the third in a row, if a transaction without the message commits. The same
-	// count limits unknown outcomes of OnFailure's transaction; then the partition halts. Defaults
-	// to 10.
+	// [epoch.ErrTransient] or [epoch.ErrUnhealthy] do not count. Unknown outcomes count from the
+	// third in a row, if a transaction without the message commits. MaxAttempts also limits the
+	// unknown outcomes of OnFailure's transaction; after that the partition halts. Defaults to 10.
 	MaxAttempts int
 
 	// RetryMin and RetryMax limit the wait between attempts. The wait doubles, with jitter.

@@ -22,8 +22,8 @@ type Source interface {
 	// knows. Run may repeat a call. joined does not block, and its calls do not overlap.
 	//
 	// When ctx ends, Run revokes all partitions, waits a limited time for own to return, releases
-	// the leases and returns nil. An error means that the source cannot continue at all: it could
-	// not be reached at start, lacks a topic, refused us, or this member was fenced for good. Run
+	// the leases and returns nil. An error means that Run cannot continue at all: the server could
+	// not be reached at start, lacks a topic or refused us, or this member was fenced for good. Run
 	// is called once.
 	Run(ctx context.Context, joined func(err error), own func(ctx context.Context, t Tenure)) error
 
@@ -99,10 +99,11 @@ type Tenure interface {
 	Lag(ctx context.Context, from epoch.Fence) (int64, error)
 
 	// GiveUp says that own is about to return early, because a call of a handler for the partition
-	// does not return. Until returned is closed, this process must not have the partition. Once own
-	// has returned, the source lets other processes have it at once. A source that cannot give up
-	// one partition gives up all of them in good order, by leaving the group for a while. If it
-	// grants the partition too early, own calls GiveUp again and returns.
+	// does not return. The channel returned is closed when that call returns. Until then this
+	// process must not have the partition. Once own has returned, the source lets other processes
+	// have it at once. A source that cannot give up one partition gives up all of them in good
+	// order, by leaving the group for a while. If it grants the partition too early, own calls
+	// GiveUp again and returns.
 	GiveUp(returned <-chan struct{})
 }
 

@@ -12,8 +12,8 @@ import (
 var ErrAbandoned = errors.New("the transaction was abandoned: a call of its handler did not return after its context had ended")
 
 // Abandoned is for sinks. It returns the error of an abandoned Commit whose call has returned err,
-// which may be nil. It keeps only the text of err: err may match [ErrInDoubt] because the
-// connection is gone, and nothing of this transaction is committed.
+// which may be nil. It keeps only the text of err, because err may match [ErrInDoubt]: the
+// connection is gone, but nothing is in doubt, because nothing is committed.
 func Abandoned(err error) error {
 	if err == nil || errors.Is(err, ErrAbandoned) && !errors.Is(err, ErrInDoubt) {
 		return ErrAbandoned
@@ -24,8 +24,8 @@ func Abandoned(err error) error {
 type abandonedKey struct{}
 
 // WithAbandonment returns a context for a Commit or CommitHeld. The end of the second context
-// abandons the transaction. The context of the transaction ends earlier, so that a handler that
-// returns at its deadline gets an orderly rollback.
+// abandons the transaction. ctx should end earlier, so that a handler that returns at its deadline
+// gets an orderly rollback.
 func WithAbandonment(ctx, abandoned context.Context) context.Context {
 	return context.WithValue(ctx, abandonedKey{}, abandoned)
 }

@@ -58,8 +58,9 @@ type Holding[TX any] interface {
 	// partition and not to its messages, such as an outbox's relay.
 	//
 	// When CommitHeld returns nil, all writes of apply are committed, and they were committed
-	// before any later claim of the partition was swapped in. A Claim of the partition waits until
-	// the transaction has ended, or ends it. A Claim before the check makes the transaction stale.
+	// before any later claim of the partition was swapped in. A Claim after the check of the fence
+	// waits until the transaction has ended, or ends it. A Claim before that check makes the
+	// transaction stale.
 	//
 	// Transactions of one claim have no order among themselves. A Commit of the same partition and
 	// other calls of CommitHeld may run and commit at the same time, if the database allows it. If

@@ -20,8 +20,8 @@
 //
 //  1. READ the fence ([Sink.Fence]). If there is none, [Sink.Seed] it and read
 //     again.
-//  2. CHECK that the fence is about your log and lease source ([Fence.Check]).
-//     If not, stop and call an operator: the offsets mean something else now.
+//  2. CHECK that the fence counts the offsets of your log, under your issuer of leases
+//     ([Fence.Check]). If not, stop and call an operator: the offsets mean something else now.
 //  3. CONFIRM with the source, after the read and never before, that the lease
 //     is still granted. Make the claim from the [Lease] that the source returned.
 //  4. SWAP the claim in ([Sink.Claim]). If the fence is no longer as it was
@@ -35,8 +35,8 @@
 //
 // The generation that a lease carries (a group's generation, a key's revision) can repeat and
 // restart: a static member swaps in at the same generation, a deleted group starts again at one. So
-// ownership is the random [ClaimID], compared for equality only. The [Epoch] is for other systems:
-// it is strictly greater at every claim of a partition. It is the lease's generation if that is
-// higher than every epoch before, and otherwise the last epoch plus one, such as after an operator's
-// action or a second claim under one generation.
+// the random [ClaimID], compared for equality only, decides who owns a partition. The [Epoch] is
+// for other systems: it is strictly greater at every claim of a partition. It is the lease's
+// generation if that is higher than every epoch before, and otherwise the last epoch plus one, such
+// as after an operator's action or a second claim under one generation.
 package epoch

@@ -33,8 +33,8 @@ type Fence struct {
 	Applied bool
 
 	// SetUnder is the epoch of the last operator action that set Next, or zero. If the position
-	// falls and SetUnder has risen, an operator set the position back. An action that skips messages
-	// leaves it as it is, because those behind them are not to be applied again.
+	// falls and SetUnder has risen, an operator set the position back. An action that skips
+	// messages does not change SetUnder, because no message is applied again.
 	SetUnder Epoch
 
 	// Pause says whether the fence accepts claims.

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Fences is the whole state that a sink keeps, as a value. The suite in sinks/sinktest compares
+// Fences is the state of all fences of a sink, as a value. The suite in sinks/sinktest compares
 // sinks with it, and memsink stores it. It is not safe for concurrent use.
 type Fences map[Partition]Fence
 
@@ -21,9 +21,9 @@ func (fs Fences) Read(p Partition) (Fence, error) {
 
 // Seed adds an unclaimed fence for each start whose partition has none. All starts must be of one
 // group and topic. A fence begins at Start.Next if the group had no fence of that topic before the
-// call, and otherwise at Start.Earliest. It adds none and returns a [*LogChangedError] if a fence that
-// exists is of another log than its start: others may have applied what the new partition would begin
-// with.
+// call, and otherwise at Start.Earliest. If a start has no fence and another one has a fence of
+// another log, Seed adds none and returns a [*LogChangedError]: others may have applied what the
+// new partition would begin with.
 func (fs Fences) Seed(starts []Start) error {
 	if len(starts) == 0 {
 		return nil

@@ -24,8 +24,8 @@ type Message struct {
 	// and nothing else of it.
 	Context context.Context
 
-	// Under is the fence as it was claimed, of which the position may have moved since. It is set in
-	// what handlers get, and must not be changed.
+	// Under is the fence as it was claimed. Its position may have moved since. The consumer sets
+	// Under in the messages that handlers get. It must not be changed.
 	Under *Fence
 
 	// Replay is the id of the dead letter if the message is replayed, and otherwise zero. A message

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Mode says whether a fence accepts claims. In a mode that a sink does not know, it accepts no
-// claims.
+// Mode says whether a fence accepts claims. In a mode that a sink does not know, the fence accepts
+// no claims.
 type Mode string
 
 const (

@@ -55,6 +55,6 @@ const NoMark Mark = -1
 
 // Epoch is the fencing token: the number that a sink issues with a claim. It is strictly greater at
 // every claim of a partition, in a sink that loses no committed transaction. So a receiver that
-// keeps the highest epoch it has seen refuses a process that has lost its claim, once it has had a
-// request under a later claim. Zero is no epoch. Issued epochs start at one.
+// keeps the highest epoch it has seen refuses a process that has lost its claim, once the receiver
+// has had a request under a later claim. Zero is no epoch. Issued epochs start at one.
 type Epoch int64

@@ -13,7 +13,7 @@ import "context"
 // A Sink is safe for concurrent use. Its errors name the partition and wrap the errors of this
 // package.
 //
-// Every store must have these five methods. The optional interfaces are [Looker], [Replaceable],
+// Every Sink has these five methods. The optional interfaces are [Looker], [Replaceable],
 // [Holding], [Sharded], [Bounded] and operate.Operable. A consumer finds them with [As].
 type Sink[TX any] interface {
 	// Guarantee returns the sink's guarantee. It does not change. The comments below are for
@@ -30,8 +30,8 @@ type Sink[TX any] interface {
 
 	// Claim replaces the claim as [Fences.Claim] does. It returns [ErrStale] if the fence is no
 	// longer as seen. It may terminate the connection of an open transaction of the claim that it
-	// replaces. A Fence or Claim that uses the connection by then returns [ErrTransient]. If the
-	// outcome is unknown, claim again with a new id.
+	// replaces. Another Fence or Claim that already uses that connection returns [ErrTransient]. If
+	// the outcome is unknown, claim again with a new id.
 	Claim(ctx context.Context, seen Fence, c Claim) (Fence, error)
 
 	// Commit runs calls in a transaction, one after the other, then moves the fences of as and

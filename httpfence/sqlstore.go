@@ -15,9 +15,8 @@ import (
 
 // SQLOptions configure an [SQLStore]. The zero value works.
 type SQLOptions struct {
-	// TablePrefix is the prefix of the store's table names: letters, digits and underscores, at
-	// most
-	// 32. Defaults to "httpfence_".
+	// TablePrefix is the prefix of the store's table names: at most 32 letters, digits and
+	// underscores. Defaults to "httpfence_".
 	TablePrefix string
 
 	// LockTimeout limits each wait of a handler's statement for a row lock. IdleTimeout limits the
@@ -65,7 +64,7 @@ type SQLStore struct {
 // OpenSQL returns a store on db. It does not close db. It checks the database's settings and the
 // version of the tables, and changes nothing: see [Migrate]. Errors match
 // [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
-// After 30 s it returns an error.
+// If the database does not answer, OpenSQL returns an error after 30 s.
 func OpenSQL(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) (*SQLStore, error) {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Acquire waits for the lease of a resource by itself, such as a lock, and returns it once this
+// Acquire waits for the lease of a single resource, such as a lock, and returns it once this
 // process has it. The caller must call [Held.Release] at the end, also after the lease was lost. A
 // process has one lease of a resource at a time. [Resource.Number] is 0.
 //

@@ -50,12 +50,12 @@
 // No wall clock is compared. A member counts as dead when its registration was the same item for TTL
 // on the observer's monotonic clock. If the two members' TTLs differ, the longer one counts. The
 // observer then ends the registration by a swap, which is refused if the member has renewed it
-// meanwhile. Only then are the leases free that name it. A store that is a [cas.Expirer] may delete
-// the registration sooner, with the same effect.
+// meanwhile. Only then the leases that name this registration are free. A store that is a
+// [cas.Expirer] may delete the registration sooner, with the same effect.
 //
-// Leases of a killed member are taken after at most TTL and a fifth of it; where the store is a
-// [cas.Watcher], after at most TTL and one second. A member that lives for less than TTL takes over
-// nothing: make TTL shorter than the time between two restarts.
+// Leases of a killed member are taken after at most 1.2 × TTL, or TTL plus one second if the store
+// is a [cas.Watcher]. A member that lives for less than TTL takes over nothing: make TTL shorter
+// than the time between two restarts.
 //
 // # Generations
 //
@@ -89,6 +89,6 @@
 // Whoever may write to the store can take a lease from its holder, which notices and loses it. A
 // value that is no lease is overwritten once it has stood for TTL. If somebody writes such values
 // again and again, the resource is idle, and the log has the key. A registration that nobody renews
-// is ended like any other, and one that claims more than 16,384 resources and 16 times this member's
-// own gets no share.
+// is ended like any other. A registration gets no share if it claims more than 16,384 resources and
+// also more than 16 times this member's own.
 package lease

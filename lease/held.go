@@ -61,8 +61,8 @@ func (h *Held) Draining() <-chan struct{} { return h.kept.Done() }
 // docs/leases.md.
 func (h *Held) Generation() int64 { return h.item.latest() }
 
-// Err returns an [ErrLost] if the lease is known to be lost, by this process's clock too, or nil. nil
-// is no proof that it is held: see [Held.Confirm].
+// Err returns an [ErrLost] if the lease is known to be lost, also by this process's clock, and
+// otherwise nil. nil does not prove that it is held: see [Held.Confirm].
 func (h *Held) Err() error {
 	_ = h.under.err() // it may end the registration, and the lease with it
 	if h.held.Err() != nil {
@@ -123,15 +123,15 @@ func (h *Held) checkProgress() {
 	h.lose(lost(ErrStalled))
 }
 
-// Decline leaves a resource of Run to other members once it was given back, until the members change,
-// or, if until is not nil, until that channel is closed.
+// Decline leaves a resource of Run to other members once it was given back: until the channel until
+// is closed or, if until is nil, until the members change.
 func (h *Held) Decline(until <-chan struct{}) {
 	h.declined.Store(true)
 	h.m.decline(h.slot, until)
 }
 
-// Release gives the resource back. The lease is over in any case. After an error others get it later, at
-// most a TTL after [Member.Close]. It may be called again, and does nothing then.
+// Release gives the resource back. The lease is over even after an error: then others get it later,
+// at most a TTL after [Member.Close]. Further calls of Release do nothing.
 func (h *Held) Release(ctx context.Context) error {
 	var err error
 	h.finish.Do(func() {

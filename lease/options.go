@@ -16,7 +16,7 @@ type Options struct {
 	Group string
 
 	// Resources are the resources that [Member.Run] shares with the other members of the group: the
-	// number of resources by name. Members may serve different ones.
+	// number of resources by name. Members may serve different resources.
 	Resources map[string]int32
 
 	// TTL is the time after which other members take the leases of a member that does not renew its
@@ -24,8 +24,8 @@ type Options struct {
 	// members should use the same value. Defaults to 15 s.
 	TTL time.Duration
 
-	// MaxStall is the time after which a lease is given up whose holder has not called
-	// [Held.Progress] or [Held.Confirm]. Defaults to no limit.
+	// MaxStall is how long a holder may call neither [Held.Progress] nor [Held.Confirm]. After that
+	// its lease is given up. Defaults to no limit.
 	MaxStall time.Duration
 
 	// Name names this process for operators, before the host's name and the process id. It need not

@@ -118,7 +118,8 @@ func (k DecisionKind) RecordedByConsumer() bool {
 	}
 }
 
-// WithoutOperator returns d without an operator in By or Owner. A sink stores the decisions of consumers so.
+// WithoutOperator returns d without an operator in By or Owner. A sink stores the decisions of
+// consumers in this form.
 func (d Decision) WithoutOperator() Decision {
 	d.By = ""
 	if strings.HasPrefix(d.Owner, epoch.OperatorPrefix) {

@@ -12,9 +12,9 @@ import (
 // Question selects a part of a partition's history for [Explain]. Set at most one field. The zero
 // Question asks about the present.
 type Question struct {
-	At     time.Time     // who had the partition then
-	Offset *epoch.Offset // under which claims it was applied
-	Claim  epoch.ClaimID // what became of it
+	At     time.Time     // selects the claim that had the partition then
+	Offset *epoch.Offset // selects the claims under which this offset was applied
+	Claim  epoch.ClaimID // selects this claim
 }
 
 // Span is the time of one claim, from the decision that made it to the decision that replaced it.

@@ -14,10 +14,10 @@ type Operable[TX any] interface {
 	// Record adds ds to the audit log, and sets their ID, At and Role.
 	Record(ctx context.Context, ds []Decision) error
 
-	// Hangs returns the decisions about p of a kind with [DecisionKind.IsHang], after the last one
-	// of a kind with [DecisionKind.ForgivesHangs]. They are newest first and at most [MaxHangs]. A
-	// consumer calls Hangs once in a tenure, and at each further claim while a message hangs. Hangs
-	// must be cheap for a partition without hangs.
+	// Hangs returns the hangs of p ([DecisionKind.IsHang]) that were recorded after the last
+	// decision that forgives them ([DecisionKind.ForgivesHangs]). They are newest first and at most
+	// [MaxHangs]. A consumer calls Hangs once in a tenure, and at each further claim while a
+	// message hangs. Hangs must be cheap for a partition without hangs.
 	Hangs(ctx context.Context, p epoch.Partition) ([]Decision, error)
 
 	// Alive records a sign of life of p. The sink sets Since, Seen and Now by its clock.

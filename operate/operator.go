@@ -10,10 +10,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Operator operates the partitions of one sink. pgsink.OpenOperator, sqlsink.OpenOperator and
-// memsink.Sink.Operator return one. Methods are safe for concurrent use. Errors name the partition
-// or the dead letter, and wrap the errors of package epoch. After [epoch.ErrInDoubt], look the act
-// up in History by its claim.
+// Operator operates the partitions of one sink. pgsink.OpenOperator, sqlsink.OpenOperator,
+// cassink.Sink.Operator and memsink.Sink.Operator return one. Methods are safe for concurrent use.
+// Errors name the partition or the dead letter, and wrap the errors of package epoch. After
+// [epoch.ErrInDoubt], look the act up in History by its claim.
 type Operator interface {
 	// Partitions returns the partitions that f selects, in key order.
 	Partitions(ctx context.Context, f Filter) ([]Partition, error)

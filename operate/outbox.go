@@ -10,8 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Outbox operates the entries of an outbox that no receiver has answered yet. pgoutbox.OpenOperator
-// and sqloutbox.OpenOperator return one. Methods are safe for concurrent use.
+// Outbox operates the entries of an outbox that no receiver has answered yet.
+// pgoutbox.OpenOperator, sqloutbox.OpenOperator and cassink.Sink.Operator return one. Methods are
+// safe for concurrent use.
 type Outbox interface {
 	// Entries returns entries by ID, without the parts that may be secret: headers, bodies, and
 	// everything in the URLs after the host.
@@ -20,7 +21,7 @@ type Outbox interface {
 	// Entry returns one entry with all parts, or [ErrNoOutboxEntry].
 	Entry(ctx context.Context, id int64) (OutboxEntry, error)
 
-	// DoOutbox carries out a in one transaction with its record.
+	// DoOutbox carries out a and records it, in one transaction if the store has transactions.
 	DoOutbox(ctx context.Context, a OutboxAct) error
 
 	// OutboxHistory returns the records of operator actions, newest first, at most limit. Zero

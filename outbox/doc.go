@@ -57,8 +57,8 @@
 //	                                  stays, is reported, and is sent again every RetryMax
 //
 // Nothing is dropped silently. An entry that fails delays only the entries of its Key, as long as
-// fewer than 4096 keys fail at a time and at most 64 answers wait for an OnAnswer or OnRefused that
-// fails.
+// fewer than 4096 keys fail at a time and fewer than 64 answers wait for an OnAnswer or OnRefused
+// that fails.
 //
 // # Stale answers
 //

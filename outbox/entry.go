@@ -33,7 +33,8 @@ type Entry struct {
 	// characters in its query must be encoded. Errors and logs show only its scheme and host.
 	Method, URL string
 
-	// Header is sent with the request. It must not have the headers of [httpfence.Call].
+	// Header is sent with the request. Values are ASCII. It must not have the headers of
+	// [httpfence.Call] or of the connection, such as Host.
 	Header http.Header
 
 	Body []byte
@@ -53,8 +54,8 @@ type Sent struct {
 	Attempt   int         // under this claim, from 1
 }
 
-// Message returns a message that stands for the entry, with its ID as Replay: for [Box.Add], and for what
-// package cassink's transactions change once for each entry.
+// Message returns a message that stands for the entry, with its ID as Replay. Pass it to [Box.Add],
+// and to Update of package cassink, which changes items once for each entry.
 func (s Sent) Message() epoch.Message {
 	return epoch.Message{Partition: s.Partition, Mark: epoch.NoMark, Replay: s.ID}
 }

@@ -52,9 +52,9 @@ type Options[TX any] struct {
 	// not overlap with each other, and may overlap with its OnAnswer and OnRefused.
 	Observe func(Event)
 
-	// ObserveBacklog, if set, is called with the number of waiting entries of a partition, after
-	// the relay has sent some, and at most once in 10 s while any are left. It must not block.
-	// Entries are counted up to 10,000. Calls for one partition do not overlap with each other.
+	// ObserveBacklog, if set, is called with the number of waiting entries of a partition: at most
+	// once in 10 s while any are left, and when none is left. It must not block. Entries are
+	// counted up to 10,000. Calls for one partition do not overlap with each other.
 	ObserveBacklog func(Backlog)
 
 	// Logger receives a line when a failure begins, some lines while it lasts, and a line when it

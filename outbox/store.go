@@ -7,7 +7,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Store keeps entries in a table beside the effects. TX is the transaction of the application's
+// Store keeps entries in the database of the effects. TX is the transaction of the application's
 // handlers; every method works in it. Packages outbox/pgoutbox, outbox/sqloutbox and
 // outbox/casoutbox implement Store.
 //
@@ -29,8 +29,8 @@ type Store[TX any] interface {
 
 	// Next returns for each place the first entry of p with its Key and a higher ID, if any, in any
 	// order. after has each Key once. If that entry was not yet committed when Scan returned the
-	// cursor at, Next returns nothing for the Key, because an entry with a lower ID may have been
-	// committed before it and not been read. Next may leave out entries that tx has added.
+	// cursor at, Next returns nothing for the Key, because Scan may not have read an entry with a
+	// lower ID yet. Next may leave out entries that tx has added.
 	Next(ctx context.Context, tx TX, p epoch.Partition, at Cursor, after []Place) ([]Row, error)
 
 	// Delete deletes the entries of p with these IDs, and returns the IDs of the deleted entries.

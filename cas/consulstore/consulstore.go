@@ -7,9 +7,9 @@
 //	inventory~/orders/4711~/6ZK4BJ7Q3OX5HTEDCW2LMN6PRA   the note
 //	inventory~source                                     a random name of these items
 //
-// A key's other bytes than letters, digits, "-", "_" and "/" are escaped as [cas.Escape] does it. The
-// client's token needs key_prefix "inventory~" { policy = "write" }. Consul leaves out of its answers
-// what a token may not read, so an item seems absent. The write then fails.
+// Bytes of a key other than letters, digits, "-", "_" and "/" are escaped as by [cas.Escape]. The
+// client's token needs key_prefix "inventory~" { policy = "write" }. Consul leaves out of its
+// answers what a token may not read, so an item seems absent. The write then fails.
 //
 // A write is one transaction. It checks the ModifyIndex of both keys, deletes them, and writes them
 // anew. The ModifyIndex alone would not do: Consul keeps it when the same value is written again,
@@ -60,7 +60,7 @@ type Store struct {
 // end ends the name of each value, so that it begins no other value's name: no escaped key has it.
 const end = "~"
 
-// Open returns a store. client stays the caller's. Its datacenter is the one that has the items.
+// Open returns a store. client stays the caller's. The items are in the client's datacenter.
 func Open(client *api.Client, o Options) (*Store, error) {
 	if strings.Contains(o.Prefix, end) || strings.HasPrefix(o.Prefix, "/") || !utf8.ValidString(o.Prefix) {
 		return nil, fmt.Errorf("consulstore: Options.Prefix %q contains ~, begins with / or is not UTF-8", o.Prefix)

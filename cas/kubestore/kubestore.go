@@ -1,5 +1,5 @@
 // Package kubestore is a [cas.Store] in Lease objects of Kubernetes (coordination.k8s.io/v1). It is
-// for leases: a value has at most 128 KiB, and each write is one of the cluster's etcd.
+// for leases: a value has at most 128 KiB, and each write is a write of the cluster's etcd.
 //
 // An item is a Lease. With Options.Name "inventory" and the key "orders/4711" it is
 //
@@ -12,7 +12,7 @@
 //	    epochfence.github.io/key: orders/4711
 //	    epochfence.github.io/value: the value
 //	    epochfence.github.io/note: the note
-//	    epochfence.github.io/base64: the names of those of the three that are no UTF-8
+//	    epochfence.github.io/base64: which of the three are in Base64, because they are not UTF-8
 //	    epochfence.github.io/version: a random name of the write
 //
 // Its spec stays empty: the store does not know what its values mean. The Lease "inventory" names
@@ -21,14 +21,15 @@
 // A write is a JSON patch that tests the resourceVersion and the random name of the write, because
 // a restored etcd repeats resource versions. A version is both. Number is the resourceVersion, which
 // the API documents as a number that grows within a resource type since Kubernetes 1.35 (KEP-5504).
-// It has been etcd's revision before.
+// In older versions it is etcd's revision.
 //
 // A deletion is a patch with the state "deleted", and then a delete. If the second request fails, the
-// Lease stays. It is no item, and a write from what Get returns replaces it. This removes all of them:
+// Lease stays. It is no item: Get returns an item that is not Live, and a Swap of that item
+// replaces the Lease. This removes all such Leases:
 //
 //	kubectl delete leases -l epochfence.github.io/state=deleted
 //
-// Members need this role in the namespace:
+// The client needs this role in the namespace:
 //
 //	apiVersion: rbac.authorization.k8s.io/v1
 //	kind: Role
@@ -114,8 +115,9 @@ const leastQPS = 50
 // wait behind the requests of a takeover. client-go's default is 5 ([rest.Config.QPS]).
 //
 // Requests share one HTTP/2 connection, and wait on it for up to 45 s if the server's machine is gone.
-// Members of leases lose them by then. client-go reads HTTP2_READ_IDLE_TIMEOUT_SECONDS (30) and
-// HTTP2_PING_TIMEOUT_SECONDS (15) from the environment. Their sum should be less than half a TTL.
+// By then, members of package lease have lost their leases. client-go reads
+// HTTP2_READ_IDLE_TIMEOUT_SECONDS (30) and HTTP2_PING_TIMEOUT_SECONDS (15) from the environment.
+// Their sum should be less than half a TTL.
 func Open(ctx context.Context, client coordination.CoordinationV1Interface, o Options) (*Store, error) {
 	s := &Store{client.RESTClient(), o.Namespace, cmp.Or(o.Name, "epochfence")}
 	if o.Namespace == "" {

@@ -66,7 +66,7 @@ func (s *Store) filter(prefix string) string {
 	return s.subject(prefix[:last]) + ".>"
 }
 
-// KeyInBucket returns the key of the bucket that has an item's key, for the nats command.
+// KeyInBucket returns the name of an item's key in the bucket, for the nats command.
 func (s *Store) KeyInBucket(key string) string {
 	return strings.TrimPrefix(s.subject(key), s.prefix())
 }

@@ -2,10 +2,10 @@
 // conditional requests: If-None-Match and If-Match of PutObject, and If-Match of DeleteObject. The
 // store asks for them when it is opened.
 //
-// An item is an object. Its body begins with a nonce and the note: the version is the ETag, which
-// S3 makes of the body alone, so that the same value written again would have the same version.
-// Other programs find the value behind the first line of the body and the note, whose length is in
-// the first line:
+// An item is an object. The version is the ETag, which S3 makes of the body alone. So the body
+// begins with a nonce and the note: otherwise the same value written again would have the same
+// version. Other programs find the value behind the first line of the body and the note, whose
+// length is in the first line:
 //
 //	epochfence 6ZK4… 12
 //	the 12 bytes of the note, then the value
@@ -15,8 +15,8 @@
 // S3 has no number that grows, so an item has none.
 //
 // The store passes its suite on versitygw 1.8.0, and on SeaweedFS 4.48 with one filer, where a write
-// that meets another write of the item may wait for a second. In SeaweedFS 4.16, both succeed
-// (seaweedfs/seaweedfs#8800). Open cannot see that.
+// that meets another write of the item may wait for a second. In SeaweedFS 4.16, both writes
+// succeed (seaweedfs/seaweedfs#8800), which Open cannot detect.
 package s3store
 
 import (

@@ -17,8 +17,8 @@ import (
 const properties = `{"` + own + `":{"dynamic":"false","properties":{"key":{"type":"keyword"},"writes":{"type":"keyword","index":false}}}}`
 
 // Create creates an index whose name is the alias and "-000001", and the alias, unless the alias
-// exists. It has the cluster's default settings, and no fields to search for. Add those with PUT
-// ALIAS/_mapping, and replicas with PUT ALIAS/_settings.
+// exists. The index has the cluster's default settings, and no fields to search for. Add those with
+// PUT ALIAS/_mapping, and replicas with PUT ALIAS/_settings.
 //
 // It needs the right to create indexes and aliases, which Open does not need.
 func Create(ctx context.Context, client *opensearch.Client, o Options) error {

@@ -7,10 +7,11 @@
 //	{"epochfence":{"key":"orders=2F4711","writes":"6ZK4BJ7Q3O.…","note":"…"},"state":"paid","cents":1250}
 //
 // Any other value is in epochfence.value, and the note is in epochfence.note: each is a string, or
-// {"base64":"…"} if its bytes are not UTF-8. Objects that OpenSearch does not take, or would
-// not return, as they are, are there too. These have a field "epochfence" or "_…", an empty name, a name twice, more
-// than 20 levels, a number of more than 1,000 digits, or white space around them. A document that
-// contradicts the mapping of the index is refused by OpenSearch, and nothing is written.
+// {"base64":"…"} if its bytes are not UTF-8. Objects that OpenSearch would refuse, or not return as
+// they are, are in epochfence.value, too. These have a field "epochfence" or "_…", an empty name, a
+// name twice, more than 20 levels, a number of more than 1,000 digits, or white space around them.
+// A document that contradicts the mapping of the index is refused by OpenSearch, and nothing is
+// written.
 //
 // The document's _id is the key, escaped by [cas.Escape]. If that has more than 512 bytes, its end is
 // replaced by a hash of the key.
@@ -19,18 +20,19 @@
 //
 // A write compares _seq_no and _primary_term. OpenSearch gives no two writes of a shard the same ones,
 // also over deletions and failovers. It may do so after a snapshot was restored, unless the snapshot
-// was restored over the index (POST ALIAS/_close before): then the primary term goes on. Number is
-// _seq_no + 1. It is lower after a snapshot was restored, and begins again at 1 in another index.
+// was restored over the index (POST ALIAS/_close before): then the primary term continues. Number
+// is _seq_no + 1. It is lower after a snapshot was restored, and begins again at 1 in another
+// index.
 //
 // When a node fails, OpenSearch may repeat a write by itself, and refuse the second one because of the
 // first. So each document has the nonces of its last 16 writes, and after a conflict the store reads
-// the document and looks for its own nonce. Against what [cas.Store] says,
-// it returns [cas.ErrConflict] for a write that 16 others, or a deletion, have replaced by then. Package
-// guard copes with that.
+// the document and looks for its own nonce. If 16 others, or a deletion, have replaced the write by
+// then, Swap returns [cas.ErrConflict], unlike [cas.Store] says, although it was carried out.
+// Package guard handles that.
 //
-// The store is not for package lease: each listing of a member refreshes the index, and by default
-// OpenSearch takes half a minute to replace a server that hangs (cluster.fault_detection), in which
-// leases with the default TTL end.
+// The store is not for package lease: each listing of a member refreshes the index. By default,
+// OpenSearch takes half a minute to replace a server that hangs (cluster.fault_detection). Leases
+// with the default TTL end before that.
 package searchstore
 
 import (

@@ -13,8 +13,7 @@
 // A server that was emptied or restored refuses clients that have seen a later transaction, until
 // they make a new connection.
 //
-// The servers limit a request to 1 MB (jute.maxbuffer), and so the names that List can have: some
-// ten thousand.
+// The servers limit a request to 1 MB (jute.maxbuffer). So List can have some ten thousand names.
 package zkstore
 
 import (

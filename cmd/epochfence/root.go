@@ -70,7 +70,8 @@ groups have it. Commands that change something show what they would do, and do
 it with --execute. Operator actions also need --reason. Nobody has to stop the
 group.
 
-Printed times are in UTC, by the sink's clock.
+Printed times are in UTC, by the clock of the database, or with --store by
+those of the processes.
 
 ` + exitCodes,
 		SilenceUsage: true, SilenceErrors: true,

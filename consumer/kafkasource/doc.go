@@ -33,25 +33,26 @@
 //
 // # Memory
 //
-// BufferBytes limits what messages take in memory: their uncompressed bytes, 168 bytes for each,
-// and 160 more once Read has yielded it. It is divided as follows.
+// BufferBytes limits what messages take in memory. A message counts as its uncompressed bytes and
+// 168 more, and as another 160 once Read has yielded it. It is divided as follows.
 //
 //   - 3/8 is for messages that were fetched and not taken yet, and for the messages that Read has
-//     yielded last: 1/4 in equal shares for the partitions being read, so that a slow or halted
-//     partition takes nothing from the others, and 1/8 lent to partitions that have more to
-//     come. A partition that holds half its share and all that may be lent is paused until it
-//     holds half as much.
+//     yielded last. Of BufferBytes, 1/4 is divided into equal shares for the partitions being read,
+//     so that a slow or halted partition takes nothing from the others. 1/8 is lent to partitions
+//     that have more to come. A partition that holds half its share and all that may be lent is
+//     paused until it holds half as much.
 //   - 1/8 is for responses that kgo has fetched and not handed over, one from each broker.
 //   - 1/2 is for responses while they are read, and for the parts of a response that stay in memory
 //     as long as one of its records is queued.
 //
-// A record batch larger than its limit is still delivered, alone. So each partition can exceed the
-// limit by one such batch. kgo refuses responses above [kgo.BrokerMaxReadBytes] (100 MiB) and
-// batches that uncompress to more than [kgo.MaxDecompressBatchBytes] (1 GiB).
+// A record batch larger than the limit of a fetch is still delivered, alone. So each partition can
+// exceed its share by one such batch. kgo refuses responses above [kgo.BrokerMaxReadBytes] (100
+// MiB) and batches that uncompress to more than [kgo.MaxDecompressBatchBytes] (1 GiB).
 //
 // Keys, values and headers of messages are slices of their response, and keep it in memory. They
 // must not be changed. A handler may keep messages: only the slice that holds them is reused. The
-// memory of records is reused, unless a hook of the caller sees records or the caller has pools.
+// source reuses the memory of records, unless the options have a hook that sees records, or
+// [kgo.WithPools].
 //
 // # The lease
 //
@@ -70,8 +71,8 @@
 //   - It is lost at once when the group has removed this member, when the member gets another id,
 //     when another process joins as the same static member (which also ends Run), and when
 //     the coordinator has not acknowledged a heartbeat for nine tenths of the session timeout,
-//     or of the rebalance timeout if that is shorter. That is before the group assigns the
-//     partition to another member. If the group has kept the partition for this member, a new
+//     or of the rebalance timeout if that is shorter. The last of these is before the group assigns
+//     the partition to another member. If the group has kept the partition for this member, a new
 //     tenure begins when contact is back.
 //
 // Term is the shorter of those nine tenths and DrainTimeout: 40.5 s with Kafka's defaults, which
@@ -82,17 +83,17 @@
 // # Confirm
 //
 // Confirm commits the fence's position to the group under the present membership. The coordinator
-// accepts it only from a member of the present generation. Kafka 4.3 and newer, under KIP-848, also
-// accepts it from a member that has not heard of the latest epochs, for partitions that it has had
-// since the epoch that it knows (KIP-1251). No other member has these partitions. After the answer,
-// Confirm checks again that the tenure still runs. During a rebalance the answer is "unknown", and
-// the caller tries again. Partitions that confirm at the same time share a request.
+// accepts it only from a member of the present generation. Under KIP-848, Kafka 4.3 and newer also
+// accepts it from a member with an older epoch, for partitions that the member has had since that
+// epoch (KIP-1251). No other member has these partitions. After the answer, Confirm checks again
+// that the tenure still runs. During a rebalance the answer is "unknown", and the caller tries
+// again. Partitions that confirm at the same time share a request.
 //
 // # Reading
 //
 // Reading starts at the sink's position, never at the group's committed offsets. Nothing is
-// fetched for a partition before it is claimed. Positions have a leader epoch, and the log is
-// checked for a truncation below the position first (KIP-320).
+// fetched for a partition before it is claimed. Positions have a leader epoch. Before the source
+// reads, it checks the log for a truncation below the position (KIP-320).
 //
 // The member of the group is a client that reads nothing; a second client, which is in no group,
 // reads. So a slow claim, a halted partition or a full buffer delays neither heartbeats nor
@@ -111,11 +112,11 @@
 // # A handler that hangs
 //
 // A member cannot give up a single partition: under the classic protocol the leader's balancer
-// assigns partitions, under KIP-848 the broker. So when own returns because a handler hangs
-// (Tenure.GiveUp), the member drains its other partitions, leaves the group, and joins again
-// after a pause. The pause is 10 s at first, doubles up to 5 minutes, and ends early when no
-// handler hangs any more. If the member is assigned the partition again meanwhile, it does not
-// claim it, and leaves again after 10 s. A static member leaves the group then, too (at shutdown it
-// does not), so that its partitions are free at once. A member that is alone in its group stays. It checks that with DescribeGroups
-// or ConsumerGroupDescribe, and leaves if the broker refuses the request.
+// assigns partitions, under KIP-848 the broker. So when a handler hangs ([consumer.Tenure.GiveUp]),
+// the member drains its other partitions, leaves the group, and joins again after a pause. The
+// pause is 10 s at first, doubles up to 5 minutes, and ends early when no handler hangs any more.
+// If the member is assigned the partition again meanwhile, it does not claim it, and leaves again
+// after 10 s. A static member leaves the group then, too (at shutdown it does not), so that its
+// partitions are free at once. A member that is alone in its group stays. It checks that with
+// DescribeGroups or ConsumerGroupDescribe, and leaves if the broker refuses the request.
 package kafkasource

@@ -90,7 +90,7 @@ func (g *Group) Generation() int64 {
 }
 
 // Owner returns the name of the member to which the group has leased the partition, or "". That
-// member may not have heard of it yet, and another one may still act on a lease that it has lost.
+// member may not have heard of it yet, and the previous holder may still act on its lost lease.
 func (g *Group) Owner(topic string, n int32) string {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()

@@ -116,7 +116,8 @@ func (l *Log) Delete(n int32, offsets ...epoch.Offset) {
 	l.broker.notify()
 }
 
-// Trim makes partition n begin at the offset, as retention does. The source cannot explain that.
+// Trim makes partition n begin at the offset, as retention does. Positions below it then fail with
+// [consumer.ErrOffsetExpired], unless nothing was applied yet.
 func (l *Log) Trim(n int32, begin epoch.Offset) {
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()

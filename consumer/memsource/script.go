@@ -25,7 +25,8 @@ func (g *Group) Script() {
 	g.generation = max(g.generation, 1)
 }
 
-// SetGeneration sets the generation of leases from now on. Zero or less is no lease at all.
+// SetGeneration sets the generation of leases from now on. Under zero or less, claims fail with
+// [epoch.ErrNoLease].
 func (g *Group) SetGeneration(n int64) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
@@ -33,8 +34,8 @@ func (g *Group) SetGeneration(n int64) {
 }
 
 // Grant leases the partition to m, at the current generation. If m does not run yet, it gets the
-// partition when it joins. The holder until now is not told: it continues until it asks, or until
-// [Group.Lose]. If m itself is the holder, it hears of a loss, and then of the grant.
+// partition when it joins. The previous holder is not told: it continues until its next Confirm, or
+// until [Group.Lose]. If m itself is the holder, it hears of a loss, and then of the grant.
 func (g *Group) Grant(m *Member, topic string, n int32) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()

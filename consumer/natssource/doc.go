@@ -28,8 +28,8 @@
 // under which it is stored.
 //
 // A fence names its log by the stream's name and time of creation, the number of partitions,
-// and the partition's filter. If a stream is created again or partitioned in another way, its
-// partitions halt with an [*epoch.LogChangedError] until an operator decides: those that are new, too.
+// and the partition's filter. If a stream is created again or partitioned in another way, all its
+// partitions, also new ones, halt with an [*epoch.LogChangedError] until an operator decides.
 //
 // # Leases
 //
@@ -45,10 +45,10 @@
 // In group and stream, bytes other than letters, digits, '-' and '_' are written as '=' and two
 // hexadecimal digits. In a group, a slash is =252F and a percent sign =2525.
 //
-// All tenures of a member end when no renewal was acknowledged for nine tenths of LeaseTTL, which
-// is their Term: 13.5 s by default, which makes the default of consumer.Options.BatchTimeout
-// 6.75 s. A partition that is to be given back is drained within Term. The group notices a killed
-// member after LeaseTTL and up to 1 s.
+// All tenures of a member end when no renewal was acknowledged for nine tenths of LeaseTTL. This is
+// their Term: 13.5 s by default, so consumer.Options.BatchTimeout defaults to 6.75 s. A partition
+// that is to be given back is drained within Term. The group notices a killed member after at most
+// LeaseTTL plus 1 s.
 //
 // # Reading
 //
@@ -65,9 +65,9 @@
 //
 // A mirror lacks the messages that its origin had removed before the mirror read them. The source
 // passes a gap in a mirror's sequences if the origin still begins no later than the gap. Otherwise
-// the partition halts with [consumer.ErrOffsetExpired]. A group should not be further behind than
-// the origin keeps messages if it reads a mirror with a filter, or if messages are deleted from the
-// origin. A stream with sources shows no gap where it missed messages of a source.
+// the partition halts with [consumer.ErrOffsetExpired]. If the mirror has a filter, or if messages
+// are deleted from the origin, a group should not be further behind than the origin keeps messages.
+// A stream with sources shows no gap where it missed messages of a source.
 //
 // If a stream has a maximum age and several replicas, the servers' clocks must not be further
 // apart than half that age.
@@ -124,11 +124,11 @@
 // A stream's MaxConsumers must allow two consumers for each partition. The InactiveThreshold of
 // its ConsumerLimits must be at least 5 s. Run refuses a stream with lower limits.
 //
-// A bucket needs a few hundred bytes for each lease key and each position key: one of both for each
-// partition of each group. Run refuses a bucket without that room. If the bucket is full, its
-// writes are refused, which is logged with the remedy. A single server still accepts renewals
-// then. Several replicas do not: leases are lost after LeaseTTL, and nobody can take them until
-// there is room.
+// A bucket has a lease key and a position key for each partition of each group, and needs a few
+// hundred bytes for each key. Run refuses a bucket without that room. If the bucket is full, its
+// writes are refused, which is logged with the remedy. A single server still accepts renewals then.
+// Several replicas do not: leases are lost after LeaseTTL, and nobody can take them until there is
+// room.
 //
 // # Permissions
 //

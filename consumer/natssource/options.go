@@ -78,8 +78,8 @@ type Stream struct {
 	// Durable names the durable consumer that has consumed the stream before. A partition that is
 	// claimed for the first time continues after the messages that it has acknowledged without a
 	// gap ([consumer.StartCommitted]). If it is named and does not exist, or lacks messages of the
-	// partition, the partition is not claimed. The source does not change the consumer. Defaults
-	// to the consumer with the group's name, if that lacks none.
+	// partition, the partition is not claimed. The source does not change the consumer. Defaults to
+	// the consumer with the group's name, if that consumer lacks no message of the partition.
 	Durable string
 }
 

@@ -17,7 +17,7 @@ var all = []Remedy{
 	{
 		Reason: consumer.ReasonMessageFailed,
 		Means: "The partition stops before a message. The message has used up its attempts, or its handler returned Permanent, and the application has no OnFailure. " +
-			"All earlier messages are applied. Nothing of this message is.",
+			"All earlier messages are applied. No part of this message is applied.",
 		Do: "Read the error. If the handler is wrong or lacks something, fix that: the partition is tried again within Options.HaltMax, a minute by default. " +
 			"If the message can never be applied, skip it; the audit log keeps who did so and why. " +
 			"If the error says that the handler \"did not return after its context had ended\", pause the partition, deploy a handler that returns, and resume: until then the message is not tried again. " +
@@ -28,7 +28,7 @@ var all = []Remedy{
 	{
 		Reason: consumer.ReasonOnFailureFailed,
 		Means: "The partition stops before a message. Its handler failed, and then OnFailure failed too. Neither has written anything. " +
-			"If the connection was lost in each of OnFailure's transactions, OnFailure was tried two times more than MaxAttempts before the halt.",
+			"If the connection was lost in each of OnFailure's transactions, the halt follows after MaxAttempts tries and two more.",
 		Do: "Read the error: it has both causes, the handler's first. Fix the cause of OnFailure. Most often the table of dead letters is missing, or the application may not write to it. " +
 			"The partition is tried again within Options.HaltMax, a minute by default. If the error says that the message \"is tried again once an operator has paused and resumed the partition\", OnFailure hung: pause the partition, deploy an OnFailure that returns, and resume. Skip the message only if it need not be kept.",
 		Check:    continues,
@@ -37,9 +37,9 @@ var all = []Remedy{
 	{
 		Reason: consumer.ReasonHandlerEndedTx,
 		Means: "A handler committed the fenced transaction in a way that the sink could not prevent. (A text with COMMIT is not sent, and fails only its message.) " +
-			"The error names the message, its partition and the statement. The effects of this message, and of earlier messages in the same transaction, are committed without the fence. " +
+			"The error names one of the partitions and the statement, and the message if its handler returned an error. The effects of this message, and of earlier messages in the same transaction, are committed without the fence. " +
 			"This process does not try the partition again. Another process to which it moves would commit the same effects again.",
-		Do: "Several partitions can share the transaction and halt with it. The error names at most one of them. " +
+		Do: "Several partitions can share the transaction and halt with it, also those that the error does not name. " +
 			"Pause every partition that has halted with the reason handler_ended_tx before one of them moves. " +
 			"For each of them, compare what the handler wrote for the messages from the position on, and remove what is already there. " +
 			"Change the handler, deploy it, and resume. A restart without that change applies these messages once more.",
@@ -54,7 +54,7 @@ var all = []Remedy{
 			"If the client is connected to the wrong cluster, connect it to the right one: the partition continues by itself. " +
 			"If the log is new for good, accept it with rebase and say where to begin: at its start, unless messages that are applied already were copied into it. " +
 			"If only filters have changed, do not begin at the start: give the log in the error, and the offset from which the messages of this filter were not applied. " +
-			"If the error says that no fence is added, the partition is a new one, and waits for the decision about the partition in the error. Then it begins at the earliest message, or on NATS at the position in its key of the bucket: see docs/nats.md.",
+			"If the error says that no fence is added, the partition is a new one. It waits until an operator has decided about the partition that the error names. Then it begins at the earliest message, or on NATS at the position in its key of the bucket: see docs/nats.md.",
 		Check: continues,
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the log and the owner in the fence, and the log that is there"},
@@ -123,7 +123,7 @@ var all = []Remedy{
 			"If the fence is lost for good, start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
 			"Rewind to the position that you noted. " +
 			"If handlers change items through package guard, now set epoch and set_under of the new fence to one number above the old epoch, and claim_id to a random UUID, as the owner of the tables: under the old epoch a frozen process could change items. " +
-			"Lower the epochs that receivers of your own have seen; the outbox by itself claims above what its receivers have seen. " +
+			"Lower the epochs that other systems of your own have seen. The outbox claims above what its receivers have seen by itself. " +
 			"Then end that process, and start the group.",
 		Check: continues,
 		Commands: []Command{

@@ -1,7 +1,7 @@
 // Package stats turns the events of a consumer, an outbox and a receiver into statistics for
 // operators: counters, histograms, rates, recent events, and the state of each partition that this
-// process holds. It needs the standard library alone. Packages ops/fenceprom and ops/fenceotel,
-// separate modules, export the statistics to Prometheus and OpenTelemetry.
+// process holds. It needs no client library of Prometheus or OpenTelemetry. Packages ops/fenceprom
+// and ops/fenceotel, separate modules, export the statistics to Prometheus and OpenTelemetry.
 //
 //	s := stats.New()
 //	err := consumer.Run(ctx, source, sink, handlers, consumer.Options{Observe: s.Observe})

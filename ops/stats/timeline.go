@@ -12,7 +12,7 @@ import (
 type Moment struct {
 	At        time.Time
 	Kind      MomentKind
-	Partition epoch.Partition // zero of Joined and Left
+	Partition epoch.Partition // zero for Joined and Left
 	Epoch     epoch.Epoch     // of our claim; 0 without one
 	Next      epoch.Offset    // our position; -1 if there is none
 
@@ -38,7 +38,7 @@ const (
 	ReceiverRefused                   // a receiver refused an entry of the outbox: it knows a higher epoch
 	Halted                            // a partition has halted; not repeated until it continues, or halts for another reason
 	GoesOn                            // a halted partition continues
-	Lost                              // a partition was taken away, not given back
+	Lost                              // a partition was taken away, or given up because a call hangs
 	WentBack                          // the sink has lost commits
 	Overdue                           // a handler does not return
 )

@@ -32,8 +32,8 @@ type Options struct {
 
 	// Logs returns the broker's view of the logs of these fences, which a sink does not know. With
 	// Logs, the page shows the lag of partitions of other processes, and a rewind may go to the
-	// start or the end. The page calls Logs at each read of the sink; together they may take 5 s. A
-	// log that Logs leaves out is unknown. Logs may be nil.
+	// start or the end. The page calls Logs at each read of the sink. The read and Logs together
+	// may take 5 s. A log that Logs leaves out is unknown. Logs may be nil.
 	Logs func(ctx context.Context, fences []epoch.Fence) (map[epoch.Partition]Log, error)
 
 	// Owner returns the name by which operators know an owner. Its argument is the owner in the

@@ -1,14 +1,15 @@
 // Package casoutbox keeps an [outbox] in the store of a [cassink.Sink]: in etcd, Redis, DynamoDB and
-// others. An entry exists from the write of the fence that moves the position past its message until
-// the write that says that its answer is recorded:
+// others. An entry exists from the write of the fence that moves the position past its message
+// until the write of the fence that records its answer:
 //
 //	box, err := outbox.New(casoutbox.Store{}, outbox.Options[*cassink.Tx]{})
 //
-// At most [cassink.MaxEntries] entries of a partition wait. Further messages that add entries wait for
-// them. An entry must fit into an item of the store, see [cas.Facts].
+// Messages add entries until [cassink.MaxEntries] of a partition wait. Further messages that add
+// entries wait for them. An entry must fit into an item of the store, see [cas.Facts].
 //
-// Each entry costs a write and a deletion, and the transaction that records answers a write of the fence. The
-// fence has the IDs of the entries that wait, about 15 bytes each. OnAnswer and OnRefused change items of the store once for each entry:
+// Each entry costs a write and a deletion. Each transaction that records answers costs a write of
+// the fence. The fence has the IDs of the entries that wait, about 15 bytes each. OnAnswer and
+// OnRefused change items of the store once for each entry:
 //
 //	tx.Update(ctx, sent.Message(), "payment/"+id, change)
 //

@@ -26,9 +26,9 @@
 // guard describes what that asks of a handler: decide within the change functions and from their
 // outcomes, and change items of the store through Update alone. Any client may read them.
 //
-// A transaction has one partition. Set consumer.Options.Committers to the number of partitions that a
-// process shall apply at a time. A handler of consumer.Batches that calls [Tx.Load] first has its items
-// read side by side.
+// A transaction has one partition. Set consumer.Options.Committers to the number of partitions that
+// a process should apply at a time. If a handler of consumer.Batches calls [Tx.Load] first, its
+// items are read side by side.
 //
 // On a store that may lose acknowledged writes ([cas.Facts.Forgets]), effects may be lost with them, or
 // happen again.
@@ -41,6 +41,6 @@
 // # Outbox
 //
 // Package outbox/casoutbox keeps an outbox in the store. Other background work (consumer's
-// Handlers.Background) reads items, adds entries to the outbox and changes no items, because there is no
-// message for which they could remember a change.
+// Handlers.Background) reads items, adds entries to the outbox and changes no items, because
+// without a message an item cannot remember the change.
 package cassink

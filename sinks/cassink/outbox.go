@@ -104,7 +104,7 @@ func (o Outbox) Scan(ctx context.Context, after int64, limit int) ([]operate.Out
 	return found, err
 }
 
-// Load returns those of these entries that exist.
+// Load returns the entries with these ids that exist.
 func (o Outbox) Load(ctx context.Context, ids []int64) ([]operate.OutboxEntry, error) {
 	found, _, err := o.pick(ctx, func(all []int64) ([]int64, error) {
 		return slices.DeleteFunc(all, func(id int64) bool { return !slices.Contains(ids, id) }), nil
@@ -112,7 +112,8 @@ func (o Outbox) Load(ctx context.Context, ids []int64) ([]operate.OutboxEntry, e
 	return found, err
 }
 
-// Next returns for each Key the first entry above an ID, and not above last, if there is one.
+// Next returns for each Key in after the first entry with an ID above after[Key] and at most last,
+// if there is one.
 func (o Outbox) Next(ctx context.Context, last int64, after map[string]int64) ([]operate.OutboxEntry, error) {
 	found, _, err := o.pick(ctx, func(ids []int64) (first []int64, err error) {
 		done := map[string]bool{}
@@ -153,7 +154,7 @@ func (o Outbox) pick(ctx context.Context, choose func(all []int64) ([]int64, err
 	}
 }
 
-// Delete deletes those of these entries that exist, and returns their IDs.
+// Delete deletes the entries with these ids, and returns the IDs of those that existed.
 func (o Outbox) Delete(ctx context.Context, ids []int64) ([]int64, error) {
 	there, err := o.ids(ctx)
 	if err != nil {

@@ -16,8 +16,8 @@ var _ operate.Outbox = (*Operator)(nil)
 // keptOutboxActs limits the records of what operators did to entries.
 const keptOutboxActs = 500
 
-// Entries implements [operate.Outbox]. Of an entry whose item the store has lost, the ID and the partition
-// are known.
+// Entries implements [operate.Outbox]. Of an entry whose item the store has lost, only the ID and
+// the partition are set.
 func (o *Operator) Entries(ctx context.Context, q operate.OutboxQuery) ([]operate.OutboxEntry, error) {
 	found, err := o.entries(ctx, q)
 	if err != nil {

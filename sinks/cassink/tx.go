@@ -113,7 +113,7 @@ func (tx *Tx) Read(ctx context.Context, key string) (guard.State, error) {
 	return state, nil
 }
 
-// Load reads items, several at a time, so that Update and Read need not ask the store for one after the
+// Load reads items together, so that Update and Read need not ask the store for one after the
 // other. Call it at the beginning of a handler that changes many items, such as one of
 // consumer.Batches. Which items it reads has no effect on what is written.
 func (tx *Tx) Load(ctx context.Context, keys ...string) error {

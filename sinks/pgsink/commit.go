@@ -44,9 +44,9 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 }
 
 // CommitHeld implements [epoch.Holding]. It is [Sink.Commit] with another check at the end, which
-// locks the fence FOR KEY SHARE. A Commit of the partition can run beside it, from before the check
-// until after the commit. A Claim ends the transactions that it finds, this one too, and then waits
-// for the lock.
+// locks the fence FOR KEY SHARE. A Commit of the partition can run beside it at any time, also
+// between this check and its commit. A Claim ends the transactions that it finds, this one too, and
+// then waits for the lock.
 func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx Tx) error) error {
 	set, err := newHeld(h)
 	if err != nil {

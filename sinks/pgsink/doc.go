@@ -44,18 +44,18 @@
 // # How long a frozen owner delays the next one
 //
 // The fence's row is locked only from advance to the commit right behind it. So a frozen process
-// holds the rows that its handler locked. [Sink.Claim] ends the open transactions of the claim
-// that it replaces: each transaction holds a shared advisory lock derived from its claim id, by
-// which the claimant finds the connection in pg_locks and calls pg_terminate_backend. It does so
-// after the source has confirmed the new lease, before the swap, and again after it. The next
-// owner's first commit is then late by a few round trips.
+// holds the rows that its handler locked, but not the fence's row. [Sink.Claim] ends the open
+// transactions of the claim that it replaces: each transaction holds a shared advisory lock derived
+// from its claim id, by which the claimant finds the connection in pg_locks and calls
+// pg_terminate_backend. It does so after the source has confirmed the new lease, before the swap,
+// and again after it. The next owner's first commit is then late by a few round trips.
 //
 // A role may end its own connections, so all processes of a group should use one role, or the new
-// owner's role should be a member of the old one's. Otherwise, which is logged once, the server
-// ends the frozen transaction after [Options.IdleTimeout], or 1 s after the end of the Commit's
-// context if that is sooner: with the defaults of package consumer, half the source's Term plus
-// 1 s, at most 30 s. From PostgreSQL 17 on, transaction_timeout limits the whole transaction
-// too.
+// owner's role should be a member of the old one's. Otherwise the sink logs a line once, and the
+// server ends the frozen transaction after [Options.IdleTimeout], or 1 s after the end of the
+// Commit's context if that is sooner. With the defaults of package consumer, this is half the
+// source's Term plus 1 s, at most 30 s. From PostgreSQL 17 on, transaction_timeout limits the whole
+// transaction too.
 //
 // # Pools and poolers
 //
@@ -65,8 +65,8 @@
 // in the pool, transactions sometimes wait for one; any size works.
 // Connections that died in the pool are replaced.
 //
-// Settings and locks are those of transactions, so PgBouncer's transaction pooling works. pgx
-// must not use named prepared statements then,
+// Settings and locks last for one transaction, so PgBouncer's transaction pooling works. pgx must
+// not use named prepared statements then,
 //
 //	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 //
@@ -97,9 +97,9 @@
 // database: a missing table, column, function or privilege, a read-only server, a full or broken
 // disk. The partition halts and no message is blamed. The same holds for anything that the tables
 // of the sink or of the outbox refuse, such as an identity column whose sequence is behind its rows
-// after logical replication; the error has the statement that fixes it. A handler that composes its
-// SQL from messages, and may so ask for a table that only one message names, returns
-// consumer.Permanent for that. Errors of other connections are the handler's to classify.
+// after logical replication; the error has the statement that fixes it. If a handler composes its
+// SQL from messages, a single message can name a missing table. For that the handler returns
+// consumer.Permanent. Errors of other connections are the handler's to classify.
 //
 // # Round trips
 //

@@ -27,8 +27,8 @@ type Options struct {
 
 	// IdleTimeout limits each pause between two statements of a Commit on the server
 	// (idle_in_transaction_session_timeout), but at most until 1 s after the end of the Commit's
-	// context. A process that is frozen in its transaction loses it then, with its row locks,
-	// unless the next claim could end it at once. Defaults to 30 s.
+	// context. Then a process that is frozen in its transaction loses the transaction and its row
+	// locks, if no claim has ended it before. Defaults to 30 s.
 	IdleTimeout time.Duration
 
 	// LockTimeout limits each wait for a lock in a Commit (lock_timeout). It is reduced to nine

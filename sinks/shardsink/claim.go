@@ -7,11 +7,11 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Claim implements [epoch.Sink] in the partition's shard. The first claim of a fence, which has no
-// lease generation yet, first reads all shards. It is refused with [epoch.ErrElsewhere]
-// unless each other shard has a redirect row to this one: see the package's documentation. A
-// refusal leaves the fence as it is, so that another try is refused too. Later claims need no other
-// shard.
+// Claim implements [epoch.Sink] in the partition's shard. A claim of a fence without a lease
+// generation, which no process has claimed yet, first reads all shards. It is refused with
+// [epoch.ErrElsewhere] unless each other shard has a redirect row to this one: see the package's
+// documentation. A refusal leaves the fence as it is, so that another try is refused too. Later
+// claims need no other shard.
 func (s *Sink[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 	home, err := s.home(c.Partition)
 	if err == nil && seen.Generation == 0 { // an operator may have given it an epoch

@@ -22,7 +22,7 @@
 //
 // A process with another routing, for example after a deploy, is refused with [epoch.ErrElsewhere],
 // and the partition halts. Two databases never have a claimed fence of the same partition, which
-// would apply its messages twice.
+// would apply its messages twice, unless neither process knows the other's database.
 //
 // # Redirect rows
 //
@@ -35,11 +35,12 @@
 // partition's first claim is made only if the row in its own shard is the fence and the rows in all
 // others redirect to it.
 //
-// Take two processes that route a partition to different databases, a and b, and let the first know
-// b. The first claims only if the row in b is a redirect row. The second claims only if the same
-// row is the fence. So one of the two never claims. That holds whatever else they know: while a
-// deploy adds a database, and for a process that has no shards yet and uses b alone. If neither
-// process knows the other's database, nothing protects them, just as without shards.
+// Take two processes that route a partition to different databases, a and b, where b is also a
+// shard of the first. The first claims only if the row in b is a redirect row. The second claims
+// only if the same row is the fence. So one of the two never claims. That holds whatever other
+// shards they have: also while a deploy adds a database, and if the second process has no shards
+// yet and uses b alone. If neither process knows the other's database, nothing protects them, just
+// as without shards.
 //
 // The rows of the first shard also decide where partitions begin. They are written in one
 // transaction, redirect rows included, so that one of the processes that start at the same time

@@ -9,9 +9,9 @@ import (
 )
 
 // Seed adds the fences that are missing, each in its shard, and redirect rows in the others: see
-// the package's documentation. The next call continues from what a call has achieved. A partition
-// gets nothing if its fence is in another shard than the one it is routed to: [Sink.Fence] returns
-// that error.
+// the package's documentation. After an error, the next call writes what is still missing. Seed
+// writes nothing for a partition whose fence is in another shard than the route's: [Sink.Fence]
+// returns [epoch.ErrElsewhere] for it.
 //
 // All shards must answer before anything is written.
 func (s *Sink[TX]) Seed(ctx context.Context, starts []epoch.Start) error {

@@ -25,8 +25,8 @@ var (
 )
 
 // New returns a sink that keeps each partition in the shard whose index route returns, given the
-// number of shards. Several goroutines call route often. It must always return the same index for
-// the same partition. Each shard must be a database of its own.
+// number of shards. route is called often, by several goroutines at a time. It must always return
+// the same index for the same partition. Each shard must be a database of its own.
 func New[TX any](route func(p epoch.Partition, shards int) int, shards ...epoch.Sink[TX]) (*Sink[TX], error) {
 	if route == nil {
 		return nil, errors.New("shardsink: New needs a route; ByNumber is one")
@@ -152,7 +152,7 @@ func (s *Sink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func
 	return s.shards[shard].Commit(ctx, as, calls...)
 }
 
-// CommitHeld runs a transaction in the shard of the partition whose claim it holds.
+// CommitHeld runs a transaction in the shard of h's partition.
 func (s *Sink[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx TX) error) error {
 	home, err := s.home(h.Partition)
 	if err != nil {
