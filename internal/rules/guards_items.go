@@ -1,11 +1,12 @@
 package main
 
 const (
-	guarding = "guard/item.go"
-	stamps   = "guard/stamp.go"
-	changes  = "guard/message.go"
-	ofStores = "sinks/cassink/commit.go"
-	ofOutbox = "sinks/cassink/outbox.go"
+	guarding  = "guard/item.go"
+	stamps    = "guard/stamp.go"
+	changes   = "guard/message.go"
+	ofStores  = "sinks/cassink/commit.go"
+	ofOutbox  = "sinks/cassink/outbox.go"
+	ofEntries = "sinks/cassink/entries.go"
 
 	inEachEra  = "TestInEachEraEachMessageChangesAnItemOnceAndInOrder"
 	byStamps   = "TestWhatBecomesOfAChangeFollowsFromTheStampsAlone/"
@@ -114,13 +115,13 @@ var guardsOfItems = []guard{
 		{"sinks/cassink/tx.go", "case a.held && (m.Replay == 0 || !slices.Contains(t.record.Entries, m.Replay)):", "case a.held && m.Replay == 0:"},
 	}, "sinks/cassink", "TestBackgroundWorkChangesItemsForEntriesAlone"},
 	{"R12", "an entry gets an id below those of an owner whose clock is ahead", []edit{
-		{ofOutbox, "last := at.record.LastEntry", "last := min(at.record.LastEntry, 0)"},
+		{ofEntries, "last := at.record.LastEntry", "last := min(at.record.LastEntry, 0)"},
 	}, "sinks/cassink", "TestAnEntryFollowsThoseOfAProcessWhoseClockIsAhead"},
 	{"R12", "an entry is committed before one with a lower id", []edit{
 		{"sinks/cassink/turn.go", "turn = make(chan struct{}, 1)", "turn = make(chan struct{}, 99)"},
 	}, "sinks/cassink", "TestEntriesAreCommittedInTheOrderOfTheirIDs"},
 	{"R1", "the item of an entry that is about to be committed is swept away", []edit{
-		{ofOutbox, "id <= at.record.LastEntry && !slices", "!slices"},
+		{ofEntries, "id <= at.record.LastEntry && !slices", "!slices"},
 	}, "sinks/cassink", "TestTheItemOfAnEntryThatIsAboutToBeCommittedStays"},
 	{"R12", "an abandoned transaction keeps messages from being committed", []edit{
 		{"sinks/cassink/tx.go", "t.pass()", "_ = 0"},
@@ -130,7 +131,7 @@ var guardsOfItems = []guard{
 	}, "sinks/cassink", "TestAnAnswerToAnEntryThatIsDiscardedMeanwhileIsNotRecorded"},
 	{"R12", "a read that lags hides an entry", []edit{
 		{"sinks/cassink/fence.go", "(r.Next < last.Next || r.LastEntry < last.LastEntry)", "r.Next < last.Next"},
-		{ofOutbox, "now, err := t.sink.newest(ctx, t.goal.Partition)", "now, err := t.sink.fence(ctx, t.goal.Partition)"},
+		{ofEntries, "now, err := t.sink.newest(ctx, t.goal.Partition)", "now, err := t.sink.fence(ctx, t.goal.Partition)"},
 	}, "sinks/cassink", "TestAStoreThatLagsHidesNoEntry"},
 	{"blame", "waiting for another transaction is the message's fault", []edit{
 		{"sinks/cassink/turn.go", "return fmt.Errorf(\"%w: another transaction of this process writes the fence: %w\", epoch.ErrTransient, ctx.Err())", "return fmt.Errorf(\"%w\", ctx.Err())"},
@@ -139,7 +140,7 @@ var guardsOfItems = []guard{
 		{ofOutbox, "case !tx.goal.held && len", "case len"},
 	}, "sinks/cassink", "TestAFullOutboxHasMessagesWaitAndNotItsOwnAnswers"},
 	{"blame", "an entry that an operator has discarded is waited for", []edit{
-		{ofOutbox, "if !slices.Contains(now.record.Entries, id) {", "if false {"},
+		{ofEntries, "if !slices.Contains(now.record.Entries, id) {", "if false {"},
 	}, "sinks/cassink", "TestAnEntryThatIsDiscardedBesideItsRelayIsGone"},
 	{"R1", "an item is written before the outcome that its change may depend on", []edit{
 		{guarding, "if !done[before] {\n\t\t\treturn false", "if !done[before] {\n\t\t\treturn true"},

@@ -28,15 +28,16 @@
 //
 // A transaction has one partition. Set consumer.Options.Committers to the number of partitions that
 // a process should apply at a time. If a handler of consumer.Batches calls [Tx.Load] first, its
-// items are read side by side.
+// items are read together.
 //
 // On a store that may lose acknowledged writes ([cas.Facts.Forgets]), effects may be lost with them, or
 // happen again.
 //
 // # Operators
 //
-// A Sink is an [operate.Operable]: the audit log, dead letters and signs of life are items, too. Times
-// are those of the process that writes, because most stores have no clock.
+// A Sink is an [operate.Operable]: the audit log, dead letters and signs of life are items, too.
+// The audit log keeps the last 500 entries of each partition. Times are those of the process that
+// writes, because most stores have no clock.
 //
 // # Outbox
 //

@@ -1,6 +1,7 @@
 package cassink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -197,4 +198,18 @@ func (o *Operator) OutboxHistory(ctx context.Context, most int) (found []operate
 	}
 	slices.Reverse(found)
 	return found[:min(len(found), operate.Limit(most))], nil
+}
+
+// retry adds entries to those that operators want to be sent now, or removes them.
+func (s *Sink) retry(ctx context.Context, p epoch.Partition, ids []int64, wanted bool) error {
+	return replace(ctx, s.store, s.keys.requests(), func(old requests) (requests, error) {
+		old.Retries = slices.DeleteFunc(old.Retries, func(r requested) bool { return r.Partition == p && slices.Contains(ids, r.ID) })
+		for _, id := range ids {
+			if wanted {
+				old.Retries = append(old.Retries, requested{p, id})
+			}
+		}
+		slices.SortFunc(old.Retries, func(a, b requested) int { return cmp.Compare(a.ID, b.ID) })
+		return old, nil
+	})
 }

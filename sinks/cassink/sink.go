@@ -31,7 +31,7 @@ type Sink struct {
 	seen map[epoch.Partition]record // of which the fence and LastEntry are set
 
 	turns    map[epoch.Partition]chan struct{} // of the writes of each fence
-	outboxes map[epoch.Partition]*known
+	outboxes map[epoch.Partition]*entryCache
 }
 
 // The suite skips the histories of interfaces that a sink lacks, so the compiler checks them here.
@@ -54,7 +54,7 @@ func Open(ctx context.Context, store cas.Store, o Options) (*Sink, error) {
 	return &Sink{
 		store: store, keys: keys{o.Prefix}, facts: facts,
 		held: map[epoch.Partition]item{}, seen: map[epoch.Partition]record{},
-		turns: map[epoch.Partition]chan struct{}{}, outboxes: map[epoch.Partition]*known{},
+		turns: map[epoch.Partition]chan struct{}{}, outboxes: map[epoch.Partition]*entryCache{},
 	}, nil
 }
 
