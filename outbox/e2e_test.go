@@ -23,6 +23,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite"
 
+	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
@@ -44,6 +45,7 @@ import (
 // fences and the outbox. db is for looking at it, if it is an SQL database.
 type ledger[TX any] struct {
 	db        *sql.DB
+	items     cas.Store // if it is no SQL database
 	sink      epoch.Sink[TX]
 	process   func() epoch.Sink[TX] // the sink of another process; nil: sink will do
 	store     outbox.Store[TX]
@@ -73,7 +75,7 @@ func storeLedger(t testing.TB) *ledger[*cassink.Tx] {
 	sink := open()
 	op := sink.Operator()
 	return &ledger[*cassink.Tx]{
-		sink: sink, process: func() epoch.Sink[*cassink.Tx] { return open() }, store: casoutbox.Store{}, op: op, guarantee: epoch.PerItem,
+		items: store, sink: sink, process: func() epoch.Sink[*cassink.Tx] { return open() }, store: casoutbox.Store{}, op: op, guarantee: epoch.PerItem,
 		insert: func(ctx context.Context, tx *cassink.Tx, m epoch.Message, table, payment string) error {
 			_, err := tx.Update(ctx, m, table, func(old guard.State) (guard.State, []byte, error) {
 				return guard.Text(string(old.Value) + payment + "\n"), nil, nil

@@ -29,12 +29,13 @@ type Entry struct {
 	// random key that is stored with the entry. For its format see [httpfence.KeyHeader].
 	IdempotencyKey string
 
-	// Method defaults to POST. URL is an absolute http or https URL. Spaces and non-ASCII
-	// characters in its query must be encoded. Errors and logs show only its scheme and host.
+	// Method defaults to POST. URL is an absolute http or https URL of at most 8 KiB. Spaces and
+	// non-ASCII characters in its query must be encoded. Errors and logs show only its scheme and
+	// host.
 	Method, URL string
 
-	// Header is sent with the request. Values are ASCII. It must not have the headers of
-	// [httpfence.Call] or of the connection, such as Host.
+	// Header is sent with the request, and has at most 32 KiB. Values are ASCII. It must not have
+	// the headers of [httpfence.Call] or of the connection, such as Host.
 	Header http.Header
 
 	Body []byte

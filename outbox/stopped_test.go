@@ -3,6 +3,8 @@ package outbox_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
@@ -184,14 +187,56 @@ func TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd(t *testing.T) {
 // A sink that was failed over, or restored, has lost claims whose epochs receivers have seen.
 func TestAfterAFailoverThatLostClaimsEverythingIsSent(t *testing.T) {
 	t.Run("SQLite", func(t *testing.T) {
-		failover(t, sqliteLedger(t), `UPDATE epochfence_fence SET epoch = 3, lease_generation = 3, claim_id = randomblob(16)`)
+		l := sqliteLedger(t)
+		failover(t, l, func() error {
+			_, err := l.db.ExecContext(t.Context(), `UPDATE epochfence_fence SET epoch = 3, lease_generation = 3, claim_id = randomblob(16)`)
+			return err
+		})
 	})
 	t.Run("PostgreSQL", func(t *testing.T) {
-		failover(t, postgresLedger(t), `UPDATE epochfence.fence SET epoch = 3, lease_generation = 3, claim_id = gen_random_uuid()`)
+		l := postgresLedger(t)
+		failover(t, l, func() error {
+			_, err := l.db.ExecContext(t.Context(), `UPDATE epochfence.fence SET epoch = 3, lease_generation = 3, claim_id = gen_random_uuid()`)
+			return err
+		})
+	})
+	t.Run("a store of items", func(t *testing.T) {
+		l := storeLedger(t)
+		failover(t, l, func() error { return lowerFences(t.Context(), l.items) })
 	})
 }
 
-func failover[TX any](t *testing.T, l *ledger[TX], fallBack string) {
+// lowerFences gives each fence of a cassink an earlier claim.
+func lowerFences(ctx context.Context, items cas.Store) error {
+	lowered := 0
+	for item, err := range items.List(ctx, "epochfence/fence/") {
+		var record map[string]json.RawMessage
+		if err == nil {
+			err = json.Unmarshal(item.Value, &record)
+		}
+		if err != nil {
+			return err
+		}
+		record["Epoch"], record["Generation"] = json.RawMessage("3"), json.RawMessage("3")
+		if record["Claim"], err = json.Marshal(epoch.NewClaimID()); err != nil {
+			return err
+		}
+		value, err := json.Marshal(record)
+		if err != nil {
+			return err
+		}
+		if _, err := items.Swap(ctx, item, value, item.Note); err != nil {
+			return err
+		}
+		lowered++
+	}
+	if lowered == 0 {
+		return errors.New("no fence was found")
+	}
+	return nil
+}
+
+func failover[TX any](t *testing.T, l *ledger[TX], fallBack func() error) {
 	const scopes, perScope = 30, 3
 	store := httpfence.NewMemory()
 	var mu sync.Mutex
@@ -227,7 +272,7 @@ func failover[TX any](t *testing.T, l *ledger[TX], fallBack string) {
 			done <- consumer.Run(ctx, member, l.sink, consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
 				scope, _, _ := strings.Cut(string(m.Value), "/")
 				return box.Add(ctx, tx, m, outbox.Entry{Key: scope, Scope: scope, URL: url, Body: m.Value})
-			}).Background(box.Relay), consumer.Options{RetryMin: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+			}).Background(box.Relay), l.options())
 		}()
 		return func() {
 			t.Helper()
@@ -266,7 +311,7 @@ func failover[TX any](t *testing.T, l *ledger[TX], fallBack string) {
 		seen(t, store, fmt.Sprint("scope-", i), epoch.Epoch(90+i%10))
 	}
 	group.SetGeneration(1)
-	must(t, func() error { _, err := l.db.ExecContext(t.Context(), fallBack); return err })
+	must(t, fallBack)
 	send()
 	end = process()
 	await("after")

@@ -15,7 +15,7 @@ import (
 // higher IDs. Concurrent transactions of one partition may commit in another order than that of
 // their IDs. Scan must not miss an entry that is committed late: see [Cursor].
 type Store[TX any] interface {
-	// Add stores an entry of p and gives it its ID. The entry is complete.
+	// Add stores an entry of p and gives it its ID. The entry is valid and has its defaults.
 	Add(ctx context.Context, tx TX, p epoch.Partition, e Entry) error
 
 	// Scan returns at most limit entries of p that the cursor from does not cover, in the order of
@@ -28,9 +28,9 @@ type Store[TX any] interface {
 	Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]Row, error)
 
 	// Next returns for each place the first entry of p with its Key and a higher ID, if any, in any
-	// order. after has each Key once. If that entry was not yet committed when Scan returned the
-	// cursor at, Next returns nothing for the Key, because Scan may not have read an entry with a
-	// lower ID yet. Next may leave out entries that tx has added.
+	// order. after has each Key once. If that entry was committed after the Scan that returned at,
+	// Next returns nothing for the Key, because Scan may not have read an entry with a lower ID
+	// yet. Next may leave out entries that tx has added.
 	Next(ctx context.Context, tx TX, p epoch.Partition, at Cursor, after []Place) ([]Row, error)
 
 	// Delete deletes the entries of p with these IDs, and returns the IDs of the deleted entries.
