@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas/memstore"
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
 var errReplaced = errors.New("another process makes the report")
@@ -75,5 +77,56 @@ func TestTheNightlyReportOfAProcessThatWasReplacedIsRefused(t *testing.T) {
 	var text string
 	if err := db.QueryRowContext(t.Context(), `select text from report`).Scan(&text); err != nil || text != "in time" {
 		t.Errorf("the report is %q, err = %v", text, err)
+	}
+}
+
+// renew extends the subscriptions that have ended, in one process at a time.
+func renew(ctx context.Context, member *lease.Member, sink *sqlsink.Sink) error {
+	return lease.Do(ctx, member, sink, "renewals", func(ctx context.Context, tx *sqlsink.Tx, _ epoch.Message, _ epoch.Epoch) error {
+		_, err := tx.ExecContext(ctx, `insert into invoice (customer, amount) select customer, price from subscription where ends <= current_date`)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `update subscription set ends = date(ends, '+1 month') where ends <= current_date`)
+		return err
+	})
+}
+
+func TestASubscriptionIsRenewedOnceHoweverManyProcessesWakeUp(t *testing.T) {
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "subscriptions.db")+"?_pragma=journal_mode(wal)&_txlock=immediate&_pragma=busy_timeout(5000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.ExecContext(t.Context(), `create table subscription (customer text, price integer, ends text);
+		create table invoice (customer text, amount integer);
+		insert into subscription values ('anna', 12, date('now', '-3 days')), ('ben', 7, date('now', '+3 days'))`); err != nil {
+		t.Fatal(err)
+	}
+	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := memstore.New()
+	done := make(chan error)
+	for range 3 {
+		m, err := lease.Open(t.Context(), store, lease.Options{Group: "billing", TTL: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(m.Close)
+		go func() { done <- renew(t.Context(), m, sink) }()
+	}
+	for range 3 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	var invoices string
+	if err := db.QueryRowContext(t.Context(), `select group_concat(customer || ' ' || amount) from invoice`).Scan(&invoices); err != nil || invoices != "anna 12" {
+		t.Errorf("the invoices are %q, %v", invoices, err)
 	}
 }

@@ -29,3 +29,7 @@ type Lease struct {
 	// Owner names the process for operators. Nothing compares it.
 	Owner string
 }
+
+// LeaseLog is the Log and the Source of a fence that package lease claims for the holder of a lease.
+// The position of the fence counts transactions. Between two holders, the fence has no live owner.
+const LeaseLog = "epochfence/lease"

@@ -8,8 +8,9 @@ import (
 )
 
 // Acquire waits for the lease of a single resource, such as a lock, and returns it once this
-// process has it. The caller must call [Held.Release] at the end, also after the lease was lost. A
-// process has one lease of a resource at a time. [Resource.Number] is 0.
+// process has it. The name must not be in Options.Resources. The caller must call [Held.Release] at
+// the end, also after the lease was lost. A process has one lease of a resource at a time.
+// [Resource.Number] is 0.
 //
 // It returns ctx's error when ctx has ended first, and [ErrClosed] after the end of [Member.Run] or
 // [Member.Close]. Callers that wait get the lease in no order.
@@ -19,6 +20,26 @@ func (m *Member) Acquire(ctx context.Context, name string) (*Held, error) {
 		return nil, fmt.Errorf("lease: acquire %q: %w", name, err)
 	}
 	return h, nil
+}
+
+// TryAcquire is [Member.Acquire] without the wait: it returns [ErrHeld] if another member, or this
+// process, has the lease. In a store that reports no changes, it may still do so for a tenth of TTL
+// after a release.
+func (m *Member) TryAcquire(name string) (*Held, error) {
+	sl, err := m.slotOf(name)
+	if err == nil {
+		var h *Held
+		if h, err = m.tryAcquire(sl); h != nil {
+			return h, nil
+		}
+		switch {
+		case m.base.Err() != nil:
+			err = ErrClosed
+		case err == nil:
+			err = ErrHeld
+		}
+	}
+	return nil, fmt.Errorf("lease: acquire %q: %w", name, err)
 }
 
 func (m *Member) await(ctx context.Context, name string) (*Held, error) {

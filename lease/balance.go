@@ -304,7 +304,9 @@ func (m *Member) acquire(p Resource, last holder, me *registration) (item *owned
 
 func (m *Member) leaseValue(me *registration, item *owned) value {
 	return func(generation int64) []byte {
-		return leaseRecord{Owner: m.Name, Member: me.id, Nonce: item.nonce, Generation: generation}.json()
+		return leaseRecord{
+			Owner: m.Name, Member: me.id, Nonce: item.nonce, Since: item.since.UTC().Format(time.RFC3339), Generation: generation,
+		}.json()
 	}
 }
 

@@ -6,6 +6,9 @@
 //	})
 //	defer member.Close()
 //
+//	// Work that only the holder of the lease can commit, in a transaction of a sink's database.
+//	err = lease.Do(ctx, member, sink, "renewals", renew)
+//
 //	// A lock: one process at a time makes the report.
 //	h, err := member.Acquire(ctx, "nightly")
 //	err = report(h.Context()) // which ends when the lease is lost
@@ -23,7 +26,7 @@
 //
 // A lease decides which process may begin. It cannot stop a process that was paused and continues
 // after another process has taken over. Where that matters, the effect must be checked in the write
-// that commits it: against [Held.Generation], or by the fence of package epoch.
+// that commits it: [Do] does so in a transaction, and [Held.Generation] is a number for other checks.
 //
 // [Held.Confirm] proves that the lease was held at one moment: it replaces the lease's item on the
 // version of the member's last write. It proves nothing about the time after. [Held.Context] and
@@ -70,10 +73,11 @@
 //
 // Names are escaped as in [cas.Join].
 //
-//	GROUP/lease/resource/NAME/NUMBER  {"owner", "member", "nonce", "generation"}
+//	GROUP/lease/resource/NAME/NUMBER  {"owner", "member", "nonce", "since", "generation"}
 //	GROUP/lease/member/ID             {"name", "serves", "declined", "ttl", "nonce"}
 //
-// A lease names the registration of its holder in "member". A released lease has its generation
+// A lease names the registration of its holder in "member". "since" is the time when the holder took
+// it, by the holder's clock: for operators, as "owner" is. A released lease has its generation
 // alone; its item stays. "ttl" counts milliseconds. A registration that another member has ended is
 // {"name", "ended": true} for four TTLs, and is then deleted.
 //

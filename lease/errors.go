@@ -22,6 +22,9 @@ var (
 	// nine tenths of TTL.
 	ErrExpired = errors.New("no renewal was acknowledged for nine tenths of the TTL")
 
+	// ErrHeld is returned by [Member.TryAcquire] when the lease cannot be had now.
+	ErrHeld = errors.New("the lease is held")
+
 	// ErrClosed is returned when Run has ended, or the member was closed.
 	ErrClosed = errors.New("the member was closed")
 )

@@ -123,8 +123,8 @@ func (h *Held) checkProgress() {
 	h.lose(lost(ErrStalled))
 }
 
-// Decline leaves a resource of Run to other members once it was given back: until the channel until
-// is closed or, if until is nil, until the members change.
+// Decline leaves a resource of Run to other members once it was given back. This member may take it
+// again when the channel is closed or, if the channel is nil, when the members change.
 func (h *Held) Decline(until <-chan struct{}) {
 	h.declined.Store(true)
 	h.m.decline(h.slot, until)

@@ -21,6 +21,7 @@ type owned struct {
 	store cas.Store
 	key   string
 	nonce string
+	since time.Time
 	ttl   time.Duration
 	dies  bool          // the store may delete the item after ttl, if it can
 	turn  chan struct{} // holds a token while a request is under way
@@ -38,7 +39,7 @@ type owned struct {
 }
 
 func newOwned(store cas.Store, key string, ttl time.Duration) *owned {
-	return &owned{store: store, key: key, item: cas.Item{Key: key}, nonce: rand.Text(), ttl: ttl, turn: make(chan struct{}, 1)}
+	return &owned{store: store, key: key, item: cas.Item{Key: key}, nonce: rand.Text(), since: time.Now(), ttl: ttl, turn: make(chan struct{}, 1)}
 }
 
 // value returns the new value of an item, with the generation that follows.

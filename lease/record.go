@@ -35,6 +35,7 @@ type leaseRecord struct {
 	Owner      string `json:"owner,omitempty"`  // for operators
 	Member     string `json:"member,omitempty"` // the registration on which the lease depends
 	Nonce      string `json:"nonce,omitempty"`  // of the time with the lease
+	Since      string `json:"since,omitempty"`  // for operators: when that began, by the holder's clock, in RFC 3339
 	Generation int64  `json:"generation"`       // of this write
 }
 

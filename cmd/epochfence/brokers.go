@@ -99,6 +99,9 @@ func (a *app) extents(ctx context.Context, fences []epoch.Fence) []extent {
 	all := make([]extent, len(fences))
 	places := map[string][]int{}
 	for i, f := range fences {
+		if isLock(f) {
+			continue
+		}
 		at := whereIs(f)
 		places[at] = append(places[at], i)
 	}

@@ -63,7 +63,7 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 			next = "-"
 		}
 		switch e := es[i]; {
-		case v.State == elsewhere:
+		case v.State == elsewhere, isLock(ps[i].Fence):
 		case e.err != nil:
 			d.LogError = e.err.Error()
 		case e.differs(ps[i].Fence):

@@ -79,7 +79,7 @@ func (a *app) survey(ctx context.Context, which chosen) (scene, error) {
 func (a *app) findings(ctx context.Context, s scene, l limits) (fs []finding) {
 	for i, v := range s.views {
 		fs = append(fs, standing(s.ps[i], v, l)...)
-		if s.brokered {
+		if s.brokered && !isLock(s.ps[i].Fence) {
 			fs = append(fs, logged(s.ps[i], s.extents[i], l)...)
 		}
 	}
@@ -96,6 +96,8 @@ func living(s scene) (fs []finding) {
 	for i, v := range s.views {
 		alive := s.lives.Alive(v.Group) > 0
 		switch {
+		case isLock(s.ps[i].Fence):
+			continue
 		case !alive && !seen[v.Group]:
 			detail := fmt.Sprintf("no process of group %s is alive", v.Group)
 			if last, known := s.lives.Last(v.Group); known {
@@ -190,7 +192,7 @@ func (a *app) unfenced(ctx context.Context, s scene) (fs []finding) {
 	var keys []key
 	for i, p := range s.ps {
 		k := key{p.Fence.Partition.Group, p.Fence.Partition.Topic}
-		if s.extents[i].err != nil {
+		if s.extents[i].err != nil || isLock(p.Fence) {
 			continue
 		}
 		if of[k] == nil {

@@ -22,6 +22,8 @@ States, from the fence and the audit log:
   waiting    an operator has acted, and no owner has claimed it since
   unclaimed  it was never claimed
   elsewhere  it is in another database of the same sink
+  lock       it is a lock of package lease: OWNER had it last, and NEXT counts
+             its transactions
 
 ADVANCED is the time since the position moved. DEAD is the number of dead letters.`,
 		RunE: func(c *cobra.Command, names []string) error { return a.runList(c.Context(), which, onlyPaused, names) },

@@ -44,6 +44,7 @@ const (
 	halted    state = "halted"
 	paused    state = "paused"
 	elsewhere state = "elsewhere" // another database of the sink keeps it
+	locked    state = "lock"      // of package lease, which claims it for each holder
 )
 
 func stateOf(p operate.Partition, h *operate.Decision) state {
@@ -52,6 +53,8 @@ func stateOf(p operate.Partition, h *operate.Decision) state {
 		return elsewhere
 	case p.Pause.Mode != epoch.Running:
 		return paused
+	case isLock(p.Fence):
+		return locked
 	case h != nil:
 		return halted
 	case p.Epoch == 0:
@@ -62,6 +65,9 @@ func stateOf(p operate.Partition, h *operate.Decision) state {
 		return claimed
 	}
 }
+
+// isLock reports whether the fence is of package lease. Then it has no log and no consumer.
+func isLock(f epoch.Fence) bool { return f.Log == epoch.LeaseLog }
 
 func viewOf(p operate.Partition, h *operate.Decision) partitionView {
 	v := partitionView{
@@ -88,7 +94,7 @@ func orNull(t time.Time) *time.Time {
 }
 
 func (v *partitionView) owned(p operate.Partition, lives operate.Lives) {
-	if p.Epoch == 0 || p.Operated() || v.State == elsewhere {
+	if p.Epoch == 0 || p.Operated() || v.State == elsewhere || isLock(p.Fence) {
 		return
 	}
 	owner, known := lives.Owner(p.Fence)

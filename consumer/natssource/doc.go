@@ -38,9 +38,9 @@
 // registration, every third of LeaseTTL. Members share partitions as equally as possible and move as
 // few as possible when one joins or leaves.
 //
-//	GROUP.lease.resource.STREAM.NUMBER  {"owner", "member", "nonce", "generation"}
+//	GROUP.lease.resource.STREAM.NUMBER  {"owner", "member", "nonce", "since", "generation"}
 //	GROUP.lease.member.ID               {"name", "serves", "declined", "ttl", "nonce"}, expires
-//	GROUP.position.STREAM.NUMBER        {"next", "epoch", "owner", "log", "lag"}
+//	GROUP.position.STREAM.NUMBER        {"next", "print", "epoch", "owner", "log", "lag"}
 //
 // In group and stream, bytes other than letters, digits, '-' and '_' are written as '=' and two
 // hexadecimal digits. In a group, a slash is =252F and a percent sign =2525.

@@ -12,6 +12,7 @@ const (
 	members  = "lease/member.go"
 	acquires = "lease/acquire.go"
 	records  = "lease/record.go"
+	locking  = "lease/claimed.go"
 	foreign  = "lease/strangers.go"
 
 	// The suite of leases, on a store in memory.
@@ -288,4 +289,22 @@ var guardsOfLeases = []guard{
 	{"blame", "a free resource is taken by whoever sees it", []edit{
 		{"lease/plan.go", "ours && to == me {", "ours && k.serves[me] {"},
 	}, leases, "TestWhatAnotherDoesNotTakeIsTakenInItsPlace"},
+	{"R2", "a lock is claimed under a lease that is not confirmed", []edit{
+		{locking, "generation, err := c.Confirm(ctx) // after the read, and never before", "generation, err := c.Generation(), error(nil)"},
+	}, leases, "TestWhoHasLostTheLeaseWithoutKnowingItClaimsNothing"},
+	{"R5", "work whose answer was lost is done again", []edit{
+		{locking, "errors.Is(err, epoch.ErrInDoubt) && c.fence.Next > from", "errors.Is(err, epoch.ErrInDoubt) && c.fence.Next < from"},
+	}, leases, "TestAnAnswerThatWasLostIsFoundOut"},
+	{"R5", "work whose answer was lost counts as done", []edit{
+		{locking, "errors.Is(err, epoch.ErrInDoubt) && c.fence.Next > from", "errors.Is(err, epoch.ErrInDoubt) && c.fence.Next >= from"},
+	}, leases, "TestAnAnswerThatWasLostIsFoundOut"},
+	{"R5", "work is done under an epoch that a store has seen passed", []edit{
+		{locking, "above = low.Seen", "above = low.Epoch"},
+	}, leases, "TestWhatPassesIsTriedAgain"},
+	{"R6", "the work of a lock that was released is committed", []edit{
+		{locking, "err := c.Err()", "var err error"},
+	}, leases, "TestALongJobCommitsItsStepsUnderOneClaim"},
+	{"blame", "a lock is not well while nobody has it", []edit{
+		{"cmd/epochfence/findings.go", "case isLock(s.ps[i].Fence):", "case false:"},
+	}, "cmd/epochfence", "TestALockIsWellWithoutAnOwnerOrALog"},
 }

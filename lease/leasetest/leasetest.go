@@ -96,4 +96,7 @@ var histories = []history{
 	{claim: "readers that lag behind take nothing that is held", play: lagging},
 	{claim: "a store that was restored from a backup leases on", play: restored, loses: true},
 	{claim: "a store that was emptied leases on", play: emptied, loses: true},
+	{claim: "a holder that is frozen with its work's transaction open commits nothing", play: frozenWork},
+	{claim: "work under a lock is committed once, whatever requests and answers are lost", play: contendedWork},
+	{claim: "epochs of a lock grow though a backup of the store repeats its numbers", play: restoredWork, loses: true},
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/stats"
 )
@@ -31,7 +32,7 @@ func (g *groupReading) deserted(held []stats.Partition) (said []string) {
 	}
 	for _, p := range g.partitions {
 		group := p.Fence.Partition.Group
-		if seen[group] {
+		if seen[group] || p.Log == epoch.LeaseLog {
 			continue
 		}
 		seen[group] = true

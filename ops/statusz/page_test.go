@@ -44,6 +44,22 @@ func TestARedirectRowSaysWhichDatabaseHasThePartition(t *testing.T) {
 	wants(t, page, "billing/orders/7 in another database shard 1")
 }
 
+// Between two holders nobody has a lock, and no consumer of its group need be alive.
+func TestALockIsWellThoughNobodyHasIt(t *testing.T) {
+	r := newRig(t)
+	r.holds(orders(0))
+	lock := epoch.Origin{Partition: epoch.Partition{Group: "reports", Topic: "nightly"}, Log: epoch.LeaseLog, Source: epoch.LeaseLog}
+	err := r.sink.Seed(t.Context(), []epoch.Start{{Origin: lock}})
+	if err == nil {
+		_, err = r.sink.Claim(t.Context(), epoch.Fence{Origin: lock}, epoch.NewClaim(epoch.Lease{Origin: lock, Generation: 3, Owner: "pod-1"}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, page := get(r.page(nil), "")
+	wants(t, page, "Well. Nothing has halted.", "reports/nightly/0 lock pod-1")
+}
+
 func TestALagThatIsNotKnownIsNotZero(t *testing.T) {
 	r := newRig(t)
 	r.holds(orders(0))

@@ -93,6 +93,8 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 		r.state("well", "in another database", "shard "+show(shard), 0)
 	case p.Pause.Mode != epoch.Running:
 		r.state("paused", "paused", fmt.Sprintf("since %s, by %s: %s", clock(p.Pause.Since, p.Now), show(p.Pause.By), show(p.Pause.Reason)), 2)
+	case p.Log == epoch.LeaseLog:
+		r.state("well", "lock", "", 0)
 	case halt != nil:
 		r.state("halted", "halted", show(halt.Reason), 3)
 	case p.Epoch == 0:

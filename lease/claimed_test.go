@@ -1,0 +1,353 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/cas/memstore"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/operate"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+const nightly = "nightly"
+
+// writes is work that writes a line into the report.
+func writes(line string) Work[*memsink.Tx] {
+	return func(_ context.Context, tx *memsink.Tx, _ epoch.Message, _ epoch.Epoch) error {
+		tx.Append("report", line)
+		return nil
+	}
+}
+
+// scripted returns another process's view of a sink.
+func scripted(s *memsink.Sink, h memsink.Hooks) *memsink.Sink {
+	view := s.Open()
+	view.Script(h)
+	return view
+}
+
+func does(t *testing.T, m *testMember, s *memsink.Sink, work Work[*memsink.Tx]) {
+	t.Helper()
+	if err := Do(t.Context(), m.Member, s, nightly, work); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func reports(t *testing.T, s *memsink.Sink, want ...string) {
+	t.Helper()
+	if got := s.List("report"); !slices.Equal(got, want) {
+		t.Errorf("the report is %q, want %q", got, want)
+	}
+}
+
+func TestEachRunIsCommittedOnceUnderAHigherEpoch(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		a, b := join(t, store), join(t, store)
+		var last epoch.Epoch
+		for n, m := range []*testMember{a, b, a, b} {
+			does(t, m, sink, func(_ context.Context, tx *memsink.Tx, run epoch.Message, e epoch.Epoch) error {
+				if want := (epoch.Partition{Group: "billing", Topic: nightly}); run.Partition != want || run.Offset != epoch.Offset(n) || run.Under.Epoch != e {
+					t.Errorf("run %d is %+v", n, run)
+				}
+				if e <= last {
+					t.Errorf("epoch %d follows %d", e, last)
+				}
+				last = e
+				tx.Append("report", m.Name)
+				return nil
+			})
+		}
+		reports(t, sink, a.Name, b.Name, a.Name, b.Name)
+	})
+}
+
+// The holder is frozen with its transaction open, until another one has done the work, and thawed.
+func TestAHolderThatWasFrozenCommitsNothing(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		a, b := join(t, store), join(t, store)
+		thawed := make(chan struct{})
+		frozen := scripted(sink, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			<-thawed
+			return do()
+		}})
+		done := make(chan error, 1)
+		go func() { done <- Do(t.Context(), a.Member, frozen, nightly, writes("a")) }()
+		passes(time.Second)
+		a.has(swallow)
+		does(t, b, sink, writes("b"))
+		close(thawed)
+		if err := <-done; !errors.Is(err, epoch.ErrStale) || !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "lease: do nightly/0: ") {
+			t.Errorf("the frozen one: %v", err)
+		}
+		reports(t, sink, "b")
+	})
+}
+
+func TestAContextOfWorkEndsWithTheLease(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		m, sink := join(t, memstore.New()), memsink.New()
+		err := Do(t.Context(), m.Member, sink, nightly, func(ctx context.Context, tx *memsink.Tx, _ epoch.Message, _ epoch.Epoch) error {
+			m.has(refuse)
+			tx.Append("report", "late")
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		if !errors.Is(err, ErrExpired) {
+			t.Errorf("%v", err)
+		}
+		reports(t, sink)
+	})
+}
+
+func TestAnAnswerThatWasLostIsFoundOut(t *testing.T) {
+	for name, commits := range map[string]bool{"committed": true, "not committed": false} {
+		bubble.Test(t, func(t *testing.T) {
+			store, sink := memstore.New(), memsink.New()
+			tries := 0
+			doubtful := scripted(sink, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+				if tries++; tries > 1 {
+					return do()
+				}
+				if commits {
+					if err := do(); err != nil {
+						return err
+					}
+				}
+				return epoch.ErrInDoubt
+			}})
+			does(t, join(t, store), doubtful, writes("once"))
+			reports(t, sink, "once")
+			if want := map[bool]int{true: 1, false: 2}[commits]; tries != want {
+				t.Errorf("%s: %d transactions, want %d", name, tries, want)
+			}
+		})
+	}
+}
+
+// The transaction is still under way when its answer is given up.
+func TestAnAnswerThatComesAfterTheNextClaimChangesNothing(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		var late func() error
+		doubtful := scripted(sink, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+			if late != nil {
+				return do()
+			}
+			late = do
+			return epoch.ErrInDoubt
+		}})
+		does(t, join(t, store), doubtful, writes("once"))
+		if err := late(); !errors.Is(err, epoch.ErrStale) {
+			t.Errorf("the late one: %v", err)
+		}
+		reports(t, sink, "once")
+	})
+}
+
+func TestADoubtThatCannotBeResolvedIsReturned(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		m, sink := join(t, memstore.New()), memsink.New()
+		doubtful := scripted(sink, memsink.Hooks{Commit: func(context.Context, []epoch.Advance, func() error) error {
+			m.has(swallow)
+			return epoch.ErrInDoubt
+		}})
+		if err := Do(t.Context(), m.Member, doubtful, nightly, writes("perhaps")); !errors.Is(err, epoch.ErrInDoubt) || !errors.Is(err, ErrLost) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestWhatPassesIsTriedAgain(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		commits, claims := 0, 0
+		unruly := scripted(sink, memsink.Hooks{
+			Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+				switch commits++; commits {
+				case 1:
+					return epoch.ErrTransient
+				case 2:
+					return &epoch.LowEpochError{Partition: as[0].Partition, Seen: 4000}
+				}
+				return do()
+			},
+			Claim: func(_ context.Context, _ epoch.Claim, do func() error) error {
+				switch claims++; claims {
+				case 1:
+					return epoch.ErrTransient
+				case 2:
+					return errors.Join(do(), epoch.ErrInDoubt)
+				}
+				return do()
+			},
+		})
+		var under epoch.Epoch
+		does(t, join(t, store), unruly, func(_ context.Context, tx *memsink.Tx, _ epoch.Message, e epoch.Epoch) error {
+			under = e
+			tx.Append("report", "once")
+			return nil
+		})
+		reports(t, sink, "once")
+		if under <= 4000 {
+			t.Errorf("epoch %d is not above what the store has seen", under)
+		}
+	})
+}
+
+func TestTheErrorOfWorkIsReturnedAndTheLeaseIsFree(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		m := join(t, store)
+		errWork := errors.New("no paper")
+		calls := 0
+		err := Do(t.Context(), m.Member, sink, nightly, func(_ context.Context, tx *memsink.Tx, _ epoch.Message, _ epoch.Epoch) error {
+			calls++
+			tx.Append("report", "half")
+			return errWork
+		})
+		if !errors.Is(err, errWork) || calls != 1 {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+		func() {
+			defer func() {
+				if v := recover(); v != "jam" {
+					t.Errorf("the panic is %v", v)
+				}
+			}()
+			_ = Do(t.Context(), m.Member, sink, nightly, func(_ context.Context, tx *memsink.Tx, _ epoch.Message, _ epoch.Epoch) error {
+				tx.Append("report", "half")
+				panic("jam")
+			})
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := Do(ctx, join(t, store).Member, sink, nightly, writes("whole")); err != nil {
+			t.Error(err)
+		}
+		reports(t, sink, "whole")
+	})
+}
+
+func TestALongJobCommitsItsStepsUnderOneClaim(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		h := join(t, store).locks(nightly)
+		c, err := Claim(t.Context(), h, sink)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range epoch.Offset(3) {
+			err := c.Do(t.Context(), func(_ context.Context, tx *memsink.Tx, run epoch.Message, e epoch.Epoch) error {
+				if run.Offset != n || e != c.fence.Epoch {
+					t.Errorf("step %d is %+v under %d", n, run, e)
+				}
+				tx.Append("report", string('a'+rune(n)))
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if e := c.Epoch(); e < 1 {
+			t.Errorf("epoch %d", e)
+		}
+		if err := h.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Do(t.Context(), writes("after the end")); !errors.Is(err, ErrLost) {
+			t.Errorf("after Release: %v", err)
+		}
+		reports(t, sink, "a", "b", "c")
+	})
+}
+
+// The store of the leases forgets its generations, and receivers keep the epochs.
+func TestEpochsGrowThoughTheStoreOfTheLeasesWasEmptied(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		sink := memsink.New()
+		var last epoch.Epoch
+		for range 3 {
+			does(t, join(t, memstore.New()), sink, func(_ context.Context, _ *memsink.Tx, _ epoch.Message, e epoch.Epoch) error {
+				if e <= last {
+					t.Errorf("epoch %d follows %d", e, last)
+				}
+				last = e
+				return nil
+			})
+		}
+	})
+}
+
+func TestAnOperatorPausesALock(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		m := join(t, store)
+		does(t, m, sink, writes("before"))
+		act := func(kind operate.ActKind) {
+			seen, err := sink.Fence(t.Context(), epoch.Partition{Group: "billing", Topic: nightly})
+			if err == nil {
+				_, err = sink.Operator().Act(t.Context(), operate.NewAct(kind, seen, "anna", "stocktaking"))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		act(operate.ActPause)
+		if err := Do(t.Context(), m.Member, sink, nightly, writes("meanwhile")); !errors.Is(err, epoch.ErrPaused) || !strings.Contains(err.Error(), "stocktaking") {
+			t.Errorf("paused: %v", err)
+		}
+		act(operate.ActResume)
+		does(t, m, sink, writes("after"))
+		reports(t, sink, "before", "after")
+	})
+}
+
+func TestALockIsNotTakenForTheTopicOfAConsumer(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		origin := epoch.Origin{Partition: epoch.Partition{Group: "billing", Topic: nightly}, Log: "cluster/topic", Source: "cluster"}
+		if err := sink.Seed(t.Context(), []epoch.Start{{Origin: origin}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := Do(t.Context(), join(t, store).Member, sink, nightly, writes("mine")); !errors.Is(err, epoch.ErrLogChanged) {
+			t.Errorf("%v", err)
+		}
+		reports(t, sink)
+	})
+}
+
+// The first holder's lease was ended by somebody, and it does not know that yet.
+func TestWhoHasLostTheLeaseWithoutKnowingItClaimsNothing(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		a, b := join(t, store), join(t, store)
+		h := a.locks(nightly)
+		a.has(swallow)
+		item, err := store.Get(t.Context(), a.keys.resource(h.Resource))
+		if err == nil {
+			err = store.Delete(t.Context(), item)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		does(t, b, sink, writes("b"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		c, err := Claim(ctx, h, sink)
+		if err == nil {
+			err = c.Do(ctx, writes("a"))
+		}
+		if err == nil {
+			t.Error("the first one works, too")
+		}
+		reports(t, sink, "b")
+	})
+}
