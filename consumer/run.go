@@ -24,8 +24,8 @@ import (
 //
 // Run returns an error for wrong options, for a sink that gives less than they need, and if the
 // source cannot start or continue. No message ends Run. Run waits for handlers until they hang.
-// If calls hang when ctx has ended, or if more than [Options.MaxHung] hang, Run returns a
-// [*HungError] that names the calls, and leaves their goroutines behind.
+// If calls hang when ctx has ended, or if more than [Options.MaxHung] hang, Run returns an error in
+// which [errors.As] finds a [*HungError] that names the calls, and leaves their goroutines behind.
 func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Handlers[TX], o Options) error {
 	if source == nil || sink == nil {
 		return errors.New("consumer: Run needs a source and a sink")

@@ -65,11 +65,11 @@ type Claim struct {
 // mistake, or a database role that may only claim, could use up all epochs. Above MaxAbove, each
 // claim raises the epoch by one.
 const (
-	// MaxStep limits how far one claim can raise the epoch above the next one: 2^40.
+	// MaxStep limits how many epochs one claim can skip: 2^40.
 	MaxStep Epoch = 1 << 40
 
-	// MaxAbove limits what [Claim.Above] or a generation can raise the epoch above: 2^53, up to
-	// which JSON numbers are exact.
+	// MaxAbove is 2^53, up to which JSON numbers are exact. [Claim.Above] or a generation can raise
+	// the epoch to MaxAbove + 1 at most.
 	MaxAbove Epoch = 1 << 53
 )
 

@@ -50,8 +50,8 @@ func Begin(store cas.Store, first Stamp, dead ...DeadLetter) *Batch {
 }
 
 // Keep makes items remember the replays with these ids, however many other replays change them.
-// Call it before other methods. It is for ids that are replayed until their end is committed, such
-// as entries of an outbox.
+// Call it before other methods. It is for ids that may be replayed until their deletion is
+// committed, such as entries of an outbox.
 func (b *Batch) Keep(keeps func(id int64) bool) { b.keeps = keeps }
 
 // Update changes an item for the message at this offset, whose mark is that of the message, and returns

@@ -43,7 +43,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Stamp says which message of which partition changes an item, and by whose order.
+// Stamp says which message of which partition changes an item, under which claim and era.
 type Stamp struct {
 	Partition epoch.Partition
 	Log       string       // of the partition, see [epoch.Origin]
@@ -83,8 +83,8 @@ func Text(value string) State { return State{Exists: true, Value: []byte(value)}
 // not have effects of its own. If it returns an error, nothing is written.
 type Change func(old State) (now State, outcome []byte, err error)
 
-// Return them from the handler, except ErrPassed. ErrTruncated, ErrOtherLog and ErrFenceLost match
-// [epoch.ErrUnhealthy].
+// Return these errors from the handler, except ErrPassed. ErrTruncated, ErrOtherLog and
+// ErrFenceLost match [epoch.ErrUnhealthy].
 var (
 	// ErrStale is returned when a later owner of the partition has changed the item. See [StaleError].
 	ErrStale = errors.New("a later owner of the partition has changed the item")
@@ -181,8 +181,8 @@ const (
 	MaxOutcome = 256
 
 	// MaxReplays limits the replays of dead letters of one partition that an item remembers, beside
-	// those of [Batch.Keep]. A replay that changed the item, failed, and is requested again after
-	// as many others have changed the item, changes it twice.
+	// those of [Batch.Keep]. If a replay changes the item and fails, and as many other replays
+	// change the item before it is requested again, it changes the item twice.
 	MaxReplays = 32
 )
 

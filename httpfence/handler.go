@@ -20,9 +20,9 @@ import (
 // known key gets the stored answer. For any other request Handler calls next. A refusal is a
 // [Problem]. The Type constants name the statuses.
 //
-// Handler sends the answer of next after it is stored. If the answer is [Retryable] or larger than
-// Options.MaxAnswer, or if next panics, nothing is stored, and what next wrote through [Tx] is
-// rolled back. The epoch still counts. The panic continues.
+// Handler sends the answer of next after it is stored. If the answer is [Retryable], larger than
+// Options.MaxAnswer or has more than 64 KiB of headers, or if next panics, nothing is stored, and
+// what next wrote through [Tx] is rolled back. The epoch still counts. The panic continues.
 //
 // The context of next does not end when the client goes away: the answer is stored for the client's
 // next try. The ResponseWriter of next cannot be flushed or hijacked, and drops informational (1xx)

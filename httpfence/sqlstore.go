@@ -140,11 +140,12 @@ func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func
 	return Reply{Answer: a}, t.commit()
 }
 
-// ForgetAbove lowers the highest epoch of a scope to to, so that the scope accepts requests from
-// that epoch on. It is for an operator who knows that the higher epoch was never the owner's:
-// somebody else used the scope, or sent an epoch that no claim reaches, such as 2^63-1.
+// ForgetAbove lowers the highest epoch of a scope to the given one, so that the scope accepts
+// requests from that epoch on. It returns an error if the scope has seen no higher epoch. It is for
+// an operator who knows that the higher epoch was never the owner's: somebody else used the scope,
+// or sent an epoch that no claim reaches, such as 2^63-1.
 //
-// WARNING: the scope then also accepts a zombie with an epoch of to or higher. Make sure that no
+// WARNING: the scope then also accepts a zombie with that epoch or a higher one. Make sure that no
 // sender with a higher epoch is left. Do not call ForgetAbove because the owner's database went
 // back to an earlier state: the owner then claims above the highest epoch by itself, see package
 // outbox. Stored answers stay.

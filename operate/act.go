@@ -85,7 +85,7 @@ func NewAct(kind ActKind, seen epoch.Fence, by, reason string) Act {
 var ErrAct = errors.New("invalid act")
 
 // ErrNothingToDo is returned when the act would change nothing: the partition is already
-// paused, is not paused, or was never claimed.
+// paused, is not paused, or was never claimed, or the replay is already, or not, requested.
 var ErrNothingToDo = errors.New("nothing to do")
 
 // Owner returns the owner that the fence has after the act.

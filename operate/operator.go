@@ -176,8 +176,8 @@ func (a DeadLetterAct) Check() error {
 	return CheckWho(a.By, a.Reason, a.TraceID)
 }
 
-// Done returns l, the dead letter as stored now, after a. Discard does not change l. The sink has
-// to set the time of a request.
+// Done returns the dead letter after a. l is the dead letter as stored now. Discard does not change
+// l. The sink has to set the time of a request.
 func (a DeadLetterAct) Done(l DeadLetter) (DeadLetter, error) {
 	switch {
 	case l.ID != a.Seen.ID || l.Request != a.Seen.Request || l.Requested != a.Seen.Requested:

@@ -44,8 +44,8 @@ type Options struct {
 	// Bucket is the name of the bucket, which must exist.
 	Bucket string
 
-	// Prefix begins the names of all objects, for instance "epochfence/". It may be empty.
-	// Objects with other names do not matter.
+	// Prefix begins the names of all objects, for instance "epochfence/". It has at most 100 bytes,
+	// and may be empty. Objects with other names do not matter.
 	Prefix string
 }
 

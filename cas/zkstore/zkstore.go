@@ -13,7 +13,8 @@
 // A server that was emptied or restored refuses clients that have seen a later transaction, until
 // they make a new connection.
 //
-// The servers limit a request to 1 MB (jute.maxbuffer). So List can have some ten thousand names.
+// The servers limit requests to 1 MB (jute.maxbuffer) and do not limit answers. List reads all
+// names in one answer, whatever the prefix.
 package zkstore
 
 import (

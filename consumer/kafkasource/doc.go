@@ -33,8 +33,9 @@
 //
 // # Memory
 //
-// BufferBytes limits what messages take in memory. A message counts as its uncompressed bytes and
-// 168 more, and as another 160 once Read has yielded it. It is divided as follows.
+// BufferBytes limits what messages take in memory. A message counts as its uncompressed bytes, 80
+// for each header and 168 more, and as another 160 once Read has yielded it. BufferBytes is divided
+// as follows.
 //
 //   - 3/8 is for messages that were fetched and not taken yet, and for the messages that Read has
 //     yielded last. Of BufferBytes, 1/4 is divided into equal shares for the partitions being read,
@@ -71,9 +72,9 @@
 //   - It is lost at once when the group has removed this member, when the member gets another id,
 //     when another process joins as the same static member (which also ends Run), and when
 //     the coordinator has not acknowledged a heartbeat for nine tenths of the session timeout,
-//     or of the rebalance timeout if that is shorter. The last of these is before the group assigns
-//     the partition to another member. If the group has kept the partition for this member, a new
-//     tenure begins when contact is back.
+//     or of the rebalance timeout if that is shorter. That silence ends the tenure before the group
+//     assigns the partition to another member. If the group has kept the partition for this member,
+//     a new tenure begins when contact is back.
 //
 // Term is the shorter of those nine tenths and DrainTimeout: 40.5 s with Kafka's defaults, which
 // makes the default of consumer.Options.BatchTimeout 20.25 s. Under KIP-848 the broker sets the

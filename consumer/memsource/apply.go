@@ -14,9 +14,10 @@ import (
 // Apply applies all messages of the log with h, as one process of the group [DefaultGroup]. It is
 // for tests of handlers on the database that they write to.
 //
-// Apply returns the error of a message that fails for good, if h has no OnFailure, or the last
-// error before ctx ends. Messages have as many attempts as usual, within milliseconds. Nothing is
-// logged. What was applied stays applied; Apply may be called again.
+// Apply returns the error with which a partition halts, such as that of a message that fails for
+// good without an OnFailure, or the last error before ctx ends. Messages have as many attempts as
+// usual, within milliseconds. Nothing is logged. What was applied stays applied; Apply may be
+// called again.
 func Apply[TX any](ctx context.Context, log *Log, sink epoch.Sink[TX], h consumer.Handlers[TX]) error {
 	group := log.Group(DefaultGroup)
 	running, stop := context.WithCancel(log.UntilApplied(ctx))

@@ -37,7 +37,7 @@ var all = []Remedy{
 	{
 		Reason: consumer.ReasonHandlerEndedTx,
 		Means: "A handler committed the fenced transaction in a way that the sink could not prevent. (A text with COMMIT is not sent, and fails only its message.) " +
-			"The error names one of the partitions and the statement, and the message if its handler returned an error. The effects of this message, and of earlier messages in the same transaction, are committed without the fence. " +
+			"The error names at most one of the partitions, and the statement if the sink knows it. The effects of this message, and of earlier messages in the same transaction, are committed without the fence. " +
 			"This process does not try the partition again. Another process to which it moves would commit the same effects again.",
 		Do: "Several partitions can share the transaction and halt with it, also those that the error does not name. " +
 			"Pause every partition that has halted with the reason handler_ended_tx before one of them moves. " +
@@ -123,7 +123,7 @@ var all = []Remedy{
 			"If the fence is lost for good, start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
 			"Rewind to the position that you noted. " +
 			"If handlers change items through package guard, now set epoch and set_under of the new fence to one number above the old epoch, and claim_id to a random UUID, as the owner of the tables: under the old epoch a frozen process could change items. " +
-			"Lower the epochs that other systems of your own have seen. The outbox claims above what its receivers have seen by itself. " +
+			"Lower the epochs that other systems of your own have seen. The outbox claims by itself above what its receivers have seen. " +
 			"Then end that process, and start the group.",
 		Check: continues,
 		Commands: []Command{
@@ -163,7 +163,7 @@ var all = []Remedy{
 	{
 		Reason: consumer.ReasonStale,
 		Means: "A transaction or a claim was refused because a later claim owns the fence. Once is normal: another process owns the partition and has its messages. " +
-			"The partition does not advance only while claims keep replacing each other.",
+			"The partition stops advancing only if claims keep replacing each other.",
 		Do:       "If it happens once, do nothing. If it repeats, read which claims alternate. Either the partition moves again and again, because members join and leave or the lease is too short for this machine, or somebody evicts it again and again.",
 		Check:    "epochfence history shows no new claims, and the position advances.",
 		Commands: []Command{history},

@@ -22,7 +22,8 @@ const rollbackTimeout = 2 * time.Second
 // Commit implements [epoch.Sink]. It takes two round trips beside those of calls. The first begins
 // the transaction, sets its timeouts and checks whether the advances would be refused already. The
 // second moves the fences and commits. Right after a claim or a commit of the same partitions, the
-// early check is skipped and the first round trip goes with the first statement of a call.
+// early check is skipped and, in pgx's default query mode, the first round trip goes with the first
+// statement of a call.
 //
 // If a function that a statement calls changes the session, such as its search_path or role, or
 // makes a temporary table, the check at the end finds it. If calls share the transaction, it is

@@ -103,9 +103,9 @@
 //
 // # Round trips
 //
-// A transaction takes two round trips beside those of the handler. It takes one if it follows a
-// claim or a commit of the same partitions within 100 ms: the transaction then begins together
-// with the handler's first statement, which pgx's tracers see as a statement of a batch.
-// [Sink.Queued] is a pipelined mode for handlers that only write: the whole transaction travels in
-// one round trip.
+// A transaction takes two round trips beside those of the handler. In pgx's default query mode it
+// takes one if it follows a claim or a commit of the same partitions within 100 ms: the transaction
+// then begins together with the handler's first statement, which pgx's tracers see as a statement
+// of a batch. [Sink.Queued] is a pipelined mode for handlers that only write: the whole transaction
+// travels in one round trip.
 package pgsink

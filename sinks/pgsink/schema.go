@@ -54,8 +54,8 @@ type DB interface {
 //
 // The role that runs Migrate will own the schema and its functions, which run with its privileges.
 // It needs CREATE on the database if the schema does not exist, and CREATE on the schema. Then give
-// the application's role access with [Grant]. Like [Open], both wait for a server that cannot be
-// reached, up to [Options.StartTimeout].
+// the application's role access with [Grant]. Like [Open], Migrate and Grant wait for a server that
+// cannot be reached, up to [Options.StartTimeout].
 func Migrate(ctx context.Context, db DB, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -117,7 +117,8 @@ const minServer = 140000
 // behind the pool.
 //
 // If the server cannot be reached yet, Open waits up to [Options.StartTimeout] and logs the name of
-// the server. Refused credentials, a missing database and an unusable server are errors at once.
+// the server. Refused credentials, a missing database, an encoding other than UTF8 and an unusable
+// server, such as a standby, are errors at once.
 func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Sink, error) {
 	return open(ctx, pool, o, appFunctions)
 }
