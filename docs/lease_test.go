@@ -82,7 +82,7 @@ func TestTheNightlyReportOfAProcessThatWasReplacedIsRefused(t *testing.T) {
 
 // renew extends the subscriptions that have ended, in one process at a time.
 func renew(ctx context.Context, member *lease.Member, sink *sqlsink.Sink) error {
-	return lease.Do(ctx, member, sink, "renewals", func(ctx context.Context, tx *sqlsink.Tx, _ epoch.Message, _ epoch.Epoch) error {
+	return lease.Do(ctx, member, sink, "renewals", func(ctx context.Context, tx *sqlsink.Tx, _ epoch.Epoch) error {
 		_, err := tx.ExecContext(ctx, `insert into invoice (customer, amount) select customer, price from subscription where ends <= current_date`)
 		if err != nil {
 			return err

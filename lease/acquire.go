@@ -23,7 +23,7 @@ func (m *Member) Acquire(ctx context.Context, name string) (*Held, error) {
 }
 
 // TryAcquire is [Member.Acquire] without the wait: it returns [ErrHeld] if another member, or this
-// process, has the lease. In a store that reports no changes, it may still do so for a tenth of TTL
+// process, has the lease, or this member has just lost its registration. In a store that reports no changes, it may still do so for a tenth of TTL
 // after a release.
 func (m *Member) TryAcquire(name string) (*Held, error) {
 	sl, err := m.slotOf(name)

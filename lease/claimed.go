@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,13 +15,11 @@ import (
 // Work is the work of one transaction under a lease. The transaction commits only if no other process
 // has claimed the resource since.
 //
-// run names the transaction: its Partition is the resource in the group, its Offset is the number of
-// transactions that were committed before, and its Under is the claim. Package guard, an outbox and
-// cassink's Tx take it as a message. e is the claim's epoch, the fencing token for other systems: it
-// grows with each claim, whatever the store of the leases has lost.
+// e is the epoch of the claim, the fencing token for other systems. It grows with each claim, whatever
+// the store of the leases has lost.
 //
 // Work may be called again if its transaction was rolled back. ctx ends when the lease is lost.
-type Work[TX any] func(ctx context.Context, tx TX, run epoch.Message, e epoch.Epoch) error
+type Work[TX any] func(ctx context.Context, tx TX, e epoch.Epoch) error
 
 // Do waits for the lease of a resource, claims the resource in a sink, and runs work in a transaction
 // of the sink's database. It commits the transaction only if no other process has claimed the resource
@@ -49,65 +48,106 @@ type Claimed[TX any] struct {
 	*Held
 	sink   epoch.Sink[TX]
 	origin epoch.Origin
+	turn   chan struct{} // has an element while no transaction runs; it guards doubt
 
-	mu    sync.Mutex // one transaction at a time
-	fence epoch.Fence
+	// doubt is set while it is not known whether a transaction of an earlier Do was committed.
+	doubt bool
+
+	mu    sync.Mutex
+	fence epoch.Fence // after our last claim or commit
 }
 
-// Claim claims the resource of a lease in a sink, whose fence then refuses all earlier claims. It first
-// proves the lease by [Held.Confirm]. The fence is a partition of the sink: its group is
-// [Options.Group], its topic and number are those of the resource. Operators see, pause and evict it
-// as any other with the command epochfence.
+// Claim claims the resource of a lease in a sink, whose fence then refuses all earlier claims, also
+// one of the same lease: claim each lease once. Claim first proves the lease by [Held.Confirm]. The
+// fence is a partition of the sink: its group is [Options.Group], its topic and number are those of
+// the resource. Operators see, pause and evict it as any other with the command epochfence.
+//
+// The sink must be [epoch.Transactional], as pgsink and sqlsink are. Processes that use one sink must
+// also use one store for the leases of a group: with two stores, two processes hold the lease, and
+// claim in turn.
 //
 // Claim tries again until ctx or the lease ends while another process claims at the same time, or the
-// database is out of reach. Its errors match [ErrLost], [epoch.ErrPaused], and those of
-// [epoch.Fence.Check] if a consumer has the same group and topic. Processes that use one sink must also
-// use one store for the leases of a group: with two stores, two processes hold the lease, and claim in turn.
+// database is out of reach. Its errors match [ErrLost], [epoch.ErrPaused], [epoch.ErrUnhealthy], and
+// those of [epoch.Fence.Check] if a consumer has the same group and topic.
 func Claim[TX any](ctx context.Context, h *Held, sink epoch.Sink[TX]) (*Claimed[TX], error) {
-	c := &Claimed[TX]{Held: h, sink: sink, origin: epoch.Origin{
+	if g := sink.Guarantee(); g < epoch.Transactional {
+		return nil, fmt.Errorf("lease: claim %s: the sink's guarantee is %v, and the work of a lock needs %v", h.Resource, g, epoch.Transactional)
+	}
+	c := &Claimed[TX]{Held: h, sink: sink, turn: make(chan struct{}, 1), origin: epoch.Origin{
 		Partition: epoch.Partition{Group: h.m.Group, Topic: h.Name, Number: h.Number},
 		Log:       epoch.LeaseLog,
 		Source:    epoch.LeaseLog, // also of a store that was emptied: epochs continue
 	}}
-	if err := c.claim(ctx, 0); err != nil {
+	c.turn <- struct{}{}
+	if err := c.claim(ctx, 0, nil); err != nil {
 		return nil, fmt.Errorf("lease: claim %s: %w", h.Resource, err)
 	}
 	return c, nil
 }
 
 // Epoch returns the epoch of the claim.
-func (c *Claimed[TX]) Epoch() epoch.Epoch {
+func (c *Claimed[TX]) Epoch() epoch.Epoch { return c.now().Epoch }
+
+func (c *Claimed[TX]) now() epoch.Fence {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.fence.Epoch
+	return c.fence
+}
+
+func (c *Claimed[TX]) is(f epoch.Fence) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fence = f
 }
 
 // Do runs work in a transaction, and commits it if the claim still stands. It runs one transaction at a
-// time. A long job calls Do for each of its steps, and [Held.Progress] between them.
+// time; work must not call Do of the same claim. A long job calls Do for each of its steps, and
+// [Held.Progress] between them.
 //
 // If the database refuses the transaction for a reason that passes, or another claim of this lease is
 // needed, such as after an operator's action, Do calls work again, until ctx or the lease ends. If it
 // is not known whether the transaction was committed, Do claims again and finds out. It returns an
-// error that matches [epoch.ErrInDoubt] only if ctx or the lease has ended before.
+// error that matches [epoch.ErrInDoubt] only if it cannot: ctx or the lease has ended, the database
+// stays unhealthy, or another process has claimed meanwhile. If the connection is lost in three
+// transactions in a row, Do returns an error.
 //
 // The other errors are those of work and of the sink, with [ErrLost] if the lease was lost. Nothing is
 // committed then, except after an [epoch.ErrTxEndedByHandler].
 func (c *Claimed[TX]) Do(ctx context.Context, work Work[TX]) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ctx, cancel := c.whileHeld(ctx)
-	defer cancel()
-	err := c.Err()
+	err := c.inTurn(ctx, work)
 	if err == nil {
-		err = c.do(ctx, work)
+		return nil
 	}
-	if err != nil {
-		if over := c.Err(); over != nil && !errors.Is(err, ErrLost) {
-			err = fmt.Errorf("%w: %w", over, err)
+	if over := c.Err(); over != nil && !errors.Is(err, ErrLost) {
+		err = fmt.Errorf("%w: %w", over, err)
+	}
+	return fmt.Errorf("lease: do %s: %w", c.Resource, err)
+}
+
+type inWork struct{ of any }
+
+func (c *Claimed[TX]) inTurn(ctx context.Context, work Work[TX]) error {
+	if ctx.Value(inWork{c}) != nil {
+		return errors.New("it is called by the work of the same claim")
+	}
+	ctx, cancel := c.whileHeld(context.WithValue(ctx, inWork{c}, true))
+	defer cancel()
+	select {
+	case <-c.turn:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { c.turn <- struct{}{} }()
+	if err := c.Err(); err != nil {
+		return err
+	}
+	if c.doubt { // of an earlier call: what it left under way must not count as ours
+		if err := c.claim(ctx, 0, nil); err != nil {
+			return err
 		}
-		return fmt.Errorf("lease: do %s: %w", c.Resource, err)
+		c.doubt = false
 	}
-	return nil
+	return c.do(ctx, work)
 }
 
 // whileHeld returns a context that ends with ctx and with the lease.
@@ -120,29 +160,42 @@ func (c *Claimed[TX]) whileHeld(ctx context.Context) (context.Context, context.C
 	}
 }
 
+// Pauses between two tries, and how many transactions in a row may lose their connection.
+const (
+	pauseMin, pauseMax = 10 * time.Millisecond, time.Second
+	enoughLost         = 3
+)
+
 func (c *Claimed[TX]) do(ctx context.Context, work Work[TX]) error {
-	pause := backoff.New(pauseMin, pauseMax)
+	pause, losses, said := backoff.New(pauseMin, pauseMax), 0, false
 	for {
-		from := c.fence.Next
 		err := c.try(ctx, work)
-		if err == nil || errors.Is(err, epoch.ErrTxEndedByHandler) {
+		then, above := c.follows(err)
+		switch then {
+		case no:
 			return err
-		}
-		low, isLow := errors.AsType[*epoch.LowEpochError](err)
-		switch {
-		case errors.Is(err, epoch.ErrInDoubt), errors.Is(err, epoch.ErrStale), errors.Is(err, epoch.ErrMoved), isLow:
-			var above epoch.Epoch
-			if isLow {
-				above = low.Seen
-			}
-			if again := c.claim(ctx, above); again != nil {
+		case workAgain:
+		case claimAgain:
+			if again := c.claim(ctx, above, nil); again != nil {
 				return fmt.Errorf("%w; then %w", err, again)
 			}
-			if errors.Is(err, epoch.ErrInDoubt) && c.fence.Next > from {
+		case findOut:
+			committed, unknown := c.findsOut(ctx)
+			if committed {
 				return nil
 			}
-		case !errors.Is(err, epoch.ErrTransient):
-			return err
+			if unknown != nil {
+				c.doubt = true
+				return fmt.Errorf("%w; then %w", err, unknown)
+			}
+			err = fmt.Errorf("%w: the transaction was not committed: %v", epoch.ErrTransient, err) //nolint:errorlint // nothing is in doubt any more
+			if losses++; losses == enoughLost {
+				return err
+			}
+		}
+		if !said {
+			said = true
+			c.m.log.Warn("the work of a lock was rolled back and is done again", "resource", c.String(), "epoch", c.Epoch(), "err", err)
 		}
 		if !backoff.Sleep(ctx, pause.Next()) {
 			return err
@@ -150,58 +203,176 @@ func (c *Claimed[TX]) do(ctx context.Context, work Work[TX]) error {
 	}
 }
 
-// Pauses between two tries.
-const pauseMin, pauseMax = 10 * time.Millisecond, time.Second
+// what follows a transaction that has failed.
+type follow int
 
-// try runs work in one transaction, which counts itself in the fence's position.
+const (
+	no follow = iota
+	workAgain
+	claimAgain
+	findOut
+)
+
+// follows returns what follows the error of a transaction, and the epoch to claim above. Errors about
+// other partitions are those of work.
+func (c *Claimed[TX]) follows(err error) (f follow, above epoch.Epoch) {
+	p := c.origin.Partition
+	stale, isStale := errors.AsType[*epoch.StaleError](err)
+	moved, isMoved := errors.AsType[*epoch.MovedError](err)
+	low, isLow := errors.AsType[*epoch.LowEpochError](err)
+	switch {
+	case err == nil, errors.Is(err, epoch.ErrTxEndedByHandler):
+		return no, 0
+	case errors.Is(err, epoch.ErrInDoubt):
+		return findOut, 0
+	case isLow && low.Partition == p:
+		return claimAgain, low.Seen
+	case isStale && stale.Partition == p, isMoved && moved.Partition == p:
+		return claimAgain, 0
+	case errors.Is(err, epoch.ErrTransient) && !isLow && !isStale && !isMoved:
+		return workAgain, 0
+	}
+	return no, 0
+}
+
+// try runs work in one transaction, which counts itself in the fence's position. If work does not
+// return after ctx has ended, its transaction is abandoned, so that it keeps no lock.
 func (c *Claimed[TX]) try(ctx context.Context, work Work[TX]) error {
-	under := c.fence
-	p := under.Partition
-	run := epoch.Message{Partition: p, Offset: under.Next, Mark: epoch.NoMark, Time: time.Now(), Under: &under}
-	a := epoch.Advance{Partition: p, Claim: under.Claim, From: under.Next, To: under.Next + 1, Mark: epoch.NoMark}
-	err := c.sink.Commit(ctx, []epoch.Advance{a}, func(ctx context.Context, tx TX) error {
-		return work(ctx, tx, run, under.Epoch)
+	abandoned, abandon := context.WithCancel(context.Background())
+	defer abandon()
+	stop := context.AfterFunc(ctx, func() {
+		if backoff.Sleep(abandoned, c.m.TTL/10) {
+			abandon()
+		}
+	})
+	defer stop()
+	f := c.now()
+	a := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 1, Mark: epoch.NoMark}
+	err := c.sink.Commit(epoch.WithAbandonment(ctx, abandoned), []epoch.Advance{a}, func(ctx context.Context, tx TX) error {
+		return work(ctx, tx, f.Epoch)
 	})
 	if err == nil {
-		c.fence.Next = a.To
+		f.Next = a.To
+		c.is(f)
 	}
 	return err
 }
 
+// findsOut claims again, after which the transaction is either committed or never will be, and reads
+// which from the fence. It returns an error if the fence does not show it.
+func (c *Claimed[TX]) findsOut(ctx context.Context) (committed bool, err error) {
+	f := c.now()
+	d := &doubt{under: f, ours: []epoch.ClaimID{f.Claim}}
+	err = c.claim(ctx, 0, d)
+	switch {
+	case d.found == notCommitted:
+		return false, nil // an error of the claim comes again
+	case err != nil:
+		return false, err
+	case d.found == wasCommitted:
+		return true, nil
+	}
+	return false, errors.New("another process has claimed the resource and worked since")
+}
+
+// doubt is a transaction whose outcome is not known.
+type doubt struct {
+	under epoch.Fence     // at whose position it began
+	ours  []epoch.ClaimID // its claim, and those that were to replace it
+	found found
+}
+
+type found int
+
+const (
+	nothing found = iota
+	wasCommitted
+	notCommitted
+)
+
+// sees concludes from a fence that somebody else has claimed: the transaction cannot be committed any more.
+func (d *doubt) sees(f epoch.Fence) {
+	if d != nil && !slices.Contains(d.ours, f.Claim) && f.Next == d.under.Next && f.SetUnder == d.under.SetUnder {
+		d.found = notCommitted
+	}
+}
+
+// replaced concludes from our claim, which has replaced a claim.
+func (d *doubt) replaced(seen, got epoch.Fence) {
+	if d == nil || !slices.Contains(d.ours, seen.Claim) {
+		return
+	}
+	d.found = notCommitted
+	if got.Next > d.under.Next {
+		d.found = wasCommitted
+	}
+}
+
 // claim makes this process the owner of the fence: READ, CHECK, CONFIRM, SWAP, as package epoch says.
-func (c *Claimed[TX]) claim(ctx context.Context, above epoch.Epoch) error {
-	pause := backoff.New(pauseMin, pauseMax)
+// d is what is to be found out by it, or nil.
+func (c *Claimed[TX]) claim(ctx context.Context, above epoch.Epoch, d *doubt) error {
+	pause, said := backoff.New(pauseMin, pauseMax), false
 	for {
-		f, err := c.swap(ctx, above)
+		f, err := c.swap(ctx, above, d)
 		if err == nil {
-			c.fence = f
+			c.is(f)
 			return nil
 		}
-		passes := errors.Is(err, epoch.ErrStale) || errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrInDoubt)
-		if over := c.Err(); over != nil || !passes || !backoff.Sleep(ctx, pause.Next()) {
+		if over := c.Err(); over != nil || stays(err) {
 			return errors.Join(err, over)
+		}
+		if !said {
+			said = true
+			c.m.log.Warn("cannot claim the resource of a lease yet, trying again", "resource", c.String(), "err", err)
+		}
+		if !backoff.Sleep(ctx, pause.Next()) {
+			return errors.Join(err, context.Cause(ctx))
 		}
 	}
 }
 
-func (c *Claimed[TX]) swap(ctx context.Context, above epoch.Epoch) (epoch.Fence, error) {
+// stays reports whether a claim fails until somebody has changed something. Any other error may be that
+// of a database out of reach.
+func stays(err error) bool {
+	for _, is := range []error{
+		epoch.ErrPaused, epoch.ErrLogChanged, epoch.ErrForeignLease, epoch.ErrElsewhere, epoch.ErrMissing, epoch.ErrUnhealthy, epoch.ErrNoLease,
+	} {
+		if errors.Is(err, is) && !errors.Is(err, epoch.ErrInDoubt) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Claimed[TX]) swap(ctx context.Context, above epoch.Epoch, d *doubt) (epoch.Fence, error) {
 	seen, err := c.read(ctx)
 	if err != nil {
 		return epoch.Fence{}, err
 	}
+	d.sees(seen)
 	if err := errors.Join(seen.Check(c.origin), seen.CheckRunning()); err != nil {
 		return epoch.Fence{}, err
 	}
 	generation, err := c.Confirm(ctx) // after the read, and never before
 	if err != nil {
-		if c.Err() == nil {
-			err = fmt.Errorf("%w: %w", epoch.ErrTransient, err)
-		}
 		return epoch.Fence{}, err
 	}
-	claim := epoch.NewClaim(epoch.Lease{Origin: c.origin, Generation: generation, Owner: c.Owner()})
+	claim := epoch.NewClaim(epoch.Lease{Origin: c.origin, Generation: inReach(generation, max(seen.Epoch, above)), Owner: c.Owner()})
 	claim.Above = above
-	return c.sink.Claim(ctx, seen, claim)
+	got, err := c.sink.Claim(ctx, seen, claim)
+	switch {
+	case err == nil:
+		d.replaced(seen, got)
+	case d != nil && slices.Contains(d.ours, seen.Claim):
+		d.ours = append(d.ours, claim.ID) // it may have been swapped in
+	}
+	return got, err
+}
+
+// inReach limits a generation to what one claim can skip. Numbers of some stores jump, as ZooKeeper's
+// do at each election.
+func inReach(generation int64, from epoch.Epoch) int64 {
+	return min(generation, int64(from+epoch.MaxStep))
 }
 
 // read returns the fence, which it adds if there is none.

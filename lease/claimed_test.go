@@ -12,6 +12,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/operate"
+	"github.com/epochfence/epochfence/sinks/cassink"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -19,7 +20,7 @@ const nightly = "nightly"
 
 // writes is work that writes a line into the report.
 func writes(line string) Work[*memsink.Tx] {
-	return func(_ context.Context, tx *memsink.Tx, _ epoch.Message, _ epoch.Epoch) error {
+	return func(_ context.Context, tx *memsink.Tx, _ epoch.Epoch) error {
 		tx.Append("report", line)
 		return nil
 	}
@@ -51,11 +52,8 @@ func TestEachRunIsCommittedOnceUnderAHigherEpoch(t *testing.T) {
 		store, sink := memstore.New(), memsink.New()
 		a, b := join(t, store), join(t, store)
 		var last epoch.Epoch
-		for n, m := range []*testMember{a, b, a, b} {
-			does(t, m, sink, func(_ context.Context, tx *memsink.Tx, run epoch.Message, e epoch.Epoch) error {
-				if want := (epoch.Partition{Group: "billing", Topic: nightly}); run.Partition != want || run.Offset != epoch.Offset(n) || run.Under.Epoch != e {
-					t.Errorf("run %d is %+v", n, run)
-				}
+		for _, m := range []*testMember{a, b, a, b} {
+			does(t, m, sink, func(_ context.Context, tx *memsink.Tx, e epoch.Epoch) error {
 				if e <= last {
 					t.Errorf("epoch %d follows %d", e, last)
 				}
@@ -94,7 +92,7 @@ func TestAHolderThatWasFrozenCommitsNothing(t *testing.T) {
 func TestAContextOfWorkEndsWithTheLease(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m, sink := join(t, memstore.New()), memsink.New()
-		err := Do(t.Context(), m.Member, sink, nightly, func(ctx context.Context, tx *memsink.Tx, _ epoch.Message, _ epoch.Epoch) error {
+		err := Do(t.Context(), m.Member, sink, nightly, func(ctx context.Context, tx *memsink.Tx, _ epoch.Epoch) error {
 			m.has(refuse)
 			tx.Append("report", "late")
 			<-ctx.Done()
@@ -190,7 +188,7 @@ func TestWhatPassesIsTriedAgain(t *testing.T) {
 			},
 		})
 		var under epoch.Epoch
-		does(t, join(t, store), unruly, func(_ context.Context, tx *memsink.Tx, _ epoch.Message, e epoch.Epoch) error {
+		does(t, join(t, store), unruly, func(_ context.Context, tx *memsink.Tx, e epoch.Epoch) error {
 			under = e
 			tx.Append("report", "once")
 			return nil
@@ -208,7 +206,7 @@ func TestTheErrorOfWorkIsReturnedAndTheLeaseIsFree(t *testing.T) {
 		m := join(t, store)
 		errWork := errors.New("no paper")
 		calls := 0
-		err := Do(t.Context(), m.Member, sink, nightly, func(_ context.Context, tx *memsink.Tx, _ epoch.Message, _ epoch.Epoch) error {
+		err := Do(t.Context(), m.Member, sink, nightly, func(_ context.Context, tx *memsink.Tx, _ epoch.Epoch) error {
 			calls++
 			tx.Append("report", "half")
 			return errWork
@@ -222,7 +220,7 @@ func TestTheErrorOfWorkIsReturnedAndTheLeaseIsFree(t *testing.T) {
 					t.Errorf("the panic is %v", v)
 				}
 			}()
-			_ = Do(t.Context(), m.Member, sink, nightly, func(_ context.Context, tx *memsink.Tx, _ epoch.Message, _ epoch.Epoch) error {
+			_ = Do(t.Context(), m.Member, sink, nightly, func(_ context.Context, tx *memsink.Tx, _ epoch.Epoch) error {
 				tx.Append("report", "half")
 				panic("jam")
 			})
@@ -244,10 +242,10 @@ func TestALongJobCommitsItsStepsUnderOneClaim(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for n := range epoch.Offset(3) {
-			err := c.Do(t.Context(), func(_ context.Context, tx *memsink.Tx, run epoch.Message, e epoch.Epoch) error {
-				if run.Offset != n || e != c.fence.Epoch {
-					t.Errorf("step %d is %+v under %d", n, run, e)
+		for n := range 3 {
+			err := c.Do(t.Context(), func(_ context.Context, tx *memsink.Tx, e epoch.Epoch) error {
+				if e != c.Epoch() {
+					t.Errorf("step %d is done under epoch %d, want %d", n, e, c.Epoch())
 				}
 				tx.Append("report", string('a'+rune(n)))
 				return nil
@@ -275,7 +273,7 @@ func TestEpochsGrowThoughTheStoreOfTheLeasesWasEmptied(t *testing.T) {
 		sink := memsink.New()
 		var last epoch.Epoch
 		for range 3 {
-			does(t, join(t, memstore.New()), sink, func(_ context.Context, _ *memsink.Tx, _ epoch.Message, e epoch.Epoch) error {
+			does(t, join(t, memstore.New()), sink, func(_ context.Context, _ *memsink.Tx, e epoch.Epoch) error {
 				if e <= last {
 					t.Errorf("epoch %d follows %d", e, last)
 				}
@@ -350,4 +348,171 @@ func TestWhoHasLostTheLeaseWithoutKnowingItClaimsNothing(t *testing.T) {
 		}
 		reports(t, sink, "b")
 	})
+}
+
+// The connection is lost, and before this process has claimed again, another claim has worked.
+func TestTheWorkOfAnotherIsNotTakenForOurs(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		h := join(t, store).locks(nightly)
+		loses := scripted(sink, memsink.Hooks{Commit: func(context.Context, []epoch.Advance, func() error) error {
+			other, err := Claim(t.Context(), h, sink)
+			if err == nil {
+				err = other.Do(t.Context(), writes("another's"))
+			}
+			return errors.Join(err, epoch.ErrInDoubt)
+		}})
+		c, err := Claim(t.Context(), h, loses)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Do(t.Context(), writes("ours")); !errors.Is(err, epoch.ErrInDoubt) || !strings.Contains(err.Error(), "another process has claimed") {
+			t.Errorf("%v", err)
+		}
+		reports(t, sink, "another's")
+	})
+}
+
+// An operator's action ends the transaction.
+func TestAPauseDuringTheWorkLeavesNoDoubt(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		loses := scripted(sink, memsink.Hooks{Commit: func(ctx context.Context, as []epoch.Advance, do func() error) error {
+			seen, err := sink.Fence(ctx, as[0].Partition)
+			if seen.Pause.Mode == epoch.Paused {
+				return do()
+			}
+			if err == nil {
+				_, err = sink.Operator().Act(ctx, operate.NewAct(operate.ActPause, seen, "anna", "stocktaking"))
+			}
+			return errors.Join(err, epoch.ErrInDoubt)
+		}})
+		if err := Do(t.Context(), join(t, store).Member, loses, nightly, writes("ours")); !errors.Is(err, epoch.ErrPaused) || errors.Is(err, epoch.ErrInDoubt) {
+			t.Errorf("%v", err)
+		}
+		reports(t, sink)
+	})
+}
+
+func TestADatabaseThatIsOutOfReachIsWaitedFor(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		reads, commits := 0, 0
+		away := scripted(sink, memsink.Hooks{
+			Fence: func(_ context.Context, _ epoch.Partition, do func() error) error {
+				if reads++; reads < 5 || commits == 1 && reads < 10 {
+					return errors.New("connection refused")
+				}
+				return do()
+			},
+			Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+				if commits++; commits == 1 {
+					return errors.Join(do(), epoch.ErrInDoubt)
+				}
+				return do()
+			},
+		})
+		does(t, join(t, store), away, writes("once"))
+		reports(t, sink, "once")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		gone := scripted(sink, memsink.Hooks{Fence: func(context.Context, epoch.Partition, func() error) error { return errors.New("connection refused") }})
+		if err := Do(ctx, join(t, store).Member, gone, nightly, writes("never")); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestWorkThatLosesItsConnectionEachTimeEnds(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		sink, calls := memsink.New(), 0
+		loses := scripted(sink, memsink.Hooks{Commit: func(context.Context, []epoch.Advance, func() error) error { return epoch.ErrInDoubt }})
+		err := Do(t.Context(), join(t, memstore.New()).Member, loses, nightly, func(context.Context, *memsink.Tx, epoch.Epoch) error {
+			calls++
+			return nil
+		})
+		if errors.Is(err, epoch.ErrInDoubt) || !errors.Is(err, epoch.ErrTransient) || calls != enoughLost {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+	})
+}
+
+func TestAClaimRunsOneTransactionAtATime(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		sink := memsink.New()
+		c, err := Claim(t.Context(), join(t, memstore.New()).locks(nightly), sink)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = c.Do(t.Context(), func(ctx context.Context, tx *memsink.Tx, e epoch.Epoch) error {
+			if c.Epoch() != e {
+				t.Errorf("epoch %d, want %d", c.Epoch(), e)
+			}
+			if err := c.Do(ctx, writes("within")); err == nil || !strings.Contains(err.Error(), "by the work of the same claim") {
+				t.Errorf("within: %v", err)
+			}
+			beside, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := c.Do(beside, writes("beside")); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("beside: %v", err)
+			}
+			tx.Append("report", "first")
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := c.Do(t.Context(), writes("second")); err != nil {
+			t.Error(err)
+		}
+		reports(t, sink, "first", "second")
+	})
+}
+
+func TestARefusalOfSomethingElseIsTheErrorOfWork(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		m := join(t, memstore.New())
+		for _, refusal := range []error{
+			&epoch.StaleError{Partition: epoch.Partition{Topic: "another"}}, &epoch.MovedError{}, &epoch.LowEpochError{Seen: 7},
+		} {
+			calls := 0
+			err := Do(t.Context(), m.Member, memsink.New(), nightly, func(context.Context, *memsink.Tx, epoch.Epoch) error {
+				calls++
+				return refusal
+			})
+			if !errors.Is(err, refusal) || calls != 1 {
+				t.Errorf("%d calls, %v", calls, err)
+			}
+		}
+	})
+}
+
+func TestAStoreWithoutTransactionsIsRefused(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		sink, err := cassink.Open(t.Context(), memstore.New(), cassink.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = Do(t.Context(), join(t, memstore.New()).Member, sink, nightly, func(context.Context, *cassink.Tx, epoch.Epoch) error { return nil })
+		if err == nil || !strings.Contains(err.Error(), "needs transactional") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// Numbers of ZooKeeper grow by 2^32 with each election.
+func TestAGenerationThatJumpsIsInReachOfTheNextClaim(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		generation int64
+		from       epoch.Epoch
+		want       int64
+	}{{5, 3, 5}, {5, 9, 5}, {300 << 32, 0, 1 << 40}, {300 << 32, 299 << 32, 300 << 32}} {
+		got := inReach(c.generation, c.from)
+		f := epoch.Fence{Epoch: c.from}
+		_, err := f.Claimed(epoch.NewClaim(epoch.Lease{Generation: got, Owner: "a"}))
+		if got != c.want || err != nil {
+			t.Errorf("generation %d from epoch %d is %d, want %d; %v", c.generation, c.from, got, c.want, err)
+		}
+	}
 }

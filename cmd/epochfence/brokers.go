@@ -100,6 +100,7 @@ func (a *app) extents(ctx context.Context, fences []epoch.Fence) []extent {
 	places := map[string][]int{}
 	for i, f := range fences {
 		if isLock(f) {
+			all[i].err = errors.New("a lock has no log")
 			continue
 		}
 		at := whereIs(f)

@@ -233,7 +233,7 @@ func often(ctx context.Context, s scene, l limits) (fs []finding) {
 		}
 	}
 	for _, p := range s.ps {
-		if many := n[p.Fence.Partition]; many > l.claims {
+		if many := n[p.Fence.Partition]; many > l.claims && !isLock(p.Fence) {
 			fs = append(fs, finding{"claims", warn, p.Fence.Partition.String(), fmt.Sprintf("%d claims in the last hour", many),
 				"epochfence history " + shellQuote(p.Fence.Partition.String())})
 		}

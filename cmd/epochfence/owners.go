@@ -71,7 +71,7 @@ func (a *app) runOwners(ctx context.Context, which chosen) error {
 	}
 	owners, lives, busy := []*ownerView{}, operate.Lives(found), map[string]bool{}
 	for i, v := range vs {
-		if v.Epoch == 0 {
+		if v.Epoch == 0 || isLock(ps[i].Fence) { // holders of locks give no sign of life
 			continue
 		}
 		at := slices.IndexFunc(owners, func(o *ownerView) bool { return o.Owner == v.Owner && o.Group == v.Group })

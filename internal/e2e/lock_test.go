@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,20 +14,17 @@ import (
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/cas/natsstore"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/internal/natstest"
 	"github.com/epochfence/epochfence/lease"
-	"github.com/epochfence/epochfence/sinks/cassink"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
 // desk is a sink where work under a lock writes lines.
 type desk[TX any] struct {
-	sink   epoch.Sink[TX]
-	write  func(ctx context.Context, tx TX, run epoch.Message, line string) error
-	lines  func() []string
-	shares bool // a transaction that is open keeps nobody out
+	sink  epoch.Sink[TX]
+	write func(ctx context.Context, tx TX, line string) error
+	lines func() []string
 }
 
 func TestWorkUnderALockIsCommittedOnceByWhoHasIt(t *testing.T) {
@@ -36,38 +32,16 @@ func TestWorkUnderALockIsCommittedOnceByWhoHasIt(t *testing.T) {
 		t.Run(name+", effects in PostgreSQL", func(t *testing.T) {
 			t.Parallel()
 			d := newPostgres(t).granted()
-			takeTurns(t, leases(t), desk[pgsink.Tx]{d.sink, func(ctx context.Context, tx pgsink.Tx, run epoch.Message, line string) error {
-				run.Value = []byte(line)
-				return d.handle(ctx, tx, run, 0)
-			}, func() []string { return values(d.applied()) }, true})
+			takeTurns(t, leases(t), desk[pgsink.Tx]{d.sink, func(ctx context.Context, tx pgsink.Tx, line string) error {
+				return d.handle(ctx, tx, epoch.Message{Value: []byte(line)}, 0)
+			}, func() []string { return values(d.applied()) }})
 		})
 		t.Run(name+", effects in SQLite", func(t *testing.T) {
 			t.Parallel()
 			d := newSQLite(t)
-			takeTurns(t, leases(t), desk[*sqlsink.Tx]{d.sink, func(ctx context.Context, tx *sqlsink.Tx, run epoch.Message, line string) error {
-				run.Value = []byte(line)
-				return d.handle(ctx, tx, run, 0)
-			}, func() []string { return values(d.applied()) }, false})
-		})
-		t.Run(name+", effects in items", func(t *testing.T) {
-			t.Parallel()
-			items := memstore.New()
-			sink, err := cassink.Open(t.Context(), items, cassink.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			takeTurns(t, leases(t), desk[*cassink.Tx]{sink, func(ctx context.Context, tx *cassink.Tx, run epoch.Message, line string) error {
-				_, err := tx.Update(ctx, run, "report", func(old guard.State) (guard.State, []byte, error) {
-					return guard.Text(string(old.Value) + line + "\n"), nil, nil
-				})
-				return err
-			}, func() []string {
-				state, err := guard.Read(t.Context(), items, "report")
-				if err != nil {
-					t.Fatal(err)
-				}
-				return strings.Fields(string(state.Value))
-			}, true})
+			takeTurns(t, leases(t), desk[*sqlsink.Tx]{d.sink, func(ctx context.Context, tx *sqlsink.Tx, line string) error {
+				return d.handle(ctx, tx, epoch.Message{Value: []byte(line)}, 0)
+			}, func() []string { return values(d.applied()) }})
 		})
 	}
 }
@@ -136,25 +110,23 @@ func takeTurns[TX any](t *testing.T, leases cas.Store, d desk[TX]) {
 		return m
 	}
 	work := func(line string, before func()) lease.Work[TX] {
-		return func(ctx context.Context, tx TX, run epoch.Message, _ epoch.Epoch) error {
-			err := d.write(ctx, tx, run, line)
+		return func(ctx context.Context, tx TX, _ epoch.Epoch) error {
+			err := d.write(ctx, tx, line)
 			before()
 			return err
 		}
 	}
 	thawed, reached, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	if d.shares {
-		link := &severed{Store: leases}
-		m := member(link, "frozen")
-		go func() {
-			done <- lease.Do(ctx, m, deaf[TX]{d.sink}, "nightly", work("frozen", func() {
-				link.sever()
-				close(reached)
-				<-thawed
-			}))
-		}()
-		<-reached
-	}
+	link := &severed{Store: leases}
+	frozen := member(link, "frozen")
+	go func() {
+		done <- lease.Do(ctx, frozen, deaf[TX]{d.sink}, "nightly", work("frozen", func() {
+			link.sever()
+			close(reached)
+			<-thawed
+		}))
+	}()
+	<-reached
 	var want []string
 	var all sync.WaitGroup
 	for n := range 3 {
@@ -171,10 +143,8 @@ func takeTurns[TX any](t *testing.T, leases cas.Store, d desk[TX]) {
 	}
 	all.Wait()
 	close(thawed)
-	if d.shares {
-		if err := <-done; !errors.Is(err, lease.ErrLost) {
-			t.Errorf("the frozen one: %v", err)
-		}
+	if err := <-done; !errors.Is(err, lease.ErrLost) {
+		t.Errorf("the frozen one: %v", err)
 	}
 	got := d.lines()
 	slices.Sort(got)

@@ -293,16 +293,32 @@ var guardsOfLeases = []guard{
 		{locking, "generation, err := c.Confirm(ctx) // after the read, and never before", "generation, err := c.Generation(), error(nil)"},
 	}, leases, "TestWhoHasLostTheLeaseWithoutKnowingItClaimsNothing"},
 	{"R5", "work whose answer was lost is done again", []edit{
-		{locking, "errors.Is(err, epoch.ErrInDoubt) && c.fence.Next > from", "errors.Is(err, epoch.ErrInDoubt) && c.fence.Next < from"},
+		{locking, "if got.Next > d.under.Next {", "if false {"},
 	}, leases, "TestAnAnswerThatWasLostIsFoundOut"},
 	{"R5", "work whose answer was lost counts as done", []edit{
-		{locking, "errors.Is(err, epoch.ErrInDoubt) && c.fence.Next > from", "errors.Is(err, epoch.ErrInDoubt) && c.fence.Next >= from"},
+		{locking, "if got.Next > d.under.Next {", "if true {"},
 	}, leases, "TestAnAnswerThatWasLostIsFoundOut"},
+	{"R5", "another's work is taken for one whose answer was lost", []edit{
+		{locking, "if d == nil || !slices.Contains(d.ours, seen.Claim) {", "if d == nil {"},
+	}, leases, "TestTheWorkOfAnotherIsNotTakenForOurs"},
+	{"R5", "work whose transaction an operator has ended is in doubt", []edit{
+		{locking, "d.sees(seen)", "_ = d"},
+	}, leases, "TestAPauseDuringTheWorkLeavesNoDoubt"},
 	{"R5", "work is done under an epoch that a store has seen passed", []edit{
-		{locking, "above = low.Seen", "above = low.Epoch"},
+		{locking, "return claimAgain, low.Seen", "return claimAgain, low.Epoch"},
 	}, leases, "TestWhatPassesIsTriedAgain"},
+	{"blame", "work that returns another refusal is done for ever", []edit{
+		{locking, "case isLow && low.Partition == p:", "case isLow && (low.Partition == p || isLow):"},
+		{locking, "case isStale && stale.Partition == p, isMoved && moved.Partition == p:", "case isStale && (stale.Partition == p || isStale), isMoved && (moved.Partition == p || isMoved):"},
+	}, leases, "TestARefusalOfSomethingElseIsTheErrorOfWork"},
+	{"blame", "work that loses its connection each time is done for ever", []edit{
+		{locking, "if losses++; losses == enoughLost {", "if losses++; losses == enoughLost && false {"},
+	}, leases, "TestWorkThatLosesItsConnectionEachTimeEnds"},
+	{"R1", "the work of a lock goes to a store without transactions", []edit{
+		{locking, "if g := sink.Guarantee(); g < epoch.Transactional {", "if g := sink.Guarantee(); g < 0 {"},
+	}, leases, "TestAStoreWithoutTransactionsIsRefused"},
 	{"R6", "the work of a lock that was released is committed", []edit{
-		{locking, "err := c.Err()", "var err error"},
+		{locking, "if err := c.Err(); err != nil {\n\t\treturn err\n\t}\n\tif c.doubt", "if c.doubt"},
 	}, leases, "TestALongJobCommitsItsStepsUnderOneClaim"},
 	{"blame", "a lock is not well while nobody has it", []edit{
 		{"cmd/epochfence/findings.go", "case isLock(s.ps[i].Fence):", "case false:"},

@@ -15,7 +15,7 @@ import (
 const report = "report"
 
 func writes(line string) lease.Work[*memsink.Tx] {
-	return func(_ context.Context, tx *memsink.Tx, _ epoch.Message, _ epoch.Epoch) error {
+	return func(_ context.Context, tx *memsink.Tx, _ epoch.Epoch) error {
 		tx.Append(report, line)
 		return nil
 	}
@@ -91,7 +91,7 @@ func restoredWork(w *world) {
 	work := func() {
 		var under epoch.Epoch
 		for {
-			err := lease.Do(w.ctx, m.Member, sink, lock, func(_ context.Context, _ *memsink.Tx, _ epoch.Message, e epoch.Epoch) error {
+			err := lease.Do(w.ctx, m.Member, sink, lock, func(_ context.Context, _ *memsink.Tx, e epoch.Epoch) error {
 				under = e
 				return nil
 			})

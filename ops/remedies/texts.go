@@ -122,8 +122,8 @@ var all = []Remedy{
 			"Otherwise kill all processes of the group at the same time. If they were connected to the wrong database or schema, correct that, and start the group. " +
 			"If the fence is lost for good, start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
 			"Rewind to the position that you noted. " +
-			"If handlers change items through package guard, now set epoch and set_under of the new fence to one number above the old epoch, and claim_id to a random UUID, as the owner of the tables: under the old epoch a frozen process could change items. " +
-			"Lower the epochs that other systems of your own have seen. The outbox claims by itself above what its receivers have seen. " +
+			"If handlers change items through package guard, now set epoch and set_under of the new fence to the same number, above the old epoch, and claim_id to a random UUID, as the owner of the tables: under the old epoch a frozen process could change items. " +
+			"If you did not raise the epoch, lower the epochs that other systems of your own have seen. The outbox claims by itself above what its receivers have seen. " +
 			"Then end that process, and start the group.",
 		Check: continues,
 		Commands: []Command{
