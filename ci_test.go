@@ -24,7 +24,7 @@ func read(t *testing.T, name string) string {
 // without a step would count in the sum.
 func TestEveryStepOfCIHasABudgetAndTheSumIsWithinItsTime(t *testing.T) {
 	var steps []string
-	for _, m := range regexp.MustCompile(`(?m)^ *(?:step|heavy) (\S+) '`).FindAllStringSubmatch(read(t, ".ci/run"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(?:step|heavy) (\S+) '`).FindAllStringSubmatch(read(t, ".ci/run"), -1) {
 		steps = append(steps, m[1])
 	}
 	budget, sum := map[string]int{}, 0
