@@ -21,7 +21,7 @@ import (
 // consumer that did this work before.
 func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 	at, ok, err := t.committed(ctx)
-	if over := t.err(); over != nil {
+	if over := t.Err(); over != nil {
 		err = over
 	}
 	if err != nil {
@@ -72,7 +72,7 @@ func removal(bucket, key string) string { return fmt.Sprintf("nats kv del %s %s"
 // mirrored returns the position in the partition's key, if it is of this log.
 func (t *tenure) mirrored(ctx context.Context) (position, bool, error) {
 	p, ok, err := t.s.mirrored(ctx, t.Resource)
-	if p.Log != "" && p.Log != t.origin.Log {
+	if p.Log != "" && p.Log != t.Origin().Log {
 		return position{}, false, err
 	}
 	return p, ok, err
@@ -110,7 +110,7 @@ func (t *tenure) publish(ctx context.Context) {
 	}
 	err := t.learn(ctx, at)
 	if err == nil && t.mayPublish(at) {
-		err = t.write(ctx, position{Next: at.Next, Print: &at.Mark, Epoch: at.Epoch, Owner: t.lease.Owner(), Log: at.Log, Lag: lag})
+		err = t.write(ctx, position{Next: at.Next, Print: &at.Mark, Epoch: at.Epoch, Owner: t.Owner(), Log: at.Log, Lag: lag})
 		if err == nil {
 			t.Published(at.Next)
 			return

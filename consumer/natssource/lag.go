@@ -16,11 +16,11 @@ import (
 // Lag implements [consumer.Tenure]. If the stream continues after the position, Lag creates a
 // consumer there and deletes it at once, because the server counts the partition's messages for it.
 func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {
-	err := t.fits(&from)
+	err := t.Fits(&from)
 	if err != nil {
 		return 0, err
 	}
-	n, err := t.log.behind(ctx, t.incarnation, t.origin.Partition, from.Next)
+	n, err := t.log.behind(ctx, t.incarnation, t.Origin().Partition, from.Next)
 	if err != nil {
 		return 0, fmt.Errorf("natssource: how many messages of %s there are from %d on: %w", t.Resource, from.Next, err)
 	}

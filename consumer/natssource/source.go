@@ -19,7 +19,7 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/natsstore"
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/consumer/internal/tenures"
+	"github.com/epochfence/epochfence/consumer/internal/leased"
 	"github.com/epochfence/epochfence/internal/jsapi"
 	"github.com/epochfence/epochfence/internal/reach"
 	"github.com/epochfence/epochfence/lease"
@@ -239,7 +239,7 @@ func (s *Source) join(ctx context.Context) error {
 	}
 	m, err := lease.Open(ctx, s.store, lease.Options{
 		Group: s.Group, Resources: partitions, TTL: s.LeaseTTL, Name: s.given, Logger: s.Logger,
-		Joined:  func(err error) { s.in(reasonOf(err)) },
+		Joined:  func(err error) { s.in(leased.ReasonOf(err)) },
 		Removal: func(key string) string { return removal(s.Bucket, s.store.KeyInBucket(key)) },
 	})
 	if err != nil {
@@ -280,7 +280,6 @@ func (s *Source) begin(t *tenure) {
 }
 
 func (s *Source) over(t *tenure) {
-	t.Lose(tenures.ErrEnded)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.tenures, t.Resource)

@@ -47,6 +47,7 @@ var carrying = []history{{
 	},
 }, {
 	claim: "a message that comes without a time is given one",
+	needs: []need{ofLogs},
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		before := time.Now().Truncate(time.Millisecond)

@@ -279,6 +279,7 @@ var granting = []history{{
 	},
 }, {
 	claim: "a topic that does not exist is an error of Run",
+	needs: []need{ofLogs},
 	story: func(w *world) {
 		missing := w.newTopic(1) + "-missing"
 		p := w.startAs(&process{name: "a", group: group, mayFail: true}, []string{missing})

@@ -118,6 +118,13 @@ type Carrier interface {
 	Carried(m consumer.Message) consumer.Message
 }
 
+// Timetable marks the harness of a source whose messages come from a clock and not from a log: each
+// topic exists, messages have the time of the clock, and what is above the end has not come yet.
+type Timetable interface {
+	// ReadsClock does nothing.
+	ReadsClock()
+}
+
 // Bounded says how many bytes of messages one source reads ahead at most, over all partitions.
 type Bounded interface {
 	Buffers() int

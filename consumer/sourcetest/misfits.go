@@ -22,6 +22,7 @@ func (g *grant) wantMisfit(from epoch.Fence, kind error, found epoch.Offset) {
 var misfits = []history{{
 	claim: "a position above the log's end is an error with both numbers, and Read may be called again",
 	rules: "R10",
+	needs: []need{ofLogs},
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		w.produce(topic, 0, "x", "y")

@@ -78,6 +78,9 @@ func needs[A any]() need {
 	return need{reflect.TypeFor[A]().Name(), func(h Harness) bool { _, ok := h.(A); return ok }}
 }
 
+// ofLogs is met by the harness of a source that reads a log.
+var ofLogs = need{"reader of logs", func(h Harness) bool { _, ok := h.(Timetable); return !ok }}
+
 func (h history) missing(harness Harness) string {
 	for _, n := range h.needs {
 		if !n.met(harness) {

@@ -1,0 +1,43 @@
+// Package schedule runs jobs at the times of cron expressions, each time once: a [consumer.Source]
+// whose partitions are jobs, and whose messages are ticks.
+//
+//	jobs, err := schedule.New(schedule.Options{Store: store, Group: "billing"},
+//		schedule.Job[*pgsink.Tx]{Name: "invoices", Cron: "30 2 * * *", Zone: "Europe/Berlin", Do: makeInvoices},
+//		schedule.Job[*pgsink.Tx]{Name: "reindex", Cron: "@hourly", Step: reindexSome},
+//	)
+//	err = consumer.Run(ctx, jobs, sink, jobs.Handlers(), consumer.Options{MaxBatch: 1, Committers: 4})
+//
+// Every process of a group does this. Each job is a resource of package lease, so one process at a time
+// has it, and the jobs are shared out equally. What the job writes through its transaction, and the
+// position after its tick, commit together with the check that this process still owns the job. A
+// process that was frozen in a job, and wakes up when another process has done it, changes nothing.
+//
+// docs/jobs.md is the guide.
+//
+// # Ticks
+//
+// The offset of a tick is its time in microseconds since 1970. The position of a job is the time up to
+// which its ticks are done. So everything that operators do with partitions works for jobs: pause,
+// skip, rewind, dead letters and their replay, the audit log, the status page and metrics. A job begins
+// with its first tick after its fence was created.
+//
+// The times of ticks come from the clocks of the processes. A clock that is ahead runs a tick early,
+// and no clock runs it twice. A position that is more than a day ahead of the clock halts the job with
+// a [consumer.ErrTruncated].
+//
+// # Transactions
+//
+// [Job.Do] is one transaction. It must end within consumer.Options.BatchTimeout, which is 6.75 s with
+// the default Options.LeaseTTL. [Job.Step] is called for one transaction after another until it reports
+// that the job is done. Each step commits with its number, and a new owner continues after the last
+// step that was committed. consumer.Options.MaxBatch should be 1, so that no two jobs share a
+// transaction, and Committers the number of jobs that may work at a time in one process.
+//
+// A failed Do or Step is tried again like any message: see consumer.Options.MaxAttempts and
+// consumer.Handlers.OnFailure. If OnFailure takes a step, the rest of that run is left out.
+//
+// # Late ticks
+//
+// [Job.CatchUp], [Job.MaxLate] and [Job.Overrun] say what becomes of ticks that no process has run in
+// time. The log has a line with their number. By default the last one is run and the others are not.
+package schedule

@@ -1,0 +1,97 @@
+package schedule
+
+import "time"
+
+// span is a time during which a job was at work.
+type span struct{ from, to time.Time }
+
+func (s span) has(t time.Time) bool { return t.After(s.from) && !t.After(s.to) }
+
+// decision says what a job does next: run a tick, move its position without one, or wait.
+type decision struct {
+	run    time.Time // the tick to run, or zero
+	skipTo time.Time // the new position, or zero
+	until  time.Time // when to decide again if there is nothing else to do
+	missed int       // ticks before run or skipTo that are left out
+	behind int       // ticks to run after run, as of now
+}
+
+// mostMissed is up to where ticks are counted.
+const mostMissed = 10_000
+
+// decide returns what follows at a position, before which all ticks are done. busy is when the job was
+// at work without a pause, until just now.
+func (p plan) decide(at, now time.Time, busy span) decision {
+	now = now.Add(-p.delay) // as if the ticks had no delay
+	busy = span{busy.from.Add(-p.delay), busy.to.Add(-p.delay)}
+	first := p.from(at)
+	if first.After(now) || first.IsZero() {
+		return decision{until: first.Add(p.delay)}
+	}
+	begin := at
+	if oldest := now.Add(-p.maxLate); p.maxLate > 0 && oldest.After(begin) {
+		begin = oldest
+	}
+	if p.overrun == OverrunQueue {
+		busy = span{}
+	}
+	run := p.choose(begin, now, busy)
+	if run.IsZero() {
+		skipTo := now.Truncate(time.Second).Add(time.Second)
+		return decision{skipTo: skipTo, missed: p.count(at, skipTo)}
+	}
+	d := decision{run: run, missed: p.count(at, run)}
+	if p.catchUp == CatchUpAll {
+		d.behind = p.count(run.Add(time.Second), now.Add(time.Nanosecond))
+	}
+	return d
+}
+
+// choose returns the tick to run, of those from begin to now that did not come while the job was busy.
+func (p plan) choose(begin, now time.Time, busy span) time.Time {
+	if p.catchUp == CatchUpAll {
+		run := p.from(begin)
+		if busy.has(run) {
+			run = p.timetable.next(busy.to)
+		}
+		if run.After(now) {
+			return time.Time{}
+		}
+		return run
+	}
+	run := p.last(begin, now)
+	if busy.has(run) {
+		run = p.last(begin, busy.from)
+	}
+	return run
+}
+
+// from returns the first tick that is not before t.
+func (p plan) from(t time.Time) time.Time { return p.timetable.next(t.Add(-time.Nanosecond)) }
+
+// last returns the last tick in [begin, end], or the zero time.
+func (p plan) last(begin, end time.Time) time.Time {
+	var last time.Time
+	for back := time.Minute; last.IsZero(); back *= 4 {
+		from := end.Add(-back)
+		if !from.After(begin) {
+			from = begin
+		}
+		for t := p.from(from); !t.IsZero() && !t.After(end); t = p.timetable.next(t) {
+			last = t
+		}
+		if from.Equal(begin) {
+			break
+		}
+	}
+	return last
+}
+
+// count returns the number of ticks in [begin, end), up to mostMissed.
+func (p plan) count(begin, end time.Time) int {
+	n := 0
+	for t := p.from(begin); n < mostMissed && !t.IsZero() && t.Before(end); t = p.timetable.next(t) {
+		n++
+	}
+	return n
+}

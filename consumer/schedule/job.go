@@ -1,0 +1,145 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Job is something to do at the times of a cron expression. Exactly one of Do and Step is set. Both
+// may be called again for a tick whose transaction was rolled back, and must return when ctx ends.
+type Job[TX any] struct {
+	// Name is the topic of the job's partition, whose number is 0. It is UTF-8 of up to 255 bytes.
+	// Processes of one group may have different jobs. Required.
+	Name string
+
+	// Cron is the expression: minute, hour, day of the month, month, day of the week, as in
+	// crontab(5), optionally with seconds before. Or a descriptor: @hourly, @daily, @weekly,
+	// @monthly, @yearly, or "@every 90s", whose ticks are at multiples of that duration since 1970.
+	// [Always] is for work without end. Required.
+	Cron string
+
+	// Zone is the time zone of Cron, such as "Europe/Berlin". A program on a machine without a time
+	// zone database imports time/tzdata. Defaults to UTC.
+	//
+	// When clocks are set forward, a tick that does not exist is run after the gap. When they are set
+	// back, a tick that exists twice is run the first time; a Cron whose hour is * is run both times.
+	Zone string
+
+	// Jitter delays all ticks of the job by the same duration below Jitter, which depends on group
+	// and name. It keeps jobs apart that have the same Cron. It is at most 24 h. Defaults to none.
+	Jitter time.Duration
+
+	// CatchUp says what becomes of ticks that were not run in time: because no process was there, the
+	// job was paused, or the database out of reach. Defaults to [CatchUpLast].
+	CatchUp CatchUp
+
+	// MaxLate limits how late a tick may begin. A later one is not run. Defaults to no limit.
+	MaxLate time.Duration
+
+	// Overrun says what becomes of ticks whose time came while the job was at work. Defaults to
+	// [OverrunSkip].
+	Overrun Overrun
+
+	// Do is a job of one transaction.
+	Do func(ctx context.Context, tx TX, t Tick, e epoch.Epoch) error
+
+	// Step is one step of a job of many transactions. It is called until it reports done. What it
+	// needs to know of earlier steps, it reads from what they have written, or takes from [Tick.Step].
+	// If the process ends after the last step, the next owner calls Step once more: Step must then
+	// find that nothing is left to do.
+	Step func(ctx context.Context, tx TX, t Tick, e epoch.Epoch) (done bool, err error)
+
+	// MaxRun limits all steps of one tick in one process, by its monotonic clock. After that the job
+	// halts until an operator has set its position or the job has another owner. Only for Step.
+	// Defaults to no limit.
+	MaxRun time.Duration
+}
+
+// Always is the Cron of a job without end, such as a singleton that polls: a tick each second, of which
+// those that come while it works are skipped. With Step, it works until Step reports done, and again
+// within a second.
+const Always = "@every 1s"
+
+// CatchUp says which of the ticks that were not run in time are run late.
+type CatchUp int
+
+const (
+	// CatchUpLast runs the last one.
+	CatchUpLast CatchUp = iota
+
+	// CatchUpAll runs all, one after the other.
+	CatchUpAll
+)
+
+// Overrun says what becomes of ticks whose time came while the job was at work.
+type Overrun int
+
+const (
+	// OverrunSkip leaves them out.
+	OverrunSkip Overrun = iota
+
+	// OverrunQueue treats them like ticks that were not run in time: see [CatchUp].
+	OverrunQueue
+)
+
+const mostJitter = 24 * time.Hour
+
+// plan is the part of a Job that does not depend on its transaction's type.
+type plan struct {
+	name      string
+	delay     time.Duration // of each tick, from Jitter
+	timetable timetable
+	catchUp   CatchUp
+	maxLate   time.Duration
+	overrun   Overrun
+	steps     bool
+	maxRun    time.Duration
+}
+
+func (j Job[TX]) plan(group string) (plan, error) {
+	wrong := func(format string, args ...any) (plan, error) {
+		return plan{}, fmt.Errorf("schedule: job %q: "+format, append([]any{j.Name}, args...)...)
+	}
+	switch {
+	case j.Name == "" || !isName(j.Name):
+		return wrong("want a name of 1 to %d bytes of UTF-8 without NUL", mostName)
+	case (j.Do == nil) == (j.Step == nil):
+		return wrong("set one of Do and Step")
+	case j.Jitter < 0 || j.Jitter > mostJitter:
+		return wrong("Jitter is %v; want 0 to %v", j.Jitter, mostJitter)
+	case j.MaxLate < 0:
+		return wrong("MaxLate is %v; want 0 for no limit, or a limit", j.MaxLate)
+	case j.MaxRun < 0 || j.MaxRun > 0 && j.Step == nil:
+		return wrong("MaxRun is %v; want 0 for no limit, or a limit with Step: consumer.Options.BatchTimeout limits Do", j.MaxRun)
+	case j.CatchUp < CatchUpLast || j.CatchUp > CatchUpAll:
+		return wrong("CatchUp is %d; want CatchUpLast or CatchUpAll", j.CatchUp)
+	case j.Overrun < OverrunSkip || j.Overrun > OverrunQueue:
+		return wrong("Overrun is %d; want OverrunSkip or OverrunQueue", j.Overrun)
+	}
+	table, err := parse(j.Cron, j.Zone)
+	if err != nil {
+		return wrong("%w", err)
+	}
+	if table.next(time.Now()).IsZero() {
+		return wrong("%w", errors.New("Cron "+j.Cron+" has no time in the next years"))
+	}
+	return plan{
+		name: j.Name, delay: delay(group, j.Name, j.Jitter), timetable: table, catchUp: j.CatchUp, maxLate: j.MaxLate, overrun: j.Overrun,
+		steps: j.Step != nil, maxRun: j.MaxRun,
+	}, nil
+}
+
+// delay is the same in all processes of the group.
+func delay(group, name string, jitter time.Duration) time.Duration {
+	if jitter == 0 {
+		return 0
+	}
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%q %q", group, name)
+	return time.Duration(h.Sum64() % uint64(jitter)).Truncate(time.Second)
+}

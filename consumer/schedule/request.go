@@ -1,0 +1,38 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
+)
+
+// ErrAtWork is returned by [Request] while the job is between two steps of a tick.
+var ErrAtWork = errors.New("the job is at work")
+
+// Request returns the operator action that runs a job now, beside its ticks. f is the fence of the job,
+// as [epoch.Sink.Fence] returns it. Carry the action out with [operate.Operator]. The audit log has by
+// and reason. Ticks before and after the run are not affected.
+//
+// The run takes the offset at the job's position. It is refused with [ErrAtWork] after the first step of
+// a tick, and with [operate.ErrNothingToDo] if a run was requested already. A job whose only
+// transaction is under way is rolled back, and runs again after the requested run.
+func Request(f epoch.Fence, by, reason string) (operate.Act, error) {
+	wrong := func(err error, format string, args ...any) (operate.Act, error) {
+		return operate.Act{}, fmt.Errorf("schedule: request a run of %s: %w: %s", f.Partition, err, fmt.Sprintf(format, args...))
+	}
+	at := placeOf(f.Next)
+	switch {
+	case f.Log != Log:
+		return wrong(operate.ErrAct, "it is no job, but a partition of log %q", f.Log)
+	case f.Mark == requested:
+		return wrong(operate.ErrNothingToDo, "it was requested before and has not run yet")
+	case at.step > 0:
+		return wrong(ErrAtWork, "%d steps of %s are done; wait for the others", at.step, at.at.Format(time.RFC3339))
+	}
+	a := operate.NewAct(operate.ActRewind, f, by, reason)
+	a.To = &epoch.Position{Offset: f.Next, Mark: requested}
+	return a, nil
+}

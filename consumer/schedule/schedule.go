@@ -1,0 +1,140 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/leased"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/reach"
+	"github.com/epochfence/epochfence/lease"
+)
+
+// Log is the log of a job's fence.
+const Log = "epochfence/schedule"
+
+// Schedule is the jobs of one process: a [consumer.Source] and the handlers for it. Make one with [New].
+// A Schedule serves one Run.
+type Schedule[TX any] struct {
+	Options
+	jobs      map[string]*job[TX]
+	resources map[string]int32 // to lease: one of each job
+	started   atomic.Bool
+
+	now  func() time.Time
+	look time.Duration // how often the clock is looked at, at least
+}
+
+type job[TX any] struct {
+	Job[TX]
+	plan   plan
+	course *course
+}
+
+var _ consumer.Source = (*Schedule[any])(nil)
+
+// New checks the options and the jobs. It does not use the store yet.
+func New[TX any](o Options, jobs ...Job[TX]) (*Schedule[TX], error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if len(jobs) == 0 {
+		return nil, errors.New("schedule: there are no jobs")
+	}
+	s := &Schedule[TX]{Options: o, jobs: map[string]*job[TX]{}, resources: map[string]int32{}, now: time.Now, look: lookAgain}
+	for _, j := range jobs {
+		p, err := j.plan(o.Group)
+		if err != nil {
+			return nil, err
+		}
+		if s.jobs[j.Name] != nil {
+			return nil, fmt.Errorf("schedule: two jobs have the name %q", j.Name)
+		}
+		s.jobs[j.Name] = &job[TX]{Job: j, plan: p, course: &course{}}
+		s.resources[j.Name] = 1
+	}
+	return s, nil
+}
+
+// Identity implements [consumer.Source].
+func (s *Schedule[TX]) Identity() (group, name string) { return s.Group, s.identity() }
+
+// Run implements [consumer.Source]. It returns an error if the store was not reached within
+// StartTimeout, or is not suitable for leases.
+func (s *Schedule[TX]) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
+	if s.started.Swap(true) {
+		return errors.New("schedule: Run was called before; make a new Schedule")
+	}
+	base, end := context.WithCancel(context.WithoutCancel(ctx)) // until everything was given back
+	defer end()
+	m, err := s.join(ctx, joined)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer m.Close()
+	err = m.Run(ctx, func(l *lease.Held) {
+		t := s.newTenure(base, l, m.Term())
+		t.Hold(base, func(ctx context.Context) { own(ctx, t) }, nil)
+	})
+	if err != nil {
+		return fmt.Errorf("schedule: %w", err)
+	}
+	return nil
+}
+
+func (s *Schedule[TX]) join(ctx context.Context, joined func(error)) (m *lease.Member, err error) {
+	server := reach.Server{Name: "the store of the leases", Timeout: s.StartTimeout, Log: s.Logger, Patience: s.patience}
+	_, err = server.Wait(ctx, func(ctx context.Context) error {
+		m, err = lease.Open(ctx, s.Store, lease.Options{
+			Group: s.Group, Resources: s.resources, TTL: s.LeaseTTL, Name: s.Name, Logger: s.Logger,
+			Joined: func(err error) { joined(leased.ReasonOf(err)) },
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("schedule: %w", err)
+	}
+	return m, nil
+}
+
+func (s *Schedule[TX]) patience(err error) time.Duration {
+	for _, lasting := range []error{cas.ErrUnsuitable, cas.ErrKey, cas.ErrTooLarge, cas.ErrFull} {
+		if errors.Is(err, lasting) {
+			return 0
+		}
+	}
+	return s.StartTimeout
+}
+
+// Handlers returns the handlers of the jobs, for [consumer.Run].
+func (s *Schedule[TX]) Handlers() consumer.Handlers[TX] { return consumer.Each(s.handle) }
+
+func (s *Schedule[TX]) handle(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
+	j := s.jobs[m.Partition.Topic]
+	if j == nil { // a dead letter of a job that was removed
+		return consumer.Permanent(fmt.Errorf("schedule: this process has no job %q", m.Partition.Topic))
+	}
+	t := TickOf(m)
+	if j.Do != nil {
+		return j.Do(ctx, tx, t, e)
+	}
+	if m.Replay != 0 { // beside the steps of the present tick
+		_, err := j.Step(ctx, tx, t, e)
+		return err
+	}
+	j.course.returned(m.Offset, true) // unless it returns that there is more: if OnFailure takes the step, the run is over
+	done, err := j.Step(ctx, tx, t, e)
+	if err == nil && !done {
+		j.course.returned(m.Offset, false)
+	}
+	return err
+}

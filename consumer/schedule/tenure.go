@@ -1,0 +1,96 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/leased"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/lease"
+)
+
+// tenure is this process's time with one job, under one lease.
+type tenure struct {
+	*leased.Tenure
+	plan   plan
+	course *course
+	now    func() time.Time
+	look   time.Duration
+	log    *slog.Logger
+}
+
+var _ consumer.Tenure = (*tenure)(nil)
+
+func (s *Schedule[TX]) newTenure(base context.Context, l *lease.Held, term time.Duration) *tenure {
+	j := s.jobs[l.Name]
+	origin := epoch.Origin{
+		Partition: epoch.Partition{Group: s.Group, Topic: l.Name, Number: l.Number},
+		Log:       Log,
+		Source:    epoch.LeaseLog, // also of a store that was emptied: epochs continue
+	}
+	return &tenure{
+		Tenure: leased.New(base, l, origin, term), plan: j.plan, course: j.course,
+		now:  func() time.Time { return s.now().Round(0) }, // the wall clock alone
+		look: s.look, log: s.Logger.With("job", l.Name),
+	}
+}
+
+// Starts implements [consumer.Tenure]. A job has no ticks before its fence.
+func (t *tenure) Starts(context.Context, consumer.StartPolicy) ([]epoch.Start, error) {
+	if err := t.Err(); err != nil {
+		return nil, fmt.Errorf("schedule: start %s: %w", t.Origin().Partition, err)
+	}
+	begin := epoch.Position{Offset: place{at: t.now()}.after().offset(), Mark: epoch.NoMark}
+	return []epoch.Start{{Origin: t.Origin(), Next: begin, Earliest: begin}}, nil
+}
+
+// Committed implements [consumer.Tenure]. Nobody else has positions of jobs.
+func (t *tenure) Committed(context.Context) (epoch.Position, bool, error) {
+	if err := t.Err(); err != nil {
+		return epoch.Position{}, false, fmt.Errorf("schedule: committed position of %s: %w", t.Origin().Partition, err)
+	}
+	return epoch.Position{}, false, nil
+}
+
+// Confirm implements [consumer.Tenure].
+func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
+	confirmed, err := t.Tenure.Confirm(ctx, &seen, nil)
+	if err != nil {
+		return epoch.Lease{}, fmt.Errorf("schedule: confirm %s: %w", t.Origin().Partition, err)
+	}
+	return confirmed, nil
+}
+
+// Mirror implements [consumer.Tenure]. No tool reads positions of jobs elsewhere than in the sink.
+func (t *tenure) Mirror(epoch.Fence) {}
+
+// Lag implements [consumer.Tenure].
+func (t *tenure) Lag(_ context.Context, from epoch.Fence) (int64, error) {
+	if err := t.Fits(&from); err != nil {
+		return 0, fmt.Errorf("schedule: lag of %s: %w", t.Origin().Partition, err)
+	}
+	at := placeOf(from.Next)
+	if at.step > 0 || from.Mark == requested {
+		return 1, nil
+	}
+	if d := t.plan.decide(at.at, t.now(), span{}); !d.run.IsZero() {
+		return int64(1 + d.behind), nil
+	}
+	return 0, nil
+}
+
+// Read implements [consumer.Tenure]. It relies on [consumer.Run], which asks for the next batch when
+// the last one was applied.
+func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+	return t.State.Read(ctx, func(ctx context.Context, yield func(consumer.Batch) bool) error {
+		if err := t.Fits(&from); err != nil {
+			return fmt.Errorf("schedule: read: %w", err)
+		}
+		r := reader{tenure: t, yield: yield, at: placeOf(from.Next), mark: from.Mark}
+		return r.read(ctx)
+	})
+}

@@ -1,0 +1,71 @@
+package schedule
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Tick is one time of a job.
+type Tick struct {
+	// Job is the job's name.
+	Job string
+
+	// At is the time by the job's Cron, without Jitter, also if the tick is late. For a run that an
+	// operator has requested, it is the time up to which the job's ticks were done.
+	At time.Time
+
+	// Step is the number of steps of this tick that were committed before. It is 0 for Do.
+	Step int
+
+	// Requested reports that an operator has requested the run: see [Request].
+	Requested bool
+
+	// Missed is the number of earlier ticks that were left out since the last run, up to 10,000.
+	Missed int
+}
+
+// TickOf returns the tick of a message, for instance in [consumer.Handlers.OnFailure].
+func TickOf(m epoch.Message) Tick {
+	p := placeOf(m.Offset)
+	t := Tick{Job: m.Partition.Topic, At: p.at, Step: p.step}
+	for _, h := range m.Headers {
+		switch h.Key {
+		case headerRequested:
+			t.Requested = true
+		case headerMissed:
+			t.Missed, _ = strconv.Atoi(string(h.Value))
+		}
+	}
+	return t
+}
+
+// The headers of a tick's message.
+const (
+	headerMissed    = "epochfence-missed"
+	headerRequested = "epochfence-requested"
+)
+
+// place is a position of a job: the ticks before at are done, and of the one at that time, step steps.
+type place struct {
+	at   time.Time // in whole seconds
+	step int
+}
+
+// stepsPerTick is how many offsets there are in a second.
+const stepsPerTick = int64(time.Second / time.Microsecond)
+
+func placeOf(o epoch.Offset) place {
+	return place{time.Unix(int64(o)/stepsPerTick, 0).UTC(), int(int64(o) % stepsPerTick)}
+}
+
+func (p place) offset() epoch.Offset {
+	return epoch.Offset(p.at.Unix()*stepsPerTick + int64(p.step))
+}
+
+// after returns the place after all steps of the tick.
+func (p place) after() place { return place{at: p.at.Add(time.Second)} }
+
+// requested is the mark of a position at which an operator has requested a run.
+const requested epoch.Mark = 1

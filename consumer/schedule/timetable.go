@@ -1,0 +1,114 @@
+package schedule
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/netresearch/go-cron"
+)
+
+// timetable has the times of a job's ticks, in whole seconds.
+type timetable interface {
+	// next returns the first tick after t, or the zero time if there is none in the next years.
+	next(t time.Time) time.Time
+}
+
+var parser = cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
+
+func parse(expression, zone string) (timetable, error) {
+	where, err := time.LoadLocation(zone)
+	if err != nil {
+		return nil, fmt.Errorf("Zone %q: %w; is the name right, and does the machine have a time zone database (or the program import time/tzdata)?", zone, err)
+	}
+	if period, ok := strings.CutPrefix(expression, "@every "); ok {
+		d, err := time.ParseDuration(period)
+		if err != nil || d < time.Second || d%time.Second != 0 {
+			return nil, fmt.Errorf("Cron %q: want a duration in whole seconds, such as \"@every 90s\"", expression)
+		}
+		return every(d / time.Second), nil
+	}
+	s, err := parser.Parse(expression)
+	if err != nil {
+		return nil, fmt.Errorf("Cron %q: %w", expression, err)
+	}
+	spec, ok := s.(*cron.SpecSchedule)
+	if !ok || spec.Location != time.Local {
+		return nil, fmt.Errorf("Cron %q: want five or six fields, and the time zone in Zone", expression)
+	}
+	spec.Location = where
+	if spec.Hour&anyHour != 0 {
+		return elapsed{spec}, nil
+	}
+	wall := *spec
+	wall.Location = time.UTC
+	return daily{&wall, where}, nil
+}
+
+// every is a number of seconds. Its ticks are multiples since 1970, so that all processes agree.
+type every int64
+
+func (e every) next(t time.Time) time.Time {
+	n := t.Unix()/int64(e) + 1
+	return time.Unix(n*int64(e), 0).UTC()
+}
+
+// anyHour is the bit of an hour that is *.
+const anyHour = 1 << 63
+
+// elapsed is a Cron for any hour. It goes on through an hour that clocks show twice.
+type elapsed struct{ *cron.SpecSchedule }
+
+func (e elapsed) next(t time.Time) time.Time { return e.Next(t.In(e.Location)) }
+
+// daily is a Cron for some hours of a day. Its times are what clocks show, written as if they were UTC.
+type daily struct {
+	wall  *cron.SpecSchedule
+	where *time.Location
+}
+
+// mostShift is more than clocks are ever set forward or back.
+const mostShift = 3 * time.Hour
+
+func (d daily) next(t time.Time) time.Time {
+	offset := d.offset(t)
+	shown := d.wall.Next(t.UTC().Add(offset))
+	if shown.IsZero() {
+		return shown
+	}
+	if next := shown.Add(-offset); d.offset(next) == offset && d.offset(t.Add(-mostShift)) == offset {
+		return next
+	}
+	// Clocks are set in between or were just set: times that do not exist come later than others.
+	var first time.Time
+	for shown := d.wall.Next(t.UTC().Add(offset - mostShift)); !shown.IsZero(); shown = d.wall.Next(shown) {
+		next := d.at(shown)
+		if !first.IsZero() && next.After(first.Add(2*mostShift)) {
+			break
+		}
+		if next.After(t) && (first.IsZero() || next.Before(first)) {
+			first = next
+		}
+	}
+	return first
+}
+
+// at returns when clocks show a time: the first time that they do. A time that they leave out is counted
+// from before they were set.
+func (d daily) at(shown time.Time) time.Time {
+	const furthest = 15 * time.Hour // from UTC
+	before := d.offset(shown.Add(-furthest))
+	at := shown.Add(-before)
+	if d.offset(at) != before {
+		after := d.offset(shown.Add(furthest))
+		if later := shown.Add(-after); d.offset(later) == after {
+			return later
+		}
+	}
+	return at
+}
+
+func (d daily) offset(t time.Time) time.Duration {
+	_, seconds := t.In(d.where).Zone()
+	return time.Duration(seconds) * time.Second
+}
