@@ -124,6 +124,22 @@ func TestAWriteThatWaitedIsComparedWithWhatItWaitedFor(t *testing.T) {
 	}
 }
 
+// The frozen owner has the lock of the row, until PostgreSQL ends its transaction.
+func TestAnOwnerThatIsFrozenInItsTransactionIsEndedAndItsSuccessorWrites(t *testing.T) {
+	r := postgresRig(t)
+	frozen := r.begin(sql.LevelReadCommitted)
+	if _, err := frozen.ExecContext(t.Context(), `set local idle_in_transaction_session_timeout = '300ms'`); err != nil {
+		t.Fatal(err)
+	}
+	wantNone(t, r.withdraw(frozen, nightly, 7))
+	wantNone(t, r.withdraw(r.db, nightly, 8)) // waits
+	if err := frozen.Commit(); err == nil {
+		t.Error("the frozen owner commits")
+	}
+	wantRefused(t, r.withdraw(r.db, nightly, 7), nightly, 7, 8)
+	r.wantRow("account", "99 billing/nightly 8")
+}
+
 // Sixteen owners write the row eight times each, all at once.
 func TestTokensNeverDecreaseInTheOrderOfCommits(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, r *rig) {

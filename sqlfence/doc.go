@@ -21,6 +21,11 @@
 //	}
 //
 // In SQLite, a trigger on the table compares them: see [SQLite]. The UPDATE only sets both columns.
+// This is database/sql, on either database:
+//
+//	err := sqlfence.Exec(ctx, db, `UPDATE report SET text = ?, lock_name = ?, lock_epoch = ? WHERE id = ?`,
+//	    text, "billing/nightly", token, id)
+//
 // docs/leases.md has the text for other databases.
 //
 // # Same owner, several writes
@@ -83,6 +88,10 @@
 // REPEATABLE READ and SERIALIZABLE it fails with the SQLSTATE 40001; the transaction has to be tried
 // again under the same token, and is then refused if the row has a higher one. SQLite has one writer
 // at a time. An UPDATE of several rows is refused as a whole if one of them refuses.
+//
+// An owner that is frozen in an open transaction keeps the lock of the row, and its successor waits.
+// Write with a single statement outside a transaction, or set PostgreSQL's
+// idle_in_transaction_session_timeout. In SQLite, such an owner blocks all writers of the file.
 //
 // [Held.Generation]: https://pkg.go.dev/github.com/epochfence/epochfence/lease#Held.Generation
 // [lease.Do]: https://pkg.go.dev/github.com/epochfence/epochfence/lease#Do

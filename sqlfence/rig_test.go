@@ -1,7 +1,6 @@
 package sqlfence_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -78,30 +77,14 @@ func (r *rig) exec(statement string, args ...any) {
 	}
 }
 
-type execer interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
-var errAbsent = errors.New("there is no such account")
-
 // withdraw takes one from account 1, in the form <=.
-func (r *rig) withdraw(on execer, lock, token any) error {
-	return one(on.ExecContext(r.Context(), `update account set balance = balance - 1, `+r.set+` where id = 1`, lock, token))
+func (r *rig) withdraw(on sqlfence.DB, lock, token any) error {
+	return sqlfence.Exec(r.Context(), on, `update account set balance = balance - 1, `+r.set+` where id = 1`, lock, token)
 }
 
 // withdrawOnce is in the form <.
-func (r *rig) withdrawOnce(on execer, lock, token any) error {
-	return one(on.ExecContext(r.Context(), `update "`+r.once+`" set balance = balance - 1, `+r.setOnce+` where id = 1`, lock, token))
-}
-
-func one(result sql.Result, err error) error {
-	if err != nil {
-		return sqlfence.Explain(err)
-	}
-	if n, err := result.RowsAffected(); err != nil || n == 1 {
-		return err
-	}
-	return errAbsent
+func (r *rig) withdrawOnce(on sqlfence.DB, lock, token any) error {
+	return sqlfence.Exec(r.Context(), on, `update "`+r.once+`" set balance = balance - 1, `+r.setOnce+` where id = 1`, lock, token)
 }
 
 func (r *rig) wantRow(table, want string) {

@@ -24,7 +24,9 @@ func PostgreSQL() migrations.Migration { return script("postgres") }
 
 // SQLite returns the SQL of a trigger on a table, for SQLite 3.47 or newer. The table must have the
 // columns lock_name TEXT and lock_epoch INTEGER. The trigger refuses a token below that of the row.
-// The script does nothing if the trigger exists, so a program may run it whenever it starts.
+// The script does nothing if the trigger exists, so a program may run it whenever it starts. A
+// statement that sets another lock_name and a null lock_epoch moves the row, and needs no token: see
+// "Scopes" in the package documentation.
 //
 // DROP TABLE drops the trigger. Run the script again after a migration that builds the table anew.
 func SQLite(table string) migrations.Migration { return trigger("token", table, ">") }

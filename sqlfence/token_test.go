@@ -57,10 +57,10 @@ func TestAMovedRowTakesTheNewLockAndNoTokenOfTheOld(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, r *rig) {
 		const move = `update account set lock_name = 'orders/11', lock_epoch = null where lock_name = 'orders/3' and lock_epoch <= $1`
 		wantNone(t, r.withdraw(r.db, "orders/3", 900))
-		if err := one(r.db.ExecContext(t.Context(), move, 899)); !errors.Is(err, errAbsent) {
+		if err := sqlfence.Exec(t.Context(), r.db, move, 899); !errors.Is(err, sqlfence.ErrNoRow) {
 			t.Errorf("an owner that was replaced moves a row: %v", err)
 		}
-		wantNone(t, one(r.db.ExecContext(t.Context(), move, 900)))
+		wantNone(t, sqlfence.Exec(t.Context(), r.db, move, 900))
 		r.wantRow("account", "99 orders/11 0")
 		for _, token := range []int64{1, 900, math.MaxInt64} {
 			wantScope(t, r.withdraw(r.db, "orders/3", token), "orders/3", token, "orders/11", 0)
@@ -169,8 +169,8 @@ func TestAnInsertOverARowIsComparedWithIt(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, r *rig) {
 		set := strings.NewReplacer("lock_name, lock_epoch,", "account.lock_name, account.lock_epoch,", "$1", "excluded.lock_name", "$2", "excluded.lock_epoch").Replace(r.set)
 		upsert := func(token int64) error {
-			return one(r.db.ExecContext(t.Context(), `insert into account (id, balance, lock_name, lock_epoch) values (5, $1, $2, $3)
-				on conflict (id) do update set balance = excluded.balance, `+set, token, nightly, token))
+			return sqlfence.Exec(t.Context(), r.db, `insert into account (id, balance, lock_name, lock_epoch) values (5, $1, $2, $3)
+				on conflict (id) do update set balance = excluded.balance, `+set, token, nightly, token)
 		}
 		for range 2 {
 			wantNone(t, upsert(8))
@@ -183,7 +183,7 @@ func TestAnInsertOverARowIsComparedWithIt(t *testing.T) {
 func TestARowThatDoesNotExistIsNoRefusal(t *testing.T) {
 	eachDatabase(t, func(t *testing.T, r *rig) {
 		r.exec(`delete from account`)
-		if err := r.withdraw(r.db, nightly, 7); !errors.Is(err, errAbsent) {
+		if err := r.withdraw(r.db, nightly, 7); !errors.Is(err, sqlfence.ErrNoRow) {
 			t.Error(err)
 		}
 	})
