@@ -53,7 +53,7 @@ postgres: ## what runs on PostgreSQL, on the oldest version that is supported an
 	$(MAKE) --no-print-directory -j2 -Otarget postgres-14 postgres-18
 
 postgres-%:
-	EPOCHFENCE_TEST_POSTGRES=embedded:$* go test -count 1 -timeout 10m ./sinks/pgsink ./outbox/pgoutbox ./httpfence
+	EPOCHFENCE_TEST_POSTGRES=embedded:$* go test -count 1 -timeout 10m ./sinks/pgsink ./outbox/pgoutbox ./httpfence ./sqlfence
 
 .PHONY: attacks
 attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven; KAFKA_VERSION=4.1.1 for another one)
@@ -274,7 +274,7 @@ lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint, and no bi
 	@$(call each,$(golangci) run ./...)
 
 # What users import.
-imported := ./epoch ./cas/... ./lease/... ./guard/... ./consumer/... ./sinks/... ./outbox/... ./httpfence ./migrations ./ops/stats
+imported := ./epoch ./cas/... ./lease/... ./guard/... ./consumer/... ./sinks/... ./outbox/... ./httpfence ./sqlfence ./migrations ./ops/stats
 
 # The files of a package without its tests, which would have to be built with all they need.
 sources = {{$$d := .Dir}}{{range .GoFiles}}{{$$d}}/{{.}} {{end}}

@@ -265,6 +265,7 @@ var folders = map[string]string{
 	"memsource": "consumer/memsource", "sourcetest": "consumer/sourcetest", "pgsink": "sinks/pgsink", "sqlsink": "sinks/sqlsink", "shardsink": "sinks/shardsink",
 	"memsink": "sinks/memsink", "sinktest": "sinks/sinktest", "outbox": "outbox", "pgoutbox": "outbox/pgoutbox",
 	"sqloutbox": "outbox/sqloutbox", "httpfence": "httpfence",
+	"sqlfence": "sqlfence",
 }
 
 var name = regexp.MustCompile(`\b([a-z]+)((?:\.[A-Z]\w*)+)`)

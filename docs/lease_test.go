@@ -8,13 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
+	"github.com/epochfence/epochfence/sqlfence"
 )
-
-var errReplaced = errors.New("another process makes the report")
 
 // nightly makes the report, in one process at a time.
 func nightly(ctx context.Context, member *lease.Member, db *sql.DB, report func(context.Context) (string, error)) error {
@@ -25,26 +27,16 @@ func nightly(ctx context.Context, member *lease.Member, db *sql.DB, report func(
 	defer func() { _ = h.Release(context.WithoutCancel(ctx)) }()
 
 	// From here on, the statement below is refused to all who had the lease before.
-	mine := h.Generation()
-	if err := changeOne(ctx, db, `update report set generation = ?1 where generation < ?1`, mine); err != nil {
+	token := h.Generation()
+	err = sqlfence.Exec(ctx, db, `update report set lock_name = 'billing/nightly', lock_epoch = ?1 where id = 1`, token)
+	if err != nil {
 		return err
 	}
 	text, err := report(h.Context()) // which ends when the lease is lost
 	if err != nil {
 		return err
 	}
-	return changeOne(ctx, db, `update report set text = ?2 where generation = ?1`, mine, text)
-}
-
-func changeOne(ctx context.Context, db *sql.DB, statement string, args ...any) error {
-	result, err := db.ExecContext(ctx, statement, args...)
-	if err != nil {
-		return err
-	}
-	if n, err := result.RowsAffected(); err != nil || n == 1 {
-		return err
-	}
-	return errReplaced
+	return sqlfence.Exec(ctx, db, `update report set lock_name = 'billing/nightly', lock_epoch = ?1, text = ?2 where id = 1`, token, text)
 }
 
 // A process stands still while it makes the report. Another one makes it meanwhile.
@@ -54,7 +46,8 @@ func TestTheNightlyReportOfAProcessThatWasReplacedIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
-	if _, err := db.ExecContext(t.Context(), `create table report (text text, generation integer); insert into report values ('', 0)`); err != nil {
+	if _, err := db.ExecContext(t.Context(), `create table report (id integer primary key, text text, lock_name text, lock_epoch integer);
+		insert into report (id, text) values (1, '');`+sqlfence.SQLite("report").SQL); err != nil {
 		t.Fatal(err)
 	}
 	store := memstore.New()
@@ -71,12 +64,97 @@ func TestTheNightlyReportOfAProcessThatWasReplacedIsRefused(t *testing.T) {
 		a.Close()
 		return "late", nightly(t.Context(), b, db, func(context.Context) (string, error) { return "in time", nil })
 	})
-	if !errors.Is(err, errReplaced) {
-		t.Errorf("err = %v, want %v", err, errReplaced)
+	if e, ok := errors.AsType[*sqlfence.RefusedError](err); !ok || e.Lock != "billing/nightly" || e.Token >= e.Seen {
+		t.Errorf("err = %v, want a refusal", err)
 	}
 	var text string
 	if err := db.QueryRowContext(t.Context(), `select text from report`).Scan(&text); err != nil || text != "in time" {
 		t.Errorf("the report is %q, err = %v", text, err)
+	}
+}
+
+// withdraw changes a row of PostgreSQL under a token of the lock "billing/nightly".
+func withdraw(ctx context.Context, pool *pgxpool.Pool, token int64, account string, amount int) error {
+	done, err := pool.Exec(ctx, `update account set balance = balance - $3,
+		lock_name = 'billing/nightly', lock_epoch = epochfence_token(lock_name, lock_epoch, 'billing/nightly', $2)
+		where id = $1`, account, token, amount)
+	if err != nil {
+		return sqlfence.Explain(err)
+	}
+	if done.RowsAffected() == 0 {
+		return errNoAccount // a refusal would be an error
+	}
+	return nil
+}
+
+var errNoAccount = errors.New("there is no such account")
+
+func TestAWithdrawalUnderAnOldTokenIsRefused(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), pgtest.Start(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	for _, text := range []string{script(t, "account.sql"), sqlfence.PostgreSQL().SQL, `insert into account values ('anna', 100)`} {
+		if _, err := pool.Exec(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, token := range []int64{7, 7, 8} {
+		if err := withdraw(t.Context(), pool, token, "anna", 10); err != nil {
+			t.Error(err)
+		}
+	}
+	if e, ok := errors.AsType[*sqlfence.RefusedError](withdraw(t.Context(), pool, 7, "anna", 10)); !ok || e.Seen != 8 {
+		t.Errorf("err = %v, want a refusal", e)
+	}
+	if err := withdraw(t.Context(), pool, 8, "ben", 10); !errors.Is(err, errNoAccount) {
+		t.Error(err)
+	}
+	var balance int
+	if err := pool.QueryRow(t.Context(), `select balance from account`).Scan(&balance); err != nil || balance != 70 {
+		t.Errorf("the balance is %d, %v", balance, err)
+	}
+}
+
+// The account was one of orders/3, and belongs to orders/11 since partitions were added.
+func TestAnAccountBelongsToTheLockThatItWasMovedTo(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), pgtest.Start(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	for _, text := range []string{script(t, "account.sql"), sqlfence.PostgreSQL().SQL,
+		`create table moved_account (account text); insert into moved_account values ('anna')`,
+		`insert into account select name, 100, 'billing/orders/3', 900 from unnest(array['anna', 'ben']) as name`} {
+		if _, err := pool.Exec(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(lock string, token int64) error {
+		_, err := pool.Exec(t.Context(), `update account set lock_name = $1, lock_epoch = epochfence_token(lock_name, lock_epoch, $1, $2) where id = 'anna'`, lock, token)
+		return sqlfence.Explain(err)
+	}
+	isOfAnother := func(err error) {
+		t.Helper()
+		if _, ok := errors.AsType[*sqlfence.ScopeError](err); !ok {
+			t.Errorf("err = %v, want that the account has the token of another lock", err)
+		}
+	}
+	isOfAnother(write("billing/orders/11", 1))
+	for want, token := range []int64{899, 900} {
+		done, err := pool.Exec(t.Context(), script(t, "move.sql"), token)
+		if err != nil || done.RowsAffected() != int64(want) {
+			t.Errorf("token %d moves %d accounts, %v", token, done.RowsAffected(), err)
+		}
+	}
+	if err := write("billing/orders/11", 1); err != nil {
+		t.Error(err)
+	}
+	isOfAnother(write("billing/orders/3", 901))
+	var ben string
+	if err := pool.QueryRow(t.Context(), `select lock_name from account where id = 'ben'`).Scan(&ben); err != nil || ben != "billing/orders/3" {
+		t.Errorf("the other account is of %q, %v", ben, err)
 	}
 }
 

@@ -34,6 +34,7 @@ import (
 	"github.com/epochfence/epochfence/outbox/sqloutbox"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
+	"github.com/epochfence/epochfence/sqlfence"
 )
 
 // run has a tool apply what is in dir and was not applied yet.
@@ -50,11 +51,11 @@ var tools = map[string]struct {
 	postgres run
 	sqlite   run
 }{
-	"goose":          {migrations.Goose, "001_own.sql: -- +goose Up\nCREATE TABLE own (id INTEGER);", gooseUp(goose.DialectPostgres), gooseUp(goose.DialectSQLite3)},
-	"golang-migrate": {migrations.GolangMigrate, "001_own.up.sql: CREATE TABLE own (id INTEGER);", golangMigrateUp, golangMigrateUp},
-	"tern":           {migrations.Tern, "001_own.sql: CREATE TABLE own (id INTEGER);", ternMigrate, nil},
-	"dbmate":         {migrations.Dbmate, "001_own.sql: -- migrate:up\nCREATE TABLE own (id INTEGER);\n-- migrate:down\n", dbmateUp, dbmateUp},
-	"atlas":          {migrations.Atlas, "001_own.sql: CREATE TABLE own (id INTEGER);", atlasApply(atlaspg.Open), atlasApply(atlaslite.Open)},
+	"goose":          {migrations.Goose, "001_own.sql: -- +goose Up\nCREATE TABLE own (id INTEGER, lock_name TEXT, lock_epoch INTEGER);", gooseUp(goose.DialectPostgres), gooseUp(goose.DialectSQLite3)},
+	"golang-migrate": {migrations.GolangMigrate, "001_own.up.sql: CREATE TABLE own (id INTEGER, lock_name TEXT, lock_epoch INTEGER);", golangMigrateUp, golangMigrateUp},
+	"tern":           {migrations.Tern, "001_own.sql: CREATE TABLE own (id INTEGER, lock_name TEXT, lock_epoch INTEGER);", ternMigrate, nil},
+	"dbmate":         {migrations.Dbmate, "001_own.sql: -- migrate:up\nCREATE TABLE own (id INTEGER, lock_name TEXT, lock_epoch INTEGER);\n-- migrate:down\n", dbmateUp, dbmateUp},
+	"atlas":          {migrations.Atlas, "001_own.sql: CREATE TABLE own (id INTEGER, lock_name TEXT, lock_epoch INTEGER);", atlasApply(atlaspg.Open), atlasApply(atlaslite.Open)},
 }
 
 func gooseUp(d goose.Dialect) run {
@@ -206,7 +207,7 @@ func TestPostgreSQLTablesGoThroughMigrationTools(t *testing.T) {
 				t.Fatal(err)
 			}
 			at := database{"pgx", url, "pgx5" + url[len("postgres"):]}
-			apply(t, tool.tool, tool.own, tool.postgres, at, sink, box, receiver)
+			apply(t, tool.tool, tool.own, tool.postgres, at, sink, box, receiver, []migrations.Migration{sqlfence.PostgreSQL()})
 
 			pool, err := pgxpool.New(t.Context(), url)
 			if err != nil {
@@ -225,6 +226,7 @@ func TestPostgreSQLTablesGoThroughMigrationTools(t *testing.T) {
 			if err := errors.Join(err, err2, err3, again); err != nil {
 				t.Error(err)
 			}
+			refusesTokens(t, db, `epochfence_token(lock_name, lock_epoch, 'nightly', 7)`)
 		})
 	}
 }
@@ -244,7 +246,7 @@ func TestSQLiteTablesGoThroughMigrationTools(t *testing.T) {
 			}
 			file := filepath.Join(t.TempDir(), "app.db")
 			at := database{"sqlite", "file:" + file + "?_pragma=journal_mode(wal)", "sqlite://" + file}
-			apply(t, tool.tool, tool.own, tool.sqlite, at, sink, box, receiver)
+			apply(t, tool.tool, tool.own, tool.sqlite, at, sink, box, receiver, []migrations.Migration{sqlfence.SQLite("own")})
 
 			db, err := sql.Open("sqlite", at.dsn)
 			if err != nil {
@@ -257,6 +259,7 @@ func TestSQLiteTablesGoThroughMigrationTools(t *testing.T) {
 			if err := errors.Join(err, err2, err3); err != nil {
 				t.Error(err)
 			}
+			refusesTokens(t, db, `7`)
 		})
 	}
 }
@@ -277,5 +280,17 @@ func apply(t *testing.T, tool migrations.Tool, own string, run run, at database,
 		if err := run(t.Context(), dir, at); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// refusesTokens wants a token below that of a row to be refused.
+func refusesTokens(t *testing.T, db *sql.DB, token string) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), `INSERT INTO own VALUES (1, 'nightly', 8)`); err != nil {
+		t.Fatal(err)
+	}
+	_, err := db.ExecContext(t.Context(), `UPDATE own SET lock_name = 'nightly', lock_epoch = `+token)
+	if _, ok := errors.AsType[*sqlfence.RefusedError](sqlfence.Explain(err)); !ok {
+		t.Errorf("err = %v, want a refusal", err)
 	}
 }

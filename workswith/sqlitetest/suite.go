@@ -1,4 +1,4 @@
-// Package sqlitetest has sqlsink on drivers of SQLite other than modernc.org/sqlite. Each has a
+// Package sqlitetest has sqlsink and sqlfence on drivers of SQLite other than modernc.org/sqlite. Each has a
 // directory of its own, as they register the same name.
 package sqlitetest
 
@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/sinktest"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
+	"github.com/epochfence/epochfence/sqlfence"
 )
 
 // Opener is what a driver's package has: it opens a file in WAL mode, until t ends.
@@ -192,5 +193,31 @@ func (open Opener) RowsOfACall(t *testing.T) {
 	})
 	if of, ok := errors.AsType[*epoch.CallError](err); !ok || of.Call != 1 {
 		t.Errorf("err = %v, want that of the second call", err)
+	}
+}
+
+// Tokens in rows are refused with errors that package sqlfence recognises.
+func (open Opener) Tokens(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "app.db"))
+	exec(t, db, `CREATE TABLE report (id INTEGER PRIMARY KEY, lock_name TEXT, lock_epoch INTEGER)`)
+	exec(t, db, `INSERT INTO report VALUES (1, 'nightly', 8)`)
+	exec(t, db, sqlfence.SQLite("report").SQL)
+	write := func(lock string, token int64) error {
+		_, err := db.ExecContext(t.Context(), `UPDATE report SET lock_name = ?, lock_epoch = ?`, lock, token)
+		return sqlfence.Explain(err)
+	}
+	if err := write("nightly", 8); err != nil {
+		t.Error(err)
+	}
+	err := write("nightly", 7)
+	if of, ok := errors.AsType[*sqlfence.RefusedError](err); !ok || of.Lock != "nightly" || of.Token != 7 || of.Seen != 8 {
+		t.Errorf("err = %v, want a refusal", err)
+	}
+	err = write("daily", 9)
+	if of, ok := errors.AsType[*sqlfence.ScopeError](err); !ok || of.SeenLock != "nightly" || of.Seen != 8 {
+		t.Errorf("err = %v, want another lock", err)
+	}
+	if err := write("nightly", 0); !errors.Is(err, sqlfence.ErrNoToken) {
+		t.Errorf("err = %v, want none", err)
 	}
 }

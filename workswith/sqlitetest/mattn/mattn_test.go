@@ -21,3 +21,5 @@ func TestTheSinkPassesItsSuiteOnMattnsDriver(t *testing.T) { driver.Suite(t) }
 func TestAStatementThatIsPreparedTwiceWritesOnceOnMattnsDriver(t *testing.T) { driver.PreparedTwice(t) }
 
 func TestRowsAreOfTheirCallAloneOnMattnsDriver(t *testing.T) { driver.RowsOfACall(t) }
+
+func TestATokenInARowIsComparedOnMattnsDriver(t *testing.T) { driver.Tokens(t) }

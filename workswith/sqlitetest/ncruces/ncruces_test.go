@@ -21,3 +21,5 @@ func TestAStatementThatIsPreparedTwiceWritesOnceOnNcrucesDriver(t *testing.T) {
 }
 
 func TestRowsAreOfTheirCallAloneOnNcrucesDriver(t *testing.T) { driver.RowsOfACall(t) }
+
+func TestATokenInARowIsComparedOnNcrucesDriver(t *testing.T) { driver.Tokens(t) }

@@ -1,0 +1,98 @@
+// Package sqlfence checks a fencing token in the row that a write changes. A row of your own then
+// needs no table of fences: it has two more columns.
+//
+//	ALTER TABLE account ADD COLUMN lock_name text, ADD COLUMN lock_epoch bigint;
+//
+// A process that holds a lock writes the row under the lock's name and its token, a number that
+// grows with each holder. The write is refused if the row has a higher token. So a process that was
+// frozen, and continues after its successor has written the row, changes nothing.
+//
+// In PostgreSQL, the function that [PostgreSQL] creates compares the two numbers inside the UPDATE.
+// It works with every client; this is pgx:
+//
+//	done, err := pool.Exec(ctx, `update account set balance = balance - $4,
+//	    lock_name = $2, lock_epoch = epochfence_token(lock_name, lock_epoch, $2, $3)
+//	    where id = $1`, id, "billing/nightly", token, amount)
+//	if err != nil {
+//	    return sqlfence.Explain(err) // for example a *RefusedError
+//	}
+//	if done.RowsAffected() == 0 {
+//	    return errNoAccount // a refusal is an error, so there is no such row
+//	}
+//
+// In SQLite, a trigger on the table compares them: see [SQLite]. The UPDATE only sets both columns.
+// This is database/sql, on either database:
+//
+//	err := sqlfence.Exec(ctx, db, `UPDATE report SET text = ?, lock_name = ?, lock_epoch = ? WHERE id = ?`,
+//	    text, "billing/nightly", token, id)
+//
+// docs/leases.md has the text for other databases.
+//
+// # Same owner, several writes
+//
+//	form                     a token equal to the row's   for
+//	<=  (the default)        is accepted                  an owner that writes a row several times
+//	<   (once => true, or    is refused                   work that must happen once per lease; also
+//	     SQLiteOnce)                                      a write that is repeated after a lost answer
+//
+// In the form <, a [RefusedError] whose Seen equals Token says that the first attempt was applied.
+// Read the token once and keep it: [Held.Generation] grows with each confirmation of the lease.
+//
+// A later owner is protected from the moment of its first write to the row. If its work begins by
+// reading the row, let it write the columns before it reads.
+//
+// # Tokens
+//
+//	number                   a later holder has a higher one
+//	Held.Generation          as long as the store of the leases keeps what it has acknowledged
+//	epoch of lease.Claimed   as long as the database of the sink keeps what it has committed
+//	epoch of a handler       as long as the database of the sink keeps what it has committed
+//
+// These are three counters. Give each its own lock name, even for one resource.
+//
+// # Scopes
+//
+// A lock name says what a number counts: the group, the resource, and its number if it has one, such
+// as "billing/orders/3". A row belongs to one lock at a time. A write under another name is refused
+// with a [ScopeError], whatever the numbers are, because the numbers of two locks have no order.
+// This is how moved rows are noticed: when partitions are added, a row of orders/3 may become one
+// of orders/11, whose numbers begin again at 1. A row whose two columns are null takes any lock.
+//
+// A statement under the old lock moves rows in all databases:
+//
+//	UPDATE account SET lock_name = 'billing/orders/11', lock_epoch = NULL
+//	    WHERE lock_name = 'billing/orders/3' AND lock_epoch <= $1 AND …
+//
+// From then on the old lock is refused, with any token. Rows that a later owner of the old lock has
+// written are left where they are. Do not move a row back to a name that it had before: the row has
+// forgotten that lock's tokens. Move rows also after the store of the leases has lost writes, when
+// its numbers repeat: to a name that says so, such as "billing/nightly/2".
+//
+// # What does not hold
+//
+// [lease.Do] gives more, and should be the first choice if its work fits into a transaction of a sink.
+//
+//   - Nothing here is exactly once. In the form <=, a write that is repeated after a lost answer is
+//     applied twice.
+//   - A statement that leaves the two columns alone is not compared. A DELETE is not, and a row that
+//     was deleted forgets its token: mark it as deleted instead. In SQLite, INSERT OR REPLACE deletes.
+//     INSERT … ON CONFLICT DO UPDATE is compared.
+//   - A statement that writes the columns by itself may write anything in PostgreSQL.
+//   - A token protects the rows that have it. Two rows written in one transaction need one each.
+//   - A random claim never repeats. A number may: see the table above.
+//
+// # Isolation
+//
+// The comparison sees the newest version of the row at each isolation level. At READ COMMITTED, an
+// UPDATE that has waited for another transaction is evaluated again on what that transaction left. At
+// REPEATABLE READ and SERIALIZABLE it fails with the SQLSTATE 40001; the transaction has to be tried
+// again under the same token, and is then refused if the row has a higher one. SQLite has one writer
+// at a time. An UPDATE of several rows is refused as a whole if one of them refuses.
+//
+// An owner that is frozen in an open transaction keeps the lock of the row, and its successor waits.
+// Write with a single statement outside a transaction, or set PostgreSQL's
+// idle_in_transaction_session_timeout. In SQLite, such an owner blocks all writers of the file.
+//
+// [Held.Generation]: https://pkg.go.dev/github.com/epochfence/epochfence/lease#Held.Generation
+// [lease.Do]: https://pkg.go.dev/github.com/epochfence/epochfence/lease#Do
+package sqlfence
