@@ -62,11 +62,11 @@ func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.
 
 // Confirm implements [consumer.Tenure].
 func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
-	confirmed, err := t.Tenure.Confirm(ctx, &seen, func(ctx context.Context) {
+	if t.Fits(&seen) == nil {
 		t.Mirror(seen)
 		t.Claims(seen)
-		t.publish(ctx)
-	})
+	}
+	confirmed, err := t.Tenure.Confirm(ctx, &seen, t.publish)
 	if err != nil {
 		return epoch.Lease{}, fmt.Errorf("natssource: confirm %s: %w", t.Origin().Partition, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
@@ -408,4 +409,32 @@ func TestAJobThatOneProcessDoesNotKnowRunsInAnother(t *testing.T) {
 		w.ran("both", "01 01:00:00", "01 02:00:00", "01 03:00:00")
 		w.ran("new", "01 02:00:00", "01 03:00:00")
 	})
+}
+
+func TestTheReplayOfAStepLeavesThePresentRunAlone(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	s, err := New(Options{Store: memstore.New(), Group: group}, Job[int]{Name: "reindex", Cron: "@daily", Step: func(_ context.Context, _ int, tick Tick, _ epoch.Epoch) (bool, error) {
+		calls++
+		return tick.Step == 5, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := func(n int, replay int64) epoch.Offset {
+		m := consumer.Message{Partition: epoch.Partition{Group: group, Topic: "reindex"}, Offset: place{clock(t, "01 01:00:00"), n}.offset(), Replay: replay}
+		if err := s.handle(t.Context(), 0, m, 1); err != nil {
+			t.Fatal(err)
+		}
+		return m.Offset
+	}
+	course := s.jobs["reindex"].course
+	present := step(7, 0)
+	step(5, 1)
+	if calls != 2 || course.isOver(present) || course.step != present {
+		t.Errorf("after %d calls the present step is %d", calls, course.step)
+	}
+	if err := s.handle(t.Context(), 0, consumer.Message{Partition: epoch.Partition{Topic: "removed"}}, 1); err == nil {
+		t.Error("a job that this process does not have")
+	}
 }

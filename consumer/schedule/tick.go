@@ -24,12 +24,15 @@ type Tick struct {
 
 	// Missed is the number of earlier ticks that were left out since the last run, up to 10,000.
 	Missed int
+
+	// Message is the tick as a message, for package guard and the outbox.
+	Message epoch.Message
 }
 
 // TickOf returns the tick of a message, for instance in [consumer.Handlers.OnFailure].
 func TickOf(m epoch.Message) Tick {
 	p := placeOf(m.Offset)
-	t := Tick{Job: m.Partition.Topic, At: p.at, Step: p.step}
+	t := Tick{Job: m.Partition.Topic, At: p.at, Step: p.step, Message: m}
 	for _, h := range m.Headers {
 		switch h.Key {
 		case headerRequested:

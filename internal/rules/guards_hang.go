@@ -95,6 +95,6 @@ var guardsOfHangs = []guard{
 		{hungKafka, "if s.isAlone(ctx) {", "if false {"},
 	}, kafka, "TestAMemberThatIsAloneStaysThoughAHandlerHangs"},
 	{"R12", "a member of a NATS group takes a partition again whose handler hangs", []edit{
-		{nats + "/tenure.go", "l.Decline(until)", "_ = until"},
+		{leased, "t.lease.Decline(until)", "_ = until"},
 	}, nats, "TestAPartitionWhoseHandlerHangsIsNotTakenAgainBeforeItReturns"},
 }

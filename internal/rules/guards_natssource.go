@@ -3,11 +3,12 @@ package main
 const (
 	nats      = "consumer/natssource"
 	natsStore = "cas/natsstore"
+	leased    = "consumer/internal/leased/tenure.go"
 )
 
 var guardsOfNATS = []guard{
 	{"R2", "a confirmation is not asked of the bucket", []edit{
-		{nats + "/tenure.go", "generation, err = t.lease.Confirm(ctx);", "generation, err = t.lease.Generation(), error(nil);"},
+		{leased, "generation, err = t.lease.Confirm(ctx);", "generation, err = t.lease.Generation(), error(nil);"},
 	}, nats, "TestConfirmIsARenewalWithALaterNumber"},
 	{"R2", "a write does not compare the revision", []edit{
 		{natsStore + "/natsstore.go", "m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, last)", "_ = last"},
@@ -26,18 +27,18 @@ var guardsOfNATS = []guard{
 		{"internal/troubles/troubles.go", "if t.times == 1 {", "if true {"},
 	}, nats, "TestAnOutageIsSaidWhenItBeginsNowAndThenAndWhenItIsOver"},
 	{"R2", "the position of a recreated stream is confirmed", []edit{
-		{nats + "/tenure.go", "seen.Check(t.origin)", "seen.Check(seen.Origin)"},
+		{leased, "seen.Check(t.origin)", "seen.Check(seen.Origin)"},
 	}, nats, "TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog"},
 	{"R2", "partitions of another number of partitions are the same log", []edit{
 		{nats + "/log.go", "n, len(l.filters), l.filters[n])", "n, 0, l.filters[n])"},
 	}, nats, "TestALogIsAnotherWhenWhatItsOffsetsCountIs"},
 
 	{"R6", "a tenure outlives a lease that the bucket says is gone", []edit{
-		{nats + "/tenure.go", "t.Lose(reasonOf(err))", "_ = reasonOf(err)"},
+		{leased, "t.Lose(ReasonOf(err))", "_ = ReasonOf(err)"},
 	}, nats, "TestALeaseThatSomebodyDeletesIsLostWhenItIsConfirmed"},
 
 	{"R7", "an answer counts after the tenure has ended", []edit{
-		{nats + "/tenure.go", "if over := t.err(); over != nil {", "if over := t.err(); over != nil && false {"},
+		{leased, "if over := t.Err(); over != nil {", "if over := t.Err(); over != nil && false {"},
 	}, nats, "TestAConfirmationThatComesAfterTheTenureCountsAsLost"},
 	{"R7", "a tenure outlives the stream it is of", []edit{
 		{nats + "/source.go", "\t\t\tt.Lose(errOtherStream)\n", ""},
@@ -68,7 +69,7 @@ var guardsOfNATS = []guard{
 		{nats + "/committed.go", "\tcase t.writing <- struct{}{}:\n\t\tdefer func() { <-t.writing }()\n", "\tdefault:\n"},
 	}, nats, "TestAPositionThatIsWrittenLateDoesNotTakeThePlaceOfANewerOne"},
 	{"R8", "the last position of a NATS tenure is not published", []edit{
-		{nats + "/tenure.go", "s.goodbyeLimit())\n\t\tt.publish(ctx)\n", "s.goodbyeLimit())\n\t\t_ = ctx\n"},
+		{nats + "/tenure.go", "\t\tt.publish(ctx)\n", "\t\t_ = ctx\n"},
 	}, nats, "TestOfAMemberThatLeftItsLastTenureTheNewestPositionIsPublished"},
 
 	{"R10", "a stream's beginning may pass a gap", []edit{
@@ -184,16 +185,16 @@ var guardsOfNATS = []guard{
 	}, nats, "TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason"},
 
 	{"R13", "only the bucket ends a tenure", []edit{
-		{nats + "/tenure.go", "func() { _ = t.err() })", "func() {})"},
+		{leased, "func() { _ = t.Err() })", "func() {})"},
 	}, nats, "TestALeaseWhoseTTLRanOutOnOurClockIsLost"},
 	{"R13", "a tenure does not end with the time of its lease", []edit{
-		{nats + "/errors.go", "case errors.Is(err, lease.ErrExpired):", "case false:"},
+		{leased, "case errors.Is(err, lease.ErrExpired):", "case false:"},
 	}, nats, "TestALeaseWhoseTTLRanOutOnOurClockIsLost"},
 	{"R13", "a drain of a NATS partition that has overrun is another loss", []edit{
-		{nats + "/errors.go", "case errors.Is(err, lease.ErrDrainOverrun):", "case false:"},
+		{leased, "case errors.Is(err, lease.ErrDrainOverrun):", "case false:"},
 	}, nats, "TestADrainThatOverrunsIsCancelled"},
 	{"R13", "own is not asked for a NATS partition that is to be given back", []edit{
-		{nats + "/tenure.go", "case <-l.Draining():\n\t\t\tt.Revoke()", "case <-l.Draining():"},
+		{leased, "case <-t.lease.Draining():\n\t\t\tt.Revoke()", "case <-t.lease.Draining():"},
 	}, nats, "TestPartitionsAreGivenBackOneAfterTheOther"},
 	{"R13", "a bucket without room for the leases holds them", []edit{
 		{nats + "/source.go", "s.needs().check(bucket.CachedInfo().Config)", "s.needs().check(jetstream.StreamConfig{Name: bucket.CachedInfo().Config.Name})"},
@@ -206,7 +207,7 @@ var guardsOfNATS = []guard{
 		{natsStore + "/natsstore.go", "if !nc.IsConnected() {", "if false {"},
 	}, natsStore, "TestNothingIsWrittenLaterThanItWasAskedFor"},
 	{"R2", "the position of another log is read from", []edit{
-		{nats + "/tenure.go", "if err := from.Check(t.origin); err != nil {", "if err := from.Check(from.Origin); err != nil {"},
+		{nats + "/tenure.go", "if err := t.Fits(&from); err != nil {", "if err := t.Fits(&from); err != nil && false {"},
 	}, nats, "TestAStreamThatIsCreatedAgainIsLeasedAnewUnderAnotherLog"},
 	{"blame", "a stream that refuses the next reader is read", []edit{
 		{nats + "/log.go", "if err := checkLimits(info.Config, len(l.filters)); err != nil {", "if err := error(nil); err != nil {"},
