@@ -162,6 +162,7 @@ func (m *Member) stayRegistered(ctx context.Context) {
 			m.isMember(asked)
 			m.troubles.Well(asMember)
 			m.troubles.Well(r.id)
+			m.tellRenewed(r)
 		} else if ctx.Err() == nil {
 			m.isSilent(m.TTL, err)
 			m.trouble(asMember, "membership not renewed, trying again", err, "left", max(r.item.left(), 0).Round(time.Millisecond))
@@ -186,6 +187,22 @@ func (m *Member) remain(ctx context.Context, r *registration) error {
 	}
 	m.wake.fire()
 	return nil
+}
+
+// tellRenewed reports a renewal of the registration for each lease that it extends.
+func (m *Member) tellRenewed(r *registration) {
+	var extended []*Held
+	m.mu.Lock()
+	for _, sl := range m.slots {
+		if h := sl.held; h != nil && h.under == r && h.held.Err() == nil {
+			extended = append(extended, h)
+		}
+	}
+	m.mu.Unlock()
+	for _, h := range extended {
+		h.renewals.Add(1)
+		m.Observe(Renewed{Resource: h.Resource})
+	}
 }
 
 // watchClock ends the registration when it expires on our own clock. A lost connection alone does
