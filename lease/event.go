@@ -8,12 +8,21 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Event is one of [Waiting], [Acquired], [NotAcquired], [Renewed], [Released] and [Lost], which are
-// about a lease, and [NotClaimed] and [Worked], which are about a [Claimed]. More may be added.
-// Package ops/stats counts them.
+// Event is one of [Joined] and [Left], which are about the member, of [Waiting], [Acquired],
+// [NotAcquired], [Renewed], [Released] and [Lost], which are about a lease, and of [NotClaimed] and
+// [Worked], which are about a [Claimed]. More may be added. Package ops/stats counts them.
 //
 // A lease begins with Acquired and ends with one Released or Lost.
 type Event interface{ event() }
+
+// Joined reports that this process is a member of the group.
+type Joined struct{}
+
+// Left reports that this process is not a member of the group, as far as it knows: the registration is
+// over and no renewal was acknowledged for half of TTL, or the member was closed.
+type Left struct {
+	Cause error // [ErrClosed] after [Member.Close]
+}
 
 // Waiting reports that a call of [Member.Acquire] did not get the lease at once and waits for it.
 // Acquired or NotAcquired follows, with Queued.
@@ -89,6 +98,8 @@ type Worked struct {
 	Gap int64
 }
 
+func (Joined) event()      {}
+func (Left) event()        {}
 func (Waiting) event()     {}
 func (Acquired) event()    {}
 func (NotAcquired) event() {}
@@ -191,7 +202,7 @@ const (
 
 // String returns a word of a-z and underscores.
 func (r Reason) String() string {
-	return word("Reason", int(r), "expired", "taken", "unregistered", "stalled", "drain_overrun", "closed")
+	return word("Reason", int(r), "lease_expired", "lease_taken", "unregistered", "stalled", "drain_overrun", "closed")
 }
 
 func reasonOf(cause error) Reason {

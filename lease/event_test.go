@@ -200,6 +200,31 @@ func TestALeaseThatIsFoundLostAfterTheWorkWasLostDuringTheWork(t *testing.T) {
 	})
 }
 
+func TestEventsTellWhetherThisProcessIsAMember(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		told := &events{}
+		m := join(t, memstore.New(), told.into)
+		if n := len(ofType[Joined](told)); n != 1 {
+			t.Errorf("%d events Joined", n)
+		}
+		passes(2 * testTTL)
+		m.has(refuse)
+		passes(3 * testTTL)
+		if e := only[Left](t, told); !errors.Is(e.Cause, ErrExpired) {
+			t.Errorf("%+v", e)
+		}
+		m.has(pass)
+		passes(testTTL)
+		if n := len(ofType[Joined](told)); n != 2 {
+			t.Errorf("%d events Joined", n)
+		}
+		m.Close()
+		if all := ofType[Left](told); len(all) != 2 || !errors.Is(all[1].Cause, ErrClosed) {
+			t.Errorf("%+v", all)
+		}
+	})
+}
+
 func TestSharesAreToldToo(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		told := &events{}
@@ -426,8 +451,6 @@ func TestAnObserverMayCallTheMember(t *testing.T) {
 				if m := at.Load(); m != nil {
 					calls.Add(1)
 					_, _ = m.slotOf("beside")
-					m.membership.Lock()
-					m.membership.Unlock() //nolint:staticcheck // it is free
 				}
 			}
 		})

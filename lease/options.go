@@ -42,8 +42,9 @@ type Options struct {
 	Removal func(key string) string
 
 	// Observe is called with each [Event], if it is set. Calls come from several goroutines, and those
-	// about one lease come in order. Observe must not block: a lease is not renewed meanwhile. A panic
-	// of Observe is not recovered. Optional.
+	// about one lease come in order. Observe must not block: leases may not be renewed meanwhile. A panic
+	// of Observe is not recovered; if the caller of Acquire recovers it, the lease stays taken until
+	// [Member.Close]. Optional.
 	Observe func(Event)
 
 	// Logger receives the log lines. Defaults to [slog.Default].

@@ -150,6 +150,9 @@ func (m *Member) stayRegistered(ctx context.Context) {
 			timer.Stop()
 			r.over(ErrClosed)
 			m.deregister(r)
+			m.membership.Lock()
+			m.tellLeft(ErrClosed)
+			m.membership.Unlock()
 			return
 		}
 		timer.Stop()
@@ -229,6 +232,10 @@ func (m *Member) isMember(asked time.Time) {
 	m.membership.Lock()
 	defer m.membership.Unlock()
 	m.renewed = asked
+	if !m.joined {
+		m.joined = true
+		m.Observe(Joined{})
+	}
 	m.Joined(nil)
 }
 
@@ -237,7 +244,17 @@ func (m *Member) isSilent(within time.Duration, why error) {
 	m.membership.Lock()
 	defer m.membership.Unlock()
 	if silent := time.Since(m.renewed); silent >= within {
-		m.Joined(fmt.Errorf("lease: the membership was not renewed for %v: %w", silent.Round(time.Millisecond), why))
+		err := fmt.Errorf("lease: the membership was not renewed for %v: %w", silent.Round(time.Millisecond), why)
+		m.tellLeft(err)
+		m.Joined(err)
+	}
+}
+
+// tellLeft reports once that we are no member. m.membership is held.
+func (m *Member) tellLeft(cause error) {
+	if m.joined {
+		m.joined = false
+		m.Observe(Left{Cause: cause})
 	}
 }
 
