@@ -29,7 +29,8 @@ func (m *Member) TryAcquire(name string) (*Held, error) {
 	sl, err := m.slotOf(name)
 	if err == nil {
 		var h *Held
-		if h, err = m.tryAcquire(sl); h != nil {
+		by := call{began: time.Now(), alone: true}
+		if h, err = m.tryAcquire(sl, by); h != nil {
 			return h, nil
 		}
 		switch {
@@ -38,6 +39,7 @@ func (m *Member) TryAcquire(name string) (*Held, error) {
 		case err == nil:
 			err = ErrHeld
 		}
+		m.tellNotAcquired(sl, by, err)
 	}
 	return nil, fmt.Errorf("lease: acquire %q: %w", name, err)
 }
@@ -47,12 +49,36 @@ func (m *Member) await(ctx context.Context, name string) (*Held, error) {
 	if err != nil {
 		return nil, err
 	}
+	by := call{began: time.Now(), alone: true}
+	h, err := m.queue(ctx, sl, &by)
+	if err != nil {
+		m.tellNotAcquired(sl, by, err)
+	}
+	return h, err
+}
+
+// call is a call that wants a lease.
+type call struct {
+	began  time.Time
+	alone  bool // for a resource that Run does not share
+	queued bool // Waiting was reported
+}
+
+func (m *Member) tellNotAcquired(sl *slot, by call, err error) {
+	m.Observe(NotAcquired{Resource: sl.Resource, Waited: time.Since(by.began), Queued: by.queued, Err: err})
+}
+
+func (m *Member) queue(ctx context.Context, sl *slot, by *call) (*Held, error) {
 	tick := time.NewTicker(min(time.Second, m.TTL/10))
 	defer tick.Stop()
 	for {
 		woken := m.wake.next()
-		if h, err := m.tryAcquire(sl); h != nil || err != nil {
+		if h, err := m.tryAcquire(sl, *by); h != nil || err != nil {
 			return h, err
+		}
+		if !by.queued {
+			by.queued = true
+			m.Observe(Waiting{Resource: sl.Resource})
 		}
 		select {
 		case <-woken:
@@ -82,7 +108,7 @@ func (m *Member) slotOf(name string) (*slot, error) {
 }
 
 // tryAcquire takes the lease if it is free.
-func (m *Member) tryAcquire(sl *slot) (*Held, error) {
+func (m *Member) tryAcquire(sl *slot, by call) (*Held, error) {
 	m.mu.Lock()
 	now, me := m.view.snapshot(), m.registration
 	last := now.leases[sl.Resource]
@@ -102,7 +128,7 @@ func (m *Member) tryAcquire(sl *slot) (*Held, error) {
 		m.markFree(sl, !again)
 		return nil, nil
 	}
-	h := m.newHeld(sl, item, me)
+	h := m.newHeld(sl, item, me, by)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	sl.held = h

@@ -242,12 +242,13 @@ func (m *Member) markFree(sl *slot, failed bool) {
 
 // use acquires a lease and calls own with it.
 func (m *Member) use(sl *slot, last holder, me *registration) {
+	by := call{began: time.Now()}
 	item, again := m.acquire(sl.Resource, last, me)
 	if item == nil {
 		m.markFree(sl, !again)
 		return
 	}
-	h := m.newHeld(sl, item, me)
+	h := m.newHeld(sl, item, me, by)
 	m.mu.Lock()
 	sl.held = h
 	closing := m.closing

@@ -55,6 +55,7 @@ type Claimed[TX any] struct {
 
 	mu    sync.Mutex
 	fence epoch.Fence // after our last claim or commit
+	gap   int64       // of its epoch to that of the claim before; 0 if there was none
 }
 
 // Claim claims the resource of a lease in a sink, whose fence then refuses all earlier claims, also
@@ -79,6 +80,7 @@ func Claim[TX any](ctx context.Context, h *Held, sink epoch.Sink[TX]) (*Claimed[
 		Source:    epoch.LeaseLog, // also of a store that was emptied: epochs continue
 	}}
 	c.turn <- struct{}{}
+	h.claimed.Store(true)
 	if err := c.claim(ctx, 0, nil); err != nil {
 		return nil, fmt.Errorf("lease: claim %s: %w", h.Resource, err)
 	}
@@ -92,6 +94,12 @@ func (c *Claimed[TX]) now() epoch.Fence {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.fence
+}
+
+func (c *Claimed[TX]) gapBefore() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gap
 }
 
 func (c *Claimed[TX]) is(f epoch.Fence) {
@@ -114,6 +122,7 @@ func (c *Claimed[TX]) is(f epoch.Fence) {
 // The other errors are those of work and of the sink, with [ErrLost] if the lease was lost. Nothing is
 // committed then, except after an [epoch.ErrTxEndedByHandler].
 func (c *Claimed[TX]) Do(ctx context.Context, work Work[TX]) error {
+	defer c.atWork()()
 	err := c.inTurn(ctx, work)
 	if err == nil {
 		return nil
@@ -247,6 +256,11 @@ func (c *Claimed[TX]) try(ctx context.Context, work Work[TX]) error {
 	})
 	defer stop()
 	f := c.now()
+	began, event := time.Now(), Worked{Resource: c.Resource, Epoch: f.Epoch, TTL: c.m.TTL, Outcome: OutcomeFailed, Gap: c.gapBefore()}
+	defer func() { // also if work panics
+		event.Took = time.Since(began)
+		c.m.Observe(event)
+	}()
 	a := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 1, Mark: epoch.NoMark}
 	err := c.sink.Commit(epoch.WithAbandonment(ctx, abandoned), []epoch.Advance{a}, func(ctx context.Context, tx TX) error {
 		return work(ctx, tx, f.Epoch)
@@ -255,7 +269,20 @@ func (c *Claimed[TX]) try(ctx context.Context, work Work[TX]) error {
 		f.Next = a.To
 		c.is(f)
 	}
+	c.ended(&event, err)
 	return err
+}
+
+// ended completes the event of a transaction.
+func (c *Claimed[TX]) ended(e *Worked, err error) {
+	refusal, by := refusalOf(err, c.origin.Partition)
+	if e.Outcome, e.Err = outcomeOf(err, c.held.Err() != nil, refusal), err; e.Outcome != OutcomeRefused {
+		return
+	}
+	e.Refusal, e.Gap = refusal, 0
+	if by > e.Epoch {
+		e.Gap = int64(by - e.Epoch)
+	}
 }
 
 // findsOut claims again, after which the transaction is either committed or never will be, and reads
@@ -318,6 +345,8 @@ func (c *Claimed[TX]) claim(ctx context.Context, above epoch.Epoch, d *doubt) er
 			c.is(f)
 			return nil
 		}
+		refusal, _ := refusalOf(err, c.origin.Partition)
+		c.m.Observe(NotClaimed{Resource: c.Resource, Refusal: refusal, Err: err})
 		if over := c.Err(); over != nil || stays(err) {
 			return errors.Join(err, over)
 		}
@@ -363,10 +392,19 @@ func (c *Claimed[TX]) swap(ctx context.Context, above epoch.Epoch, d *doubt) (ep
 	switch {
 	case err == nil:
 		d.replaced(seen, got)
+		c.replaced(seen, got)
 	case d != nil && slices.Contains(d.ours, seen.Claim):
 		d.ours = append(d.ours, claim.ID) // it may have been swapped in
 	}
 	return got, err
+}
+
+func (c *Claimed[TX]) replaced(seen, got epoch.Fence) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gap = 0; seen.Epoch > 0 {
+		c.gap = int64(got.Epoch - seen.Epoch)
+	}
 }
 
 // inReach limits a generation to what one claim can skip. Numbers of some stores jump, as ZooKeeper's

@@ -22,6 +22,8 @@
 // docs/leases.md is the guide. It has the stores and what each promises, the steps of a takeover,
 // what is lost in which outage, and how to see who has what.
 //
+// [Options.Observe] gets an [Event] for each step in the life of a lease. Package ops/stats counts them.
+//
 // # What a lease proves
 //
 // A lease decides which process may begin. It cannot stop a process that was paused and continues

@@ -31,10 +31,19 @@ type Held struct {
 	begun     time.Time
 	verifying atomic.Bool
 	declined  atomic.Bool
+
+	// For events.
+	alone    bool // of Acquire or TryAcquire
+	claimed  atomic.Bool
+	doing    atomic.Int32 // calls of Claimed.Do that are under way
+	caught   atomic.Bool  // the lease was lost during a call of Claimed.Do
+	renewals atomic.Int64
+	ended    sync.Once
 }
 
-func (m *Member) newHeld(sl *slot, item *owned, under *registration) *Held {
-	h := &Held{Resource: sl.Resource, m: m, slot: sl, item: item, under: under, over: make(chan struct{}), begun: time.Now()}
+func (m *Member) newHeld(sl *slot, item *owned, under *registration, by call) *Held {
+	h := &Held{Resource: sl.Resource, m: m, slot: sl, item: item, under: under, over: make(chan struct{}), begun: time.Now(), alone: by.alone}
+	m.Observe(Acquired{Resource: h.Resource, Generation: item.latest(), Waited: h.begun.Sub(by.began), Queued: by.queued})
 	h.held, h.lose = context.WithCancelCause(under.held)
 	h.kept, h.drain = context.WithCancel(context.Background())
 	context.AfterFunc(h.held, h.abandon)
@@ -140,6 +149,7 @@ func (h *Held) Release(ctx context.Context) error {
 		why := context.Cause(h.held)
 		h.lose(lost(errEnded)) // before others can have it
 		err = h.release(ctx, why)
+		h.tellEnd() // before the next Acquired
 		close(h.over)
 		h.m.markFree(h.slot, err != nil)
 	})
@@ -173,6 +183,7 @@ func (h *Held) release(ctx context.Context, why error) error {
 
 // abandon releases a lost lease if its holder does not return within TTL.
 func (h *Held) abandon() {
+	h.tellEnd()
 	timer := time.NewTimer(h.m.TTL)
 	defer timer.Stop()
 	select {
@@ -216,5 +227,29 @@ func (h *Held) verify() {
 		h.m.view.learn(item)
 	case !errors.Is(err, ErrLost):
 		h.m.trouble(h.String(), "it is not known whether the lease is ours, asking again", err, "resource", h.String())
+	}
+}
+
+// tellEnd reports once how the lease ended, which it has.
+func (h *Held) tellEnd() {
+	h.ended.Do(func() {
+		held, renewals, cause := time.Since(h.begun), int(h.renewals.Load()), context.Cause(h.held)
+		if errors.Is(cause, errEnded) {
+			h.m.Observe(Released{Resource: h.Resource, Held: held, Renewals: renewals})
+			return
+		}
+		working := h.doing.Load() > 0 || h.caught.Load() || h.alone && !h.claimed.Load()
+		h.m.Observe(Lost{Resource: h.Resource, Held: held, Renewals: renewals, Reason: reasonOf(cause), Cause: cause, Working: working})
+	})
+}
+
+// atWork marks the lease as at work until the function that it returns is called.
+func (h *Held) atWork() (end func()) {
+	h.doing.Add(1)
+	return func() {
+		if h.Err() != nil { // or the end of the lease, which is reported by another goroutine, would not count
+			h.caught.Store(true)
+		}
+		h.doing.Add(-1)
 	}
 }

@@ -37,6 +37,7 @@ type Member struct {
 	joining    *registration // may have been written; belongs to the goroutine that registers
 	membership sync.Mutex
 	renewed    time.Time
+	joined     bool // Joined was reported, and Left was not since
 	asking     sync.Mutex
 
 	mu           sync.Mutex

@@ -41,6 +41,12 @@ type Options struct {
 	// values contain it. Optional.
 	Removal func(key string) string
 
+	// Observe is called with each [Event], if it is set. Calls come from several goroutines, and those
+	// about one lease come in order. Observe must not block: leases may not be renewed meanwhile. A panic
+	// of Observe is not recovered; if the caller of Acquire recovers it, the lease stays taken until
+	// [Member.Close]. Optional.
+	Observe func(Event)
+
 	// Logger receives the log lines. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
@@ -62,6 +68,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Removal == nil {
 		o.Removal = func(key string) string { return fmt.Sprintf("delete the key %q of the store", key) }
+	}
+	if o.Observe == nil {
+		o.Observe = func(Event) {}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

@@ -150,6 +150,9 @@ func (m *Member) stayRegistered(ctx context.Context) {
 			timer.Stop()
 			r.over(ErrClosed)
 			m.deregister(r)
+			m.membership.Lock()
+			m.tellLeft(ErrClosed)
+			m.membership.Unlock()
 			return
 		}
 		timer.Stop()
@@ -162,6 +165,7 @@ func (m *Member) stayRegistered(ctx context.Context) {
 			m.isMember(asked)
 			m.troubles.Well(asMember)
 			m.troubles.Well(r.id)
+			m.tellRenewed(r)
 		} else if ctx.Err() == nil {
 			m.isSilent(m.TTL, err)
 			m.trouble(asMember, "membership not renewed, trying again", err, "left", max(r.item.left(), 0).Round(time.Millisecond))
@@ -188,6 +192,22 @@ func (m *Member) remain(ctx context.Context, r *registration) error {
 	return nil
 }
 
+// tellRenewed reports a renewal of the registration for each lease that it extends.
+func (m *Member) tellRenewed(r *registration) {
+	var extended []*Held
+	m.mu.Lock()
+	for _, sl := range m.slots {
+		if h := sl.held; h != nil && h.under == r && h.held.Err() == nil {
+			extended = append(extended, h)
+		}
+	}
+	m.mu.Unlock()
+	for _, h := range extended {
+		h.renewals.Add(1)
+		m.Observe(Renewed{Resource: h.Resource})
+	}
+}
+
 // watchClock ends the registration when it expires on our own clock. A lost connection alone does
 // not end it.
 func (m *Member) watchClock(ctx context.Context) {
@@ -212,6 +232,10 @@ func (m *Member) isMember(asked time.Time) {
 	m.membership.Lock()
 	defer m.membership.Unlock()
 	m.renewed = asked
+	if !m.joined {
+		m.joined = true
+		m.Observe(Joined{})
+	}
 	m.Joined(nil)
 }
 
@@ -220,7 +244,17 @@ func (m *Member) isSilent(within time.Duration, why error) {
 	m.membership.Lock()
 	defer m.membership.Unlock()
 	if silent := time.Since(m.renewed); silent >= within {
-		m.Joined(fmt.Errorf("lease: the membership was not renewed for %v: %w", silent.Round(time.Millisecond), why))
+		err := fmt.Errorf("lease: the membership was not renewed for %v: %w", silent.Round(time.Millisecond), why)
+		m.tellLeft(err)
+		m.Joined(err)
+	}
+}
+
+// tellLeft reports once that we are no member. m.membership is held.
+func (m *Member) tellLeft(cause error) {
+	if m.joined {
+		m.joined = false
+		m.Observe(Left{Cause: cause})
 	}
 }
 

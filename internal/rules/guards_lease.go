@@ -323,4 +323,28 @@ var guardsOfLeases = []guard{
 	{"blame", "a lock is not well while nobody has it", []edit{
 		{"cmd/epochfence/findings.go", "case isLock(s.ps[i].Fence):", "case false:"},
 	}, "cmd/epochfence", "TestALockIsWellWithoutAnOwnerOrALog"},
+	{"blame", "a lease that was lost is told as released", []edit{
+		{holding, "if errors.Is(cause, errEnded) {", "if true {"},
+	}, leases, "TestEventsTellWhyALeaseWasLostAndWhetherItsHolderWasAtWork"},
+	{"blame", "a lease that was lost in the middle of work is told as lost in idle", []edit{
+		{holding, "h.caught.Store(true)", "h.caught.Store(false)"},
+	}, leases, "TestALeaseThatIsFoundLostAfterTheWorkWasLostDuringTheWork"},
+	{"blame", "a lock that was lost in the middle of what it is for is told as lost in idle", []edit{
+		{holding, "|| h.alone && !h.claimed.Load()", ""},
+	}, leases, "TestEventsTellWhyALeaseWasLostAndWhetherItsHolderWasAtWork"},
+	{"blame", "the end of a lease is told after the next one has begun", []edit{
+		{holding, "err = h.release(ctx, why)\n\t\th.tellEnd()", "err = h.release(ctx, why)"},
+	}, leases, "TestTheEndOfALeaseIsToldBeforeTheNextOneBegins"},
+	{"blame", "work that has panicked is told as committed", []edit{
+		{locking, "TTL: c.m.TTL, Outcome: OutcomeFailed, Gap:", "TTL: c.m.TTL, Gap:"},
+	}, leases, "TestEachTransactionOfWorkIsTold"},
+	{"blame", "a refusal is told with the gap of the claims", []edit{
+		{locking, "if by > e.Epoch {\n\t\te.Gap = int64(by - e.Epoch)\n\t}", "_ = by"},
+	}, leases, "TestTheGapIsThatOfTheClaimsAndAfterARefusalThatOfTheFence"},
+	{"blame", "the gap of work that is not refused is not told", []edit{
+		{locking, "if c.gap = 0; seen.Epoch > 0 {", "if c.gap = 0; false {"},
+	}, leases, "TestTheGapIsThatOfTheClaimsAndAfterARefusalThatOfTheFence"},
+	{"blame", "a refusal of a zombie is told as a lost lease", []edit{
+		{"lease/event.go", "case refusal != RefusalNone:", "case refusal != RefusalNone && !lost:"},
+	}, leases, "TestTheGapIsThatOfTheClaimsAndAfterARefusalThatOfTheFence"},
 }

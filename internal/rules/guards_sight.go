@@ -4,6 +4,8 @@ const (
 	lagging = "consumer/lag.go"
 	living  = "consumer/life.go"
 
+	locksSeen = "ops/stats/lease.go"
+
 	signsStop = "a process whose signs stop is not alive, and is listed until another one is in its place"
 )
 
@@ -41,4 +43,22 @@ var guardsOfSight = []guard{
 	{"blame", "the page calls a partition claimed whose owner is gone", []edit{
 		{"ops/statusz/rows.go", "case orphaned:", "case orphaned && false:"},
 	}, "ops/statusz", "TestADeadGroupDoesNotLookWell"},
+	{"blame", "a lock that nobody gets does not look contended", []edit{
+		{locksSeen, "r.settle(now)\n\t\tfor i := range families {", "for i := range families {"},
+	}, "ops/stats", "TestTheTimeOfThoseWhoStillWaitIsCounted"},
+	{"blame", "each of many locks has series of its own", []edit{
+		{locksSeen, "name = OtherResources\n", "_ = OtherResources\n"},
+	}, "ops/stats", "TestResourcesBeyondTheLimitAreCountedTogether"},
+	{"blame", "a refusal of a lock's work is not counted", []edit{
+		{locksSeen, "r.values.add(leaseRejects, 1, e.Refusal.String(), \"commit\")", "_ = r"},
+	}, "ops/stats", "TestALockThatIsTakenOverIsSeenFromBothSides"},
+	{"blame", "a lock whose transaction was ended from within raises no alert", []edit{
+		{locksSeen, "s.values.add(unfencedWrites, 1, \"lock\")", "_ = s"},
+	}, "ops/stats", "TestEachEventOfALeaseCountsWhatItSays"},
+	{"blame", "a process that has locks alone looks as if it had left its group", []edit{
+		{"ops/stats/read.go", "joined || s.leases && !s.consumes", "joined"},
+	}, "ops/stats", "TestEachEventOfALeaseCountsWhatItSays"},
+	{"blame", "a consumer that is no member looks like one because of a lock", []edit{
+		{"ops/stats/read.go", "joined || s.leases && !s.consumes", "joined || s.leases"},
+	}, "ops/stats", "TestAMemberOfAGroupOfLeasesIsNotOneOfAConsumerGroup"},
 }

@@ -49,8 +49,8 @@ func Register(meter metric.Meter, s *stats.Stats) error {
 	if err != nil {
 		return fmt.Errorf("fenceotel: register: %w", err)
 	}
-	s.Feed(func(m *stats.Metric, observed float64) {
-		histograms[m.Name].Record(context.Background(), observed)
+	s.Feed(func(m *stats.Metric, labels []string, observed float64) {
+		histograms[m.Name].Record(context.Background(), observed, metric.WithAttributeSet(attributes(m.Labels, labels)))
 	})
 	return nil
 }

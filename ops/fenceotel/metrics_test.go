@@ -7,16 +7,21 @@ import (
 	"testing"
 	"time"
 
+	attributes "go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/ops/fenceotel"
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
-var at = epoch.Partition{Group: "g", Topic: "orders", Number: 3}
+var (
+	at      = epoch.Partition{Group: "g", Topic: "orders", Number: 3}
+	nightly = lease.Resource{Name: "nightly"}
+)
 
 // exposed is what the SDK has of a metric: its kind, unit and text, and its series by the
 // values of its labels.
@@ -36,14 +41,17 @@ func collect(t *testing.T, reader *sdkmetric.ManualReader) map[string]exposed {
 	for _, scope := range all.ScopeMetrics {
 		for _, m := range scope.Metrics {
 			e := exposed{unit: m.Unit, text: m.Description, series: map[string]float64{}}
+			labels := func(of attributes.Set) string {
+				var values []string
+				for _, a := range of.ToSlice() {
+					values = append(values, string(a.Key)+"="+a.Value.AsString())
+				}
+				slices.Sort(values)
+				return strings.Join(values, " ")
+			}
 			points := func(ps []metricdata.DataPoint[float64]) {
 				for _, p := range ps {
-					var values []string
-					for _, a := range p.Attributes.ToSlice() {
-						values = append(values, string(a.Key)+"="+a.Value.AsString())
-					}
-					slices.Sort(values)
-					e.series[strings.Join(values, " ")] = p.Value
+					e.series[labels(p.Attributes)] = p.Value
 				}
 			}
 			switch data := m.Data.(type) {
@@ -59,7 +67,7 @@ func collect(t *testing.T, reader *sdkmetric.ManualReader) map[string]exposed {
 			case metricdata.Histogram[float64]:
 				e.kind = "histogram"
 				for _, p := range data.DataPoints {
-					e.series[""], e.buckets = p.Sum, p.Bounds
+					e.series[labels(p.Attributes)], e.buckets = p.Sum, p.Bounds
 				}
 			}
 			byName[m.Name] = e
@@ -87,6 +95,10 @@ func TestWhatIsExposedIsTheTable(t *testing.T) {
 	s.Observe(consumer.Transacted{Messages: 10, Took: 30 * time.Millisecond, Handling: 2 * time.Millisecond})
 	s.Observe(consumer.Advanced{Partition: at, Epoch: 7, From: 20, To: 30, Messages: 10, Lag: 4, Oldest: time.Now(), Newest: time.Unix(1000, 0)})
 	s.Observe(consumer.Stale{Ours: epoch.Fence{Epoch: 7}, Held: epoch.Fence{Epoch: 9}})
+	s.ObserveLease(lease.Acquired{Resource: nightly, Waited: 3 * time.Second})
+	s.ObserveLease(lease.Worked{Resource: nightly, Took: time.Second, TTL: 2 * time.Second, Gap: 4})
+	s.ObserveLease(lease.Worked{Resource: nightly, Took: time.Second, TTL: 2 * time.Second, Outcome: lease.OutcomeRefused, Refusal: lease.RefusalStale, Gap: 7})
+	s.ObserveLease(lease.Released{Resource: nightly, Held: 9 * time.Second})
 	s.Observe(consumer.Halted{Partition: at, Epoch: 7, Next: 30, Reason: consumer.ReasonMessageFailed})
 
 	got := collect(t, reader)

@@ -16,6 +16,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/internal/promtest"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -48,6 +49,9 @@ func failing(f func(ctx context.Context, m consumer.Message) error) consumer.Han
 		return f(ctx, m)
 	})
 }
+
+// lockOf is the lock of an alert, which is about a lock in whichever process.
+func lockOf(alert string) lease.Resource { return lease.Resource{Name: alert} }
 
 func fine(context.Context, consumer.Message) error { return nil }
 
@@ -208,6 +212,40 @@ var scenes = map[string]struct{ before, after func(s *scene) }{
 		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
 		func(s *scene) { s.stats.ObserveReceiver(httpfence.Event{Outcome: httpfence.Failed}) },
 	},
+	"EpochfenceRefusedAndSlow": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) {
+			slow := time.Now().Add(15 * time.Second)
+			s.repeats(func() {
+				e := lease.Acquired{Resource: lockOf("EpochfenceRefusedAndSlow"), Waited: 10 * time.Millisecond}
+				if time.Now().After(slow) {
+					e.Waited = 20 * time.Second
+					s.stats.ObserveLease(lease.Worked{Resource: lockOf("EpochfenceRefusedAndSlow"), TTL: time.Minute, Outcome: lease.OutcomeRefused, Refusal: lease.RefusalMoved})
+				}
+				s.stats.ObserveLease(e)
+			})
+		},
+	},
+	"EpochfenceLockLostAgain": {
+		func(s *scene) {
+			s.handles(failing(fine), consumer.Options{})
+			s.stats.ObserveLease(lease.Acquired{Resource: lockOf("EpochfenceLockLostAgain")})
+		},
+		func(s *scene) {
+			for range 3 {
+				s.stats.ObserveLease(lease.Lost{Resource: lockOf("EpochfenceLockLostAgain"), Working: true, Reason: lease.ReasonExpired})
+			}
+		},
+	},
+	"EpochfenceWorkNearTTL": {
+		func(s *scene) {
+			s.handles(failing(fine), consumer.Options{})
+			s.stats.ObserveLease(lease.Acquired{Resource: lockOf("EpochfenceWorkNearTTL")})
+		},
+		func(s *scene) {
+			s.stats.ObserveLease(lease.Worked{Resource: lockOf("EpochfenceWorkNearTTL"), Took: 9 * time.Second, TTL: 15 * time.Second})
+		},
+	},
 	"EpochfenceZombieRefused": {
 		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
 		func(s *scene) {
@@ -293,7 +331,12 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 		prepare(alert[1], play.before)
 	}
 	well := prepare("", func(s *scene) { s.handles(failing(fine), consumer.Options{}) })
-	well.repeats(func() { well.append(0, "a chair") })
+	well.repeats(func() {
+		well.append(0, "a chair")
+		well.stats.ObserveLease(lease.Acquired{Resource: lockOf("well"), Waited: time.Second})
+		well.stats.ObserveLease(lease.Worked{Resource: lockOf("well"), Took: time.Second, TTL: 15 * time.Second})
+		well.stats.ObserveLease(lease.Released{Resource: lockOf("well"), Held: time.Second})
+	})
 
 	prom := promtest.Start(t, addresses, []string{rules})
 	for name, s := range playing {
@@ -312,7 +355,8 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 	}
 	fires := func() bool {
 		for name := range waiting {
-			all, err := prom.Query(`ALERTS{alertstate="firing",alertname="` + name + `",instance="` + playing[name].address + `"}`)
+			const of = `ALERTS{alertstate="firing",alertname="`
+			all, err := prom.Query(of + name + `",instance="` + playing[name].address + `"} or ` + of + name + `",resource="` + lockOf(name).String() + `"}`)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -332,7 +376,7 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 			t.Fatalf("these do not fire: %v", waiting)
 		}
 	}
-	all, err := prom.Query(`ALERTS{instance="` + well.address + `"}`)
+	all, err := prom.Query(`ALERTS{instance="` + well.address + `"} or ALERTS{resource="` + lockOf("well").String() + `"}`)
 	if err != nil || len(all) > 0 {
 		t.Errorf("where all is well: %v, %v", all, err)
 	}

@@ -15,10 +15,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/promtest"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/ops/fenceprom"
 	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -114,7 +116,8 @@ func TestTheAlertsFireInADrillAndAreSilentOtherwise(t *testing.T) {
 	d.prom.Await(t, "both are members", func() bool { return joined(a) && joined(b) })
 	d.group.Grant(a.member, log.Name(), 0)
 	d.append(0, "a chair")
-	d.await(`sum(epochfence_messages_total) == 1 and sum(epochfence_partition_next_offset) == 1 and sum(lock_acquire_success_total) == 1`)
+	d.locks(a, b)
+	d.await(`sum(epochfence_messages_total) == 1 and sum(epochfence_partition_next_offset) == 1 and sum(lock_acquire_success_total{resource=""}) == 1 and sum(lock_acquire_success_total{resource="nightly/0"}) == 1`)
 	if firing := d.prom.Alerts(t); firing != "" {
 		t.Fatalf("while all is well, these alerts fire: %s", firing)
 	}
@@ -169,6 +172,31 @@ func TestTheAlertsFireInADrillAndAreSilentOtherwise(t *testing.T) {
 			d.await("count(" + strings.Fields(m.KnownAs)[0] + ")")
 		}
 	}
+}
+
+// locks has one process take a lock, and the other one wait for it until the test ends.
+func (d *drill) locks(holds, waits *worker) {
+	store := memstore.New()
+	open := func(w *worker) *lease.Member {
+		m, err := lease.Open(d.Context(), store, lease.Options{Group: "billing", Observe: w.stats.ObserveLease, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			d.Fatal(err)
+		}
+		d.Cleanup(m.Close)
+		return m
+	}
+	if _, err := open(holds).Acquire(d.Context(), "nightly"); err != nil {
+		d.Fatal(err)
+	}
+	m, done := open(waits), make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = m.Acquire(context.WithoutCancel(d.Context()), "nightly")
+	}()
+	d.Cleanup(func() {
+		m.Close()
+		<-done
+	})
 }
 
 func joined(w *worker) bool {

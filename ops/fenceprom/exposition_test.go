@@ -16,6 +16,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/ops/fenceprom"
 	"github.com/epochfence/epochfence/ops/stats"
 )
@@ -27,6 +28,7 @@ func TestTheTextOfStatsIsThatOfTheClient(t *testing.T) {
 	s.Observe(consumer.Joined{})
 	s.Observe(consumer.Granted{Partition: p})
 	s.Observe(consumer.Claimed{Fence: epoch.Fence{Origin: epoch.Origin{Partition: p}, Epoch: 7, Next: 41}, Waited: 300 * time.Millisecond})
+	s.ObserveLease(lease.Acquired{Resource: lease.Resource{Name: "a\"b\\c\nd\xff"}, Waited: 3 * time.Second})
 	r := prometheus.NewPedanticRegistry()
 	if err := r.Register(fenceprom.New(s)); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/ops/fenceprom"
 	"github.com/epochfence/epochfence/ops/stats"
 )
@@ -33,6 +34,7 @@ func holding(known bool) *stats.Stats {
 	s.Observe(consumer.Transacted{Messages: 10, Took: 30 * time.Millisecond, Handling: 2 * time.Millisecond})
 	s.Observe(consumer.Advanced{Partition: at, Epoch: 7, From: 20, To: 30, Messages: 10, Lag: 4, Newest: time.Unix(1000, 0)})
 	s.Observe(consumer.Halted{Partition: at, Epoch: 7, Next: 30, Reason: consumer.ReasonMessageFailed})
+	s.ObserveLease(lease.Acquired{Resource: lease.Resource{Name: "nightly"}, Waited: 3 * time.Second})
 	return s
 }
 
@@ -56,14 +58,14 @@ func gather(t *testing.T, s *stats.Stats) map[string]*dto.MetricFamily {
 func TestWhatIsExposedIsTheTable(t *testing.T) {
 	kinds := map[stats.Kind]dto.MetricType{stats.Counter: dto.MetricType_COUNTER, stats.Gauge: dto.MetricType_GAUGE, stats.Histogram: dto.MetricType_HISTOGRAM}
 	for _, known := range []bool{false, true} {
-		t.Run(fmt.Sprintf("holding a partition: %v", known), func(t *testing.T) {
+		t.Run(fmt.Sprintf("holding a partition and a lock: %v", known), func(t *testing.T) {
 			exposed := gather(t, holding(known))
 			for _, m := range stats.Metrics() {
 				f := exposed[m.Name]
 				delete(exposed, m.Name)
 				ofPartitions := m.Series == nil
 				if f == nil {
-					if !ofPartitions || known {
+					if !ofPartitions && !m.PerResource() || known {
 						t.Errorf("%s is not exposed", m.Name)
 					}
 					continue
@@ -96,6 +98,9 @@ func TestWhatIsExposedIsTheTable(t *testing.T) {
 					}
 				}
 				for _, s := range m.Series {
+					if m.PerResource() {
+						s = append([]string{"nightly/0"}, s...)
+					}
 					want = append(want, strings.Join(s, " "))
 				}
 				if ofPartitions {
@@ -119,8 +124,12 @@ func TestWhatIsExposedIsTheTable(t *testing.T) {
 
 func TestValuesAreThoseOfTheStats(t *testing.T) {
 	for name, want := range map[string]string{
-		"epochfence_messages_total":         `epochfence_messages_total 10`,
-		"epochfence_member":                 `epochfence_member 1`,
+		"epochfence_messages_total": `epochfence_messages_total 10`,
+		"epochfence_member":         `epochfence_member 1`,
+		"epochfence_leases_held":    `epochfence_leases_held{resource="nightly/0"} 1`,
+		"epochfence_lease_acquire_duration_seconds": `epochfence_lease_acquire_duration_seconds_bucket{resource="nightly/0",le="1"} 0
+epochfence_lease_acquire_duration_seconds_bucket{resource="nightly/0",le="5"} 1
+epochfence_lease_acquire_duration_seconds_sum{resource="nightly/0"} 3`,
 		"epochfence_partition_lag_messages": `epochfence_partition_lag_messages{group="g",partition="3",topic="orders"} 4`,
 		"epochfence_partition_halted":       `epochfence_partition_halted{group="g",partition="3",reason="message_failed",topic="orders"} 1`,
 		"epochfence_transaction_duration_seconds": `epochfence_transaction_duration_seconds_bucket{le="0.025"} 0

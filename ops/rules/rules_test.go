@@ -81,7 +81,10 @@ func has(m *stats.Metric, label int, value string) bool {
 	if m.Series == nil { // of a partition
 		return m.Labels[label] != "reason" || slices.ContainsFunc(consumer.Reasons(), func(r consumer.Reason) bool { return r.String() == value })
 	}
-	return slices.ContainsFunc(m.Series, func(s []string) bool { return s[label] == value })
+	if m.PerResource() {
+		label--
+	}
+	return label < 0 || slices.ContainsFunc(m.Series, func(s []string) bool { return s[label] == value })
 }
 
 func TestAHaltThatNeedsAPersonIsTheOneThatPages(t *testing.T) {

@@ -47,7 +47,8 @@ type Metric struct {
 	KnownAs string
 
 	// Labels are the names of the metric's labels. Series are the existing combinations of their
-	// values; nil for a gauge of partitions, which has one series for each partition.
+	// values; nil for a gauge of partitions, which has one series for each partition. For a metric of
+	// resources they are the combinations of the values of the other labels, see [Metric.PerResource].
 	Labels []string
 	Series [][]string
 
@@ -75,6 +76,10 @@ func (m *Metric) OpenTelemetry() string {
 	}
 	return strings.Replace(name, "_", ".", 1)
 }
+
+// PerResource reports whether the metric has its Series for each resource of leases. The resource is
+// the first label then.
+func (m *Metric) PerResource() bool { return len(m.Labels) > 0 && m.Labels[0] == "resource" }
 
 func (m *Metric) perPartition() bool { return m.Series == nil }
 

@@ -36,22 +36,12 @@ func (s *Stats) Read() []Family {
 	defer s.mu.Unlock()
 	families := make([]Family, rows)
 	for i := range table {
-		f := Family{Metric: &table[i]}
-		switch f.Kind {
-		case Counter:
-			for n, labels := range f.Series {
-				f.Samples = append(f.Samples, Sample{Labels: labels, Value: s.values.counts[i][n]})
-			}
-		case Histogram:
-			f.Samples = []Sample{s.values.histograms[i].sample()}
-		case Gauge:
-		}
-		families[i] = f
+		families[i] = Family{Metric: &table[i], Samples: s.values.samples(i)}
 	}
 	set := func(metric int, value float64, labels ...string) {
 		families[metric].Samples = append(families[metric].Samples, Sample{Labels: labels, Value: value})
 	}
-	set(member, number(joined))
+	set(member, number(joined || s.leases && !s.consumes))
 	hung := map[consumer.Function]int{}
 	for _, o := range s.status.Hung() {
 		hung[o.Function]++
@@ -60,7 +50,9 @@ func (s *Stats) Read() []Family {
 		set(hungCalls, float64(hung[f]), f.String())
 	}
 	s.readPartitions(held, set)
-	s.readOutbox(time.Now(), set)
+	now := time.Now()
+	s.readOutbox(now, set)
+	s.readResources(now, families)
 	return families
 }
 
@@ -143,13 +135,17 @@ func (s *Stats) readOutbox(now time.Time, set func(metric int, value float64, la
 var mostListed = func() int {
 	series, each := 0, 0
 	for _, m := range table {
+		n := len(m.Series)
+		if m.Kind == Histogram {
+			n *= len(m.Buckets) + 3 // +Inf, the sum and the count
+		}
 		switch {
 		case m.perPartition():
 			each++
-		case m.Kind == Histogram:
-			series += len(m.Buckets) + 3 // +Inf, the sum and the count
+		case m.PerResource():
+			series += mostResources * n
 		default:
-			series += len(m.Series)
+			series += n
 		}
 	}
 	return (MaxSeries - series) / each

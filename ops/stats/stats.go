@@ -11,33 +11,40 @@ import (
 )
 
 // Stats are the statistics of one [consumer.Run], with its outbox and a receiver if the process has
-// them. [New] makes them. Methods are safe for concurrent use, and do not block.
+// them, or of the locks of one lease.Member. [New] makes them. Methods are safe for concurrent use,
+// and do not block.
 type Stats struct {
 	status consumer.Status // the present state of partitions
 
-	mu       sync.Mutex
-	values   values
-	timeline timeline
-	total    speed
-	speeds   map[epoch.Partition]*speed          // of held partitions only
-	backlogs map[epoch.Partition]outbox.Backlog  // of held partitions only
-	changed  chan struct{}                       // closed at the next change; nil while nobody waits
-	feeds    []func(m *Metric, observed float64) // see Feed
+	mu        sync.Mutex
+	values    values
+	consumes  bool // Observe was called
+	leases    bool // this process is a member of a group of leases
+	timeline  timeline
+	total     speed
+	speeds    map[epoch.Partition]*speed         // of held partitions only
+	backlogs  map[epoch.Partition]outbox.Backlog // of held partitions only
+	resources map[string]*resource
+	changed   chan struct{}                                        // closed at the next change; nil while nobody waits
+	feeds     []func(m *Metric, labels []string, observed float64) // see Feed
 }
 
 type speed struct{ messages, bytes rate }
 
 // New returns Stats in which everything is zero.
 func New() *Stats {
-	return &Stats{values: newValues(), speeds: map[epoch.Partition]*speed{}, backlogs: map[epoch.Partition]outbox.Backlog{}}
+	return &Stats{
+		values: newValues(func(m *Metric) bool { return !m.PerResource() }),
+		speeds: map[epoch.Partition]*speed{}, backlogs: map[epoch.Partition]outbox.Backlog{}, resources: map[string]*resource{},
+	}
 }
 
 // Status returns the present state, for readiness probes and operators.
 func (s *Stats) Status() *consumer.Status { return &s.status }
 
-// Feed makes Stats call f with each later observation of a histogram, for a library that keeps
-// histograms itself. f must not block or call methods of s.
-func (s *Stats) Feed(f func(m *Metric, observed float64)) {
+// Feed makes Stats call f with each later observation of a histogram and the values of its labels, for
+// a library that keeps histograms itself. f must not block or call methods of s.
+func (s *Stats) Feed(f func(m *Metric, labels []string, observed float64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.feeds = append(s.feeds, f)
@@ -75,6 +82,7 @@ func (s *Stats) update(f func(now time.Time)) {
 func (s *Stats) Observe(e consumer.Event) {
 	s.status.Observe(e)
 	s.update(func(now time.Time) {
+		s.consumes = true
 		s.count(now, e)
 		s.timeline.note(now, e)
 	})
@@ -161,7 +169,7 @@ func (s *Stats) gap(ours, held epoch.Epoch) {
 func (s *Stats) observe(metric int, x float64) {
 	s.values.observe(metric, x)
 	for _, f := range s.feeds {
-		f(&table[metric], x)
+		f(&table[metric], nil, x)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -31,6 +32,9 @@ func values(s *stats.Stats) map[string]float64 {
 				labels = append(labels, fmt.Sprintf("%s=%s", name, v.Labels[i]))
 			}
 			name := strings.TrimPrefix(f.Name, "epochfence_")
+			if len(v.Labels) != len(f.Labels) {
+				panic(fmt.Sprint(name, " has labels ", v.Labels))
+			}
 			if len(labels) > 0 {
 				name += "{" + strings.Join(labels, ",") + "}"
 			}
@@ -246,6 +250,9 @@ func TestEachValueOfAnEventIsCountedSomewhere(t *testing.T) {
 func TestAProcessHasNoMoreSeriesThanItMay(t *testing.T) {
 	s := stats.New()
 	const partitions = 5000
+	for n := range int32(100) {
+		s.ObserveLease(lease.Acquired{Resource: lease.Resource{Name: "cart", Number: n}})
+	}
 	for n := range int32(partitions) {
 		p := epoch.Partition{Group: "g", Topic: "t", Number: n}
 		s.Observe(consumer.Granted{Partition: p})
@@ -257,12 +264,15 @@ func TestAProcessHasNoMoreSeriesThanItMay(t *testing.T) {
 	}
 	series, halted := 0, 0
 	var unlisted, behind float64
-	listed := map[string]bool{}
+	listed, resources := map[string]bool{}, map[string]bool{}
 	for _, f := range s.Read() {
 		for _, v := range f.Samples {
 			series++
 			if f.Kind == stats.Histogram {
 				series += len(f.Buckets) + 2 // and +Inf, the sum and the count
+			}
+			if f.PerResource() {
+				resources[v.Labels[0]] = true
 			}
 			switch f.Name {
 			case "epochfence_partition_halted":
@@ -275,6 +285,9 @@ func TestAProcessHasNoMoreSeriesThanItMay(t *testing.T) {
 				behind = v.Value
 			}
 		}
+	}
+	if len(resources) != 20 || !resources[stats.OtherResources] {
+		t.Errorf("%d resources are listed: %v", len(resources), resources)
 	}
 	if series > stats.MaxSeries || series < stats.MaxSeries*9/10 {
 		t.Errorf("%d series, want at most %d, and no fewer than that takes", series, stats.MaxSeries)
@@ -381,10 +394,17 @@ func TestChangedIsClosedByTheNextEvent(t *testing.T) {
 func TestAFeedGetsEachObservation(t *testing.T) {
 	s := stats.New()
 	var got []string
-	s.Feed(func(m *stats.Metric, x float64) { got = append(got, fmt.Sprint(m.Name, " ", x)) })
+	s.Feed(func(m *stats.Metric, labels []string, x float64) {
+		got = append(got, fmt.Sprint(m.Name, labels, " ", x))
+	})
+	s.ObserveLease(lease.Worked{Resource: lease.Resource{Name: "nightly"}, Took: time.Second, TTL: 4 * time.Second, Gap: 3})
 	s.Observe(consumer.Transacted{Took: time.Second, Handling: time.Second / 2})
 	s.Observe(consumer.Joined{})
-	if want := []string{"epochfence_transaction_duration_seconds 1", "epochfence_handler_duration_seconds 0.5"}; !slices.Equal(got, want) {
+	want := []string{
+		"epochfence_lease_work_ttl_ratio[nightly/0] 0.25", "epochfence_lease_token_gap[nightly/0 claimed] 3",
+		"epochfence_transaction_duration_seconds[] 1", "epochfence_handler_duration_seconds[] 0.5",
+	}
+	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

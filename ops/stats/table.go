@@ -1,10 +1,12 @@
 package stats
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/outbox"
 )
 
@@ -42,18 +44,32 @@ const (
 	outboxOldest
 	receiverRequests
 	receiverDuration
+	leaseAcquisitions
+	leaseAcquire
+	leaseWaiting
+	leaseWaited
+	leasesHeld
+	leaseHeldFor
+	leaseRenewals
+	leasesLostWorking
+	leaseWork
+	leaseWorkRatio
+	leaseRejects
+	leaseTokenGap
 	rows
 )
 
 // MaxSeries limits the series of one [Stats], counting the buckets, sums and counts of histograms.
-const MaxSeries = 1000
+const MaxSeries = 2500
 
 var (
 	short = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	waits = []float64{.01, .1, 1, 5, 15, 60, 300, 1800}
 	long  = []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600}
 
 	one         = [][]string{{}}
 	ofPartition = []string{"group", "topic", "partition"}
+	ofResource  = []string{"resource"}
 )
 
 var table = [rows]Metric{
@@ -99,8 +115,8 @@ var table = [rows]Metric{
 	},
 	unfencedWrites: {
 		Name: "epochfence_unfenced_writes_total", Kind: Counter, Unit: "{transaction}", KnownAs: "critical_write_without_token_total",
-		Help:   "Transactions that a handler or background work ended by itself. They may have committed without the fence. Must be 0.",
-		Labels: []string{"where"}, Series: each("handler", "background"),
+		Help:   "Transactions that a handler, background work or the work of a lock ended by itself. They may have committed without the fence. Must be 0.",
+		Labels: []string{"where"}, Series: each("handler", "background", "lock"),
 	},
 	messages: {
 		Name: "epochfence_messages_total", Kind: Counter, Unit: "{message}",
@@ -157,7 +173,7 @@ var table = [rows]Metric{
 	},
 	member: {
 		Name: "epochfence_member", Kind: Gauge, Unit: "1",
-		Help: "1 while this process is a member of its group, 0 otherwise.", Series: one,
+		Help: "1 while this process is a member of its consumer group or, without a consumer, of its group of leases. 0 otherwise.", Series: one,
 	},
 	partitions: {
 		Name: "epochfence_partitions", Kind: Gauge, Unit: "{partition}",
@@ -221,6 +237,73 @@ var table = [rows]Metric{
 		Name: "epochfence_receiver_duration_seconds", Kind: Histogram, Unit: "s",
 		Help: "Time from the arrival of a request at a receiver of this process to its answer, including the wait for its turn.", Series: one, Buckets: short,
 	},
+	leaseAcquisitions: {
+		Name: "epochfence_lease_acquisitions_total", Kind: Counter, Unit: "{acquisition}", KnownAs: "lock_acquire_success_total (outcome acquired)",
+		Help:   "Attempts to acquire a lease, by outcome: acquired; held (TryAcquire did not get it); gave_up (the context of Acquire ended); closed (the member was closed).",
+		Labels: append(ofResource[:1:1], "outcome"), Series: each(acquired, held, gaveUp, closed),
+	},
+	leaseAcquire: {
+		Name: "epochfence_lease_acquire_duration_seconds", Kind: Histogram, Unit: "s", KnownAs: "lock_acquire_latency_ms",
+		Help:   "Time from a call of Acquire or TryAcquire until it had the lease; for a lease of Run, the duration of the request.",
+		Labels: ofResource, Series: one, Buckets: waits,
+	},
+	leaseWaiting: {
+		Name: "epochfence_lease_waiting", Kind: Gauge, Unit: "{call}",
+		Help: "Calls of Acquire in this process that wait for the lease now.", Labels: ofResource, Series: one,
+	},
+	leaseWaited: {
+		Name: "epochfence_lease_wait_seconds_total", Kind: Counter, Unit: "s", KnownAs: "contention_hotspots (its rate, the highest ten)",
+		Help: "Time that calls of Acquire in this process have waited for the lease, summed over the calls, including those that still wait.", Labels: ofResource, Series: one,
+	},
+	leasesHeld: {
+		Name: "epochfence_leases_held", Kind: Gauge, Unit: "{lease}",
+		Help: "Leases of the resource that this process holds: 1 or 0, and the number of them for (other).", Labels: ofResource, Series: one,
+	},
+	leaseHeldFor: {
+		Name: "epochfence_lease_held_duration_seconds", Kind: Histogram, Unit: "s",
+		Help: "Time for which a lease was held, observed when it was released or lost.", Labels: ofResource, Series: one, Buckets: waits,
+	},
+	leaseRenewals: {
+		Name: "epochfence_lease_renewals_total", Kind: Counter, Unit: "{renewal}",
+		Help: "Acknowledged renewals of the registration while this process held the lease.", Labels: ofResource, Series: one,
+	},
+	leasesLostWorking: {
+		Name: "epochfence_leases_lost_working_total", Kind: Counter, Unit: "{lease}", KnownAs: "lease_expired_while_executing_total",
+		Help:   "Leases that were lost while their holder was at work, by cause: during Claimed.Do or, for a lock that was not claimed, before its release.",
+		Labels: append(ofResource[:1:1], "cause"), Series: words(lease.ReasonExpired, lease.ReasonClosed),
+	},
+	leaseWork: {
+		Name: "epochfence_lease_work_total", Kind: Counter, Unit: "{transaction}",
+		Help: "Transactions of Claimed.Do that ended, by outcome: committed; refused (by the fence, or by a system that knows a higher epoch); failed (rolled back); " +
+			"lost (with the lease); in_doubt (Do finds out); unfenced (the work ended the transaction by itself).",
+		Labels: append(ofResource[:1:1], "outcome"), Series: words(lease.OutcomeCommitted, lease.OutcomeUnfenced),
+	},
+	leaseWorkRatio: {
+		Name: "epochfence_lease_work_ttl_ratio", Kind: Histogram, Unit: "1",
+		Help:   "Duration of a transaction of Claimed.Do, from begin to its end and whatever the outcome, divided by the TTL of the lease.",
+		Labels: ofResource, Series: one, Buckets: []float64{.1, .25, .5, .75, 1, 2},
+	},
+	leaseRejects: {
+		Name: "epochfence_lease_rejects_total", Kind: Counter, Unit: "{refusal}", KnownAs: "fencing_reject_total",
+		Help:   "Refusals of a lock's claim, or of its work at the commit, by the fence or by a system that knows a higher epoch (low_epoch).",
+		Labels: append(ofResource[:1:1], "reason", "stage"),
+		Series: [][]string{
+			{lease.RefusalStale.String(), "claim"},
+			{lease.RefusalMissing.String(), "claim"},
+			{lease.RefusalLogChanged.String(), "claim"},
+			{lease.RefusalForeignLease.String(), "claim"},
+			{lease.RefusalStale.String(), "commit"},
+			{lease.RefusalMoved.String(), "commit"},
+			{lease.RefusalLowEpoch.String(), "commit"},
+			{lease.RefusalMissing.String(), "commit"},
+		},
+	},
+	leaseTokenGap: {
+		Name: "epochfence_lease_token_gap", Kind: Histogram, Unit: "{epoch}", KnownAs: "token_gap",
+		Help: "At each transaction of Claimed.Do: how far the epoch of its claim is above the epoch of the claim that it replaced, 0 if it replaced none (outcome claimed); " +
+			"or, if it was refused, how far the epoch that refused it is above its own (outcome refused).",
+		Labels: append(ofResource[:1:1], "outcome"), Series: each(claimed, refused), Buckets: []float64{1, 3, 10, 100, 1000, 100_000},
+	},
 }
 
 const (
@@ -230,6 +313,24 @@ const (
 	refused      = "refused"
 	failed       = "failed"
 )
+
+const (
+	acquired = "acquired"
+	held     = "held"
+	gaveUp   = "gave_up"
+	closed   = "closed"
+)
+
+func acquireOutcome(err error) string {
+	switch {
+	case errors.Is(err, lease.ErrHeld):
+		return held
+	case errors.Is(err, lease.ErrClosed):
+		return closed
+	default:
+		return gaveUp
+	}
+}
 
 var claimOutcomes = []string{claimed, raced, notConfirmed, refused, failed}
 

@@ -4,8 +4,8 @@ import "slices"
 
 // values are the values of the counters and histograms. The caller holds the lock.
 type values struct {
-	counts     [rows][]float64 // by series
-	histograms [rows]histogram
+	counts     [rows][]float64   // by series
+	histograms [rows][]histogram // by series
 }
 
 type histogram struct {
@@ -13,32 +13,52 @@ type histogram struct {
 	counts []uint64 // by bucket; the last one is without a bound
 }
 
-func newValues() (v values) {
-	for i, m := range table {
-		switch m.Kind {
-		case Counter:
+// newValues returns zeros for the metrics for which of returns true.
+func newValues(of func(*Metric) bool) (v values) {
+	for i := range table {
+		m := &table[i]
+		switch {
+		case !of(m):
+		case m.Kind == Counter:
 			v.counts[i] = make([]float64, len(m.Series))
-		case Histogram:
-			v.histograms[i].counts = make([]uint64, len(m.Buckets)+1)
-		case Gauge:
+		case m.Kind == Histogram:
+			v.histograms[i] = make([]histogram, len(m.Series))
+			for n := range v.histograms[i] {
+				v.histograms[i][n].counts = make([]uint64, len(m.Buckets)+1)
+			}
 		}
 	}
 	return v
 }
 
+// samples returns those of a counter or a histogram.
+func (v *values) samples(metric int) []Sample {
+	var all []Sample
+	for n, x := range v.counts[metric] {
+		all = append(all, Sample{Labels: table[metric].Series[n], Value: x})
+	}
+	for n, h := range v.histograms[metric] {
+		of := h.sample()
+		of.Labels = table[metric].Series[n]
+		all = append(all, of)
+	}
+	return all
+}
+
 // add adds n to the series with these labels. It ignores a combination that the table does not
 // have, such as the reason of a failed claim that no fence refused.
 func (v *values) add(metric int, n float64, labels ...string) {
-	for i, s := range table[metric].Series {
-		if slices.Equal(s, labels) {
-			v.counts[metric][i] += n
-			return
-		}
+	if i := seriesOf(metric, labels); i >= 0 {
+		v.counts[metric][i] += n
 	}
 }
 
-func (v *values) observe(metric int, x float64) {
-	h := &v.histograms[metric]
+func seriesOf(metric int, labels []string) int {
+	return slices.IndexFunc(table[metric].Series, func(s []string) bool { return slices.Equal(s, labels) })
+}
+
+func (v *values) observe(metric int, x float64, labels ...string) {
+	h := &v.histograms[metric][seriesOf(metric, labels)]
 	h.sum += x
 	for i, bound := range table[metric].Buckets {
 		if x <= bound {
