@@ -28,7 +28,7 @@ import (
 	"github.com/go-co-op/gocron/v2"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/leased"
+	"github.com/epochfence/epochfence/internal/claims"
 	"github.com/epochfence/epochfence/lease"
 )
 
@@ -71,7 +71,7 @@ func New(member *lease.Member, o Options) *Locker {
 
 // run is the lease of one run of a job, from Lock to Unlock.
 type run struct {
-	*leased.Lease
+	*claims.Lease
 	of    *Locker
 	job   string
 	begun time.Time
@@ -89,7 +89,7 @@ func (l *Locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gocronlock: lock job %q: %w", job, err)
 	}
-	r := &run{Lease: leased.New(h), of: l, job: job, begun: begun}
+	r := &run{Lease: claims.New(h), of: l, job: job, begun: begun}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.runs[job] = r
@@ -148,7 +148,7 @@ func (l *Locker) run(job string) (*run, error) {
 func Do[TX any](ctx context.Context, l *Locker, sink epoch.Sink[TX], job string, work lease.Work[TX]) error {
 	r, err := l.run(job)
 	if err == nil {
-		err = leased.Do(ctx, r.Lease, sink, work)
+		err = claims.Do(ctx, r.Lease, sink, work)
 	}
 	if err != nil {
 		return fmt.Errorf("gocronlock: job %q: %w", job, err)

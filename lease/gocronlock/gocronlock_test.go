@@ -16,7 +16,7 @@ import (
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/bubble"
-	"github.com/epochfence/epochfence/internal/leased/leasedtest"
+	"github.com/epochfence/epochfence/internal/claims/claimstest"
 	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
@@ -158,7 +158,7 @@ func TestARunThatWasFrozenCommitsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				store, sink, unfenced := memstore.New(), memsink.New(), &book{}
-				way := leasedtest.To(store)
+				way := claimstest.To(store)
 				a, b := start(t, way, Options{}), start(t, store, Options{})
 				frozen, thawed := make(chan func()), make(chan struct{})
 				freeze := sync.OnceFunc(func() {
@@ -209,7 +209,7 @@ func (b *book) all() []string {
 func TestWorkEndsWithTheLeaseAndTheNextRunHasAnother(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		sink := memsink.New()
-		way := leasedtest.To(memstore.New())
+		way := claimstest.To(memstore.New())
 		p := start(t, way, Options{})
 		first := true
 		runs := p.each(func(ctx context.Context) error {

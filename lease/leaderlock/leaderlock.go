@@ -50,7 +50,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/leased"
+	"github.com/epochfence/epochfence/internal/claims"
 	"github.com/epochfence/epochfence/lease"
 )
 
@@ -71,7 +71,7 @@ var _ resourcelock.Interface = (*Lock)(nil)
 
 // term is the time from election until the elector stops.
 type term struct {
-	*leased.Lease
+	*claims.Lease
 	duration time.Duration // client-go's LeaseDuration
 	over     bool          // the elector has stopped
 }
@@ -173,7 +173,7 @@ func (l *Lock) write(ctx context.Context, r resourcelock.LeaderElectionRecord) e
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.term = &term{Lease: leased.New(h), duration: duration}
+	l.term = &term{Lease: claims.New(h), duration: duration}
 	return nil
 }
 
@@ -232,7 +232,7 @@ func (l *Lock) leading() (*term, error) {
 func Do[TX any](ctx context.Context, l *Lock, sink epoch.Sink[TX], work lease.Work[TX]) error {
 	t, err := l.leading()
 	if err == nil {
-		err = leased.Do(ctx, t.Lease, sink, work)
+		err = claims.Do(ctx, t.Lease, sink, work)
 	}
 	return l.named("do", err)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/bubble"
-	"github.com/epochfence/epochfence/internal/leased/leasedtest"
+	"github.com/epochfence/epochfence/internal/claims/claimstest"
 	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
@@ -195,7 +195,7 @@ func TestALeaderThatWasFrozenCommitsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				store, sink, unfenced := memstore.New(), memsink.New(), &book{}
-				way := leasedtest.To(store)
+				way := claimstest.To(store)
 				a := join(t, way, lease.Options{}).elect(false)
 				ctx := a.leads(time.Second)
 				b := join(t, store, lease.Options{}).elect(false)
@@ -319,7 +319,7 @@ func TestALeaderThatCannotRenewHasStoppedBeforeAnotherLeads(t *testing.T) {
 	for cut := range 16 {
 		bubble.Test(t, func(t *testing.T) {
 			store := memstore.New()
-			way := leasedtest.To(store)
+			way := claimstest.To(store)
 			a := join(t, way, lease.Options{}).elect(false)
 			ctx := a.leads(time.Second)
 			b := join(t, store, lease.Options{}).elect(false)

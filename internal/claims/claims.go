@@ -1,6 +1,6 @@
-// Package leased is what the adapters of package lease have in common: a lease that somebody else's
+// Package claims is what the adapters of package lease have in common: a lease that somebody else's
 // code takes and gives back, and under which work is claimed once for each sink.
-package leased
+package claims
 
 import (
 	"context"

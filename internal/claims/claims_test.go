@@ -1,4 +1,4 @@
-package leased
+package claims
 
 import (
 	"context"

@@ -1,5 +1,5 @@
-// Package leasedtest has a process's way to a store, for the tests of package lease's adapters.
-package leasedtest
+// Package claimstest has a process's way to a store, for the tests of package lease's adapters.
+package claimstest
 
 import (
 	"context"
