@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -55,12 +56,16 @@ type deed struct {
 	log, source string
 	effect      string // for operators
 	nothing     string // why there is nothing to do
+	run         bool   // of a job
 }
 
-func (d deed) act(now epoch.Fence, by doing) operate.Act {
+func (d deed) act(now epoch.Fence, by doing) (operate.Act, error) {
+	if d.run {
+		return schedule.Request(now, by.by, by.reason)
+	}
 	a := operate.NewAct(d.kind, now, by.by, by.reason)
 	a.To, a.Beginning, a.Log, a.Source = d.to, d.beginning, d.log, d.source
-	return a
+	return a, nil
 }
 
 // planOf returns a fingerprint of the planned actions and of their grounds: the claims, the target

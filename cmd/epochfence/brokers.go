@@ -99,8 +99,8 @@ func (a *app) extents(ctx context.Context, fences []epoch.Fence) []extent {
 	all := make([]extent, len(fences))
 	places := map[string][]int{}
 	for i, f := range fences {
-		if isLock(f) {
-			all[i].err = errors.New("a lock has no log")
+		if !hasLog(f) {
+			all[i].err = errors.New("locks and jobs have no log")
 			continue
 		}
 		at := whereIs(f)

@@ -39,7 +39,7 @@ const evictions = 10
 // the owner. The position stands still until the owner has claimed again; the owner first has to
 // confirm with its source, so the action usually comes before it.
 func carryOut(ctx context.Context, op operate.Operator, d deed, by doing) (epoch.Fence, error) {
-	f, err := act(ctx, op, d.act(d.seen.Fence, by))
+	f, err := d.carryOut(ctx, op, d.seen.Fence, by)
 	if !errors.Is(err, epoch.ErrMoved) || d.kind == operate.ActSkip {
 		return f, err
 	}
@@ -58,7 +58,7 @@ func carryOut(ctx context.Context, op operate.Operator, d deed, by doing) (epoch
 		if d.numbered() && direction(still.Next, d.to.Offset) != direction(d.seen.Next, d.to.Offset) {
 			return epoch.Fence{}, fmt.Errorf("the position was %d and is %d by now, past where it should go: %w", d.seen.Next, still.Next, errChanged)
 		}
-		f, err := act(ctx, op, d.act(still, by))
+		f, err := d.carryOut(ctx, op, still, by)
 		if !errors.Is(err, epoch.ErrStale) {
 			return f, err
 		}
@@ -67,6 +67,14 @@ func carryOut(ctx context.Context, op operate.Operator, d deed, by doing) (epoch
 		}
 	}
 	return epoch.Fence{}, fmt.Errorf("the owner claims again too fast; pause the partition, do it, and resume it: %w", errChanged)
+}
+
+func (d deed) carryOut(ctx context.Context, op operate.Operator, now epoch.Fence, by doing) (epoch.Fence, error) {
+	a, err := d.act(now, by)
+	if err != nil {
+		return epoch.Fence{}, err
+	}
+	return act(ctx, op, a)
 }
 
 func reread(ctx context.Context, op operate.Operator, d deed) (epoch.Fence, error) {

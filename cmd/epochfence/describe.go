@@ -58,12 +58,12 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 	t := newTable("PARTITION", "STATE", ">EPOCH", ">NEXT", ">BEGIN", ">END", ">LAG", "OWNER")
 	for i, v := range vs {
 		d := describedView{partitionView: v}
-		next, begin, end, lag := text(v.Next), "-", "-", "-"
+		next, begin, end, lag := position(ps[i].Fence), "-", "-", "-"
 		if v.State == unclaimed { // the application determines where the first claim begins
 			next = "-"
 		}
 		switch e := es[i]; {
-		case v.State == elsewhere, isLock(ps[i].Fence):
+		case v.State == elsewhere, !hasLog(ps[i].Fence):
 		case e.err != nil:
 			d.LogError = e.err.Error()
 		case e.differs(ps[i].Fence):

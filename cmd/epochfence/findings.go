@@ -79,7 +79,7 @@ func (a *app) survey(ctx context.Context, which chosen) (scene, error) {
 func (a *app) findings(ctx context.Context, s scene, l limits) (fs []finding) {
 	for i, v := range s.views {
 		fs = append(fs, standing(s.ps[i], v, l)...)
-		if s.brokered && !isLock(s.ps[i].Fence) {
+		if s.brokered && hasLog(s.ps[i].Fence) {
 			fs = append(fs, logged(s.ps[i], s.extents[i], l)...)
 		}
 	}
@@ -192,7 +192,7 @@ func (a *app) unfenced(ctx context.Context, s scene) (fs []finding) {
 	var keys []key
 	for i, p := range s.ps {
 		k := key{p.Fence.Partition.Group, p.Fence.Partition.Topic}
-		if s.extents[i].err != nil || isLock(p.Fence) {
+		if s.extents[i].err != nil || !hasLog(p.Fence) {
 			continue
 		}
 		if of[k] == nil {

@@ -114,7 +114,7 @@ func (m *move) look(ctx context.Context) (moveOverView, error) {
 	kept := map[epoch.Partition]bool{} // partitions that another database keeps
 	for i, p := range ps {
 		switch {
-		case p.Fence.Partition == drillPartition, isLock(p.Fence):
+		case p.Fence.Partition == drillPartition, !hasLog(p.Fence):
 		case vs[i].State == elsewhere:
 			kept[p.Fence.Partition] = true
 		default:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -30,7 +31,8 @@ stop the group.
   --to 4711     the message at that offset is the next one
   --to -100     so many offsets back, --to +100 forward
   --to @12:03   the first message written then or later, in UTC; also
-                @2006-01-02T15:04:05Z, and @-15m for a quarter of an hour ago
+                @2006-01-02T15:04:05Z, and @-15m for a quarter of an hour ago.
+                For a job: its ticks from then on
 
 start, end and @TIME ask Kafka or NATS; a number is compared with where the
 log begins and ends if --kafka or --nats is given.`,
@@ -91,6 +93,9 @@ func (a *app) planMoves(ctx context.Context, kind operate.ActKind, g goal, seen 
 }
 
 func (a *app) aim(ctx context.Context, d *deed, g goal, f epoch.Fence) error {
+	if isJob(f) {
+		return d.aimAtTime(g, f)
+	}
 	e, err := a.extentOf(ctx, f)
 	if err == nil && e.log != f.Log {
 		return fmt.Errorf("%s: the fence counts the offsets of log %s, and now there is log %s: see epochfence rebase", f.Partition, f.Log, e.log)
@@ -132,6 +137,28 @@ func (a *app) aim(ctx context.Context, d *deed, g goal, f epoch.Fence) error {
 	if !known {
 		d.effect += " (not compared with the log)"
 	}
+	return nil
+}
+
+// aimAtTime aims at a position of a job, which is a time.
+func (d *deed) aimAtTime(g goal, f epoch.Fence) error {
+	to := g.offset
+	switch {
+	case g.word == "start":
+		return usage("%s: a job has no beginning; say from which time on, with --to @TIME", f.Partition)
+	case g.word == "end":
+		to = schedule.OffsetOf(time.Now())
+	case !g.at.IsZero():
+		to = schedule.OffsetOf(g.at)
+	case g.relative:
+		to += f.Next
+	}
+	if to < 0 {
+		return usage("%s: offset %d is below 0", f.Partition, to)
+	}
+	at, _ := schedule.TimeOf(to)
+	d.to, d.goal = &epoch.Position{Offset: to, Mark: epoch.NoMark}, text(to)
+	d.effect = "continues with its ticks from " + stamp(at) + " on; its CatchUp says which of them are run"
 	return nil
 }
 

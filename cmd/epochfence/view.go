@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -68,6 +70,24 @@ func stateOf(p operate.Partition, h *operate.Decision) state {
 
 // isLock reports whether the fence is of package lease. Then it has no log and no consumer.
 func isLock(f epoch.Fence) bool { return f.Log == epoch.LeaseLog }
+
+// isJob reports whether the fence is of package schedule. Its offsets are times.
+func isJob(f epoch.Fence) bool { return f.Log == schedule.Log }
+
+// hasLog reports whether a broker has the log of the fence.
+func hasLog(f epoch.Fence) bool { return !isLock(f) && !isJob(f) }
+
+// position returns the position of a fence for operators.
+func position(f epoch.Fence) string {
+	if !isJob(f) {
+		return text(f.Next)
+	}
+	at, step := schedule.TimeOf(f.Next)
+	if step > 0 {
+		return fmt.Sprintf("%s, step %d", stamp(at), step)
+	}
+	return stamp(at)
+}
 
 func viewOf(p operate.Partition, h *operate.Decision) partitionView {
 	v := partitionView{

@@ -124,8 +124,8 @@ func (r *reader) run(d decision) (more bool, err error) {
 }
 
 func (r *reader) wrong(format string, args ...any) error {
-	return fmt.Errorf("schedule: %s, the run of %s: %s; to leave its other steps out, skip to offset %d",
-		r.Origin().Partition, r.at.at.Format(time.RFC3339), fmt.Sprintf(format, args...), r.at.after().offset())
+	return fmt.Errorf("schedule: %s, the run of %s: %s; to leave its other steps out: epochfence skip %[1]s --through %[4]d",
+		r.Origin().Partition, r.at.at.Format(time.RFC3339), fmt.Sprintf(format, args...), r.at.after().offset()-1)
 }
 
 func (r *reader) message(missed int) consumer.Message {

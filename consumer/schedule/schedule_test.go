@@ -223,7 +223,7 @@ func TestARunThatTakesLongerThanMaxRunHaltsUntilAnOperatorSkipsIt(t *testing.T) 
 		if !ok || n < 55 || n > 65 {
 			t.Fatalf("%d steps, halted: %v", n, ok)
 		}
-		want := fmt.Sprintf("the run of 2000-01-01T01:00:00Z: it has run for longer than MaxRun, 1m0s; to leave its other steps out, skip to offset %d", place{at: clock(t, "01 01:00:01")}.offset())
+		want := fmt.Sprintf("the run of 2000-01-01T01:00:00Z: it has run for longer than MaxRun, 1m0s; to leave its other steps out: epochfence skip billing/reindex/0 --through %d", place{at: clock(t, "01 01:00:01")}.offset()-1)
 		if text := h.Err.Error(); !strings.Contains(text, want) {
 			t.Errorf("it says %q, want %q", text, want)
 		}

@@ -29,6 +29,16 @@ type Tick struct {
 	Message epoch.Message
 }
 
+// OffsetOf returns the position of a job whose ticks before a time are done.
+func OffsetOf(at time.Time) epoch.Offset { return place{at: at}.offset() }
+
+// TimeOf returns the time before which a job's ticks are done at a position, and the number of steps
+// that are done of the tick at that time.
+func TimeOf(position epoch.Offset) (at time.Time, step int) {
+	p := placeOf(position)
+	return p.at, p.step
+}
+
 // TickOf returns the tick of a message, for instance in [consumer.Handlers.OnFailure].
 func TickOf(m epoch.Message) Tick {
 	p := placeOf(m.Offset)

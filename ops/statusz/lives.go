@@ -32,7 +32,7 @@ func (g *groupReading) deserted(held []stats.Partition) (said []string) {
 	}
 	for _, p := range g.partitions {
 		group := p.Fence.Partition.Group
-		if seen[group] || p.Source == epoch.LeaseLog { // in another database, too
+		if seen[group] || p.Log == epoch.LeaseLog { // in another database, too
 			continue
 		}
 		seen[group] = true
