@@ -265,9 +265,7 @@ func (a *arrangement) truncates(p protection, there []ownTrigger) (sql []string)
 	return sql
 }
 
-// create returns the statement for one trigger. Its condition is true once in each transaction: what
-// has queued the first event has set a setting to the id of the transaction. A savepoint that is
-// rolled back takes both away.
+// create returns the statement for one trigger. Its condition is true once in a transaction.
 func (a *arrangement) create(name string, table pgx.Identifier, events string, p protection) string {
 	setting := literal("epochfence.wrote_" + p.id)
 	args := []string{literal(p.mode), literal(p.id)}
@@ -279,9 +277,7 @@ func (a *arrangement) create(name string, table pgx.Identifier, events string, p
 		kind, deferred = "trigger", " for each statement"
 	}
 	return "create " + kind + " " + name + " after " + events + " on " + table.Sanitize() + deferred +
-		" when (case when pg_catalog.current_setting(" + setting + ", true) operator(pg_catalog.=) pg_catalog.pg_current_xact_id()::pg_catalog.text then false" +
-		" else pg_catalog.set_config(" + setting + ", pg_catalog.pg_current_xact_id()::pg_catalog.text, true) is not null end)" +
-		" execute function " + pgschema.Quote(a.schema) + ".outside(" + strings.Join(args, ", ") + ")"
+		" when (" + pgschema.Quote(a.schema) + ".first_write(" + setting + ")) execute function " + pgschema.Quote(a.schema) + ".outside(" + strings.Join(args, ", ") + ")"
 }
 
 func (a *arrangement) forget(schema, table string) string {

@@ -415,6 +415,7 @@ func TestProtectingAgainReplacesTheConfigurationAndUnprotectLeavesNothing(t *tes
 			t.Errorf("the same again does %q, %v", sql, err)
 		}
 	}
+	r.protect("effects", pgsink.Protection{})
 	r.sql("alter table effects disable trigger epochfence_protect")
 	if got := state(); !strings.HasPrefix(got, "public.effects disabled") {
 		t.Errorf("with a disabled trigger: %s", got)
@@ -495,7 +496,9 @@ func TestProtectWaitsForTheTableOnlyForAWhile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err := pgsink.Protect(t.Context(), r.admin, "stock", pgsink.Protection{}, pgsink.Options{ClaimTimeout: 50 * time.Millisecond})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	err := pgsink.Protect(ctx, newPool(t, r.db.URL), "stock", pgsink.Protection{}, pgsink.Options{ClaimTimeout: 50 * time.Millisecond})
 	if err == nil || !strings.Contains(err.Error(), "has not ended within 50ms") {
 		t.Errorf("err = %v", err)
 	}
@@ -538,6 +541,14 @@ func TestWritersFromOutsideDoNotWaitForEachOther(t *testing.T) {
 			must(t, r.admin.QueryRow(t.Context(), "select count(*) from epochfence.outside_write").Scan(&rows))
 			if merges := isolation == "read committed"; merges == (rows > 3*n) {
 				t.Errorf("%d rows are left of %d", rows, 4*n)
+			}
+
+			locks := connect(t, r.db.URL)
+			exec(locks, "begin")
+			exec(locks, "select from epochfence.outside_write for update")
+			exec(one, "set lock_timeout = '5s'")
+			for range n { // one in 16 merges
+				exec(one, "insert into a values (1)")
 			}
 		})
 	}

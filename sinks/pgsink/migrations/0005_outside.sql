@@ -33,14 +33,28 @@ returns void
 language plpgsql set search_path = "epochfence", pg_temp
 as $$
 begin
-    set constraints "epochfence".postponed_decide deferred;
+    set constraints postponed_decide deferred;
     insert into postponed (written, refuse, times) values (in_written, in_refuse, in_times);
 end
 $$;
 
+-- first_write is the condition of the trigger, for each row: it queues one event in a transaction,
+-- whatever the number of rows. A savepoint that is rolled back takes the event and the setting away.
+-- It runs as the writer, under any search_path. An expression of built-in functions would cost
+-- less for each row and more for each statement, which prepares it anew.
+create function "epochfence".first_write(setting text) returns boolean
+language plpgsql
+as $$
+begin
+    if pg_catalog.current_setting(setting, true) operator(pg_catalog.=) '1' then
+        return false;
+    end if;
+    return pg_catalog.set_config(setting, '1', true) is not null;
+end
+$$;
+
 -- outside is the trigger on a protected table, and on its partitions. Its arguments are count or
--- refuse, an id of the protection, and the roles that may write. The trigger's condition queues one
--- event for each transaction, whatever the number of rows.
+-- refuse, an id of the protection, and the roles that may write.
 create function "epochfence".outside() returns trigger
 language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
@@ -163,5 +177,7 @@ create constraint trigger postponed_decide after insert on "epochfence".postpone
 revoke all on "epochfence".outside_write, "epochfence".postponed from public;
 revoke all on function "epochfence".postpone, "epochfence".outside, "epochfence".decide_outside, "epochfence".count_outside,
     "epochfence".outside_writes, "epochfence".protections, "epochfence".forget_outside from public;
+
+grant execute on function "epochfence".first_write to public;
 
 insert into "epochfence".migration (version, name) values (5, 'outside');
