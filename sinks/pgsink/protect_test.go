@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -551,6 +552,24 @@ func TestWritersFromOutsideDoNotWaitForEachOther(t *testing.T) {
 				exec(one, "insert into a values (1)")
 			}
 		})
+	}
+}
+
+// The query is in docs/operating.md.
+func TestAReaderExportsTheCountsWithTheDocumentedQuery(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	text, err := os.ReadFile("../../docs/sql/outside_writes.sql")
+	must(t, err)
+	reader, readerURL := r.db.Role(t)
+	r.grant(pgsink.GrantReaderSQL, reader)
+	r.protect("effects", pgsink.Protection{})
+	must(t, r.asApp("insert into effects (list, value) values ('x', '1')"))
+	var table, role string
+	var total, last float64
+	must(t, connect(t, readerURL).QueryRow(t.Context(), string(text)).Scan(&table, &role, &total, &last))
+	if age := time.Since(time.Unix(int64(last), 0)); table != "public.effects" || role != r.role || total != 1 || age > time.Hour || age < -time.Hour {
+		t.Errorf("%s, %s, %v, %v", table, role, total, last)
 	}
 }
 
