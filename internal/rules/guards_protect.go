@@ -67,6 +67,9 @@ var guardsOfProtections = []guard{
 	{"protect", "counts of writes from outside are merged under every isolation", []edit{
 		{outsideSQL, "left(added::text, 1) = '0' and current_setting('transaction_isolation') = 'read committed'", "left(added::text, 1) = '0'"},
 	}, "sinks/pgsink", apartWriters},
+	{"protect", "writers from outside fail each other under SERIALIZABLE", []edit{
+		{outsideSQL, "set search_path = \"epochfence\", pg_temp set enable_seqscan = off", "set search_path = \"epochfence\", pg_temp"},
+	}, "sinks/pgsink", apartWriters},
 	{"protect", "a merge of counts waits for other writers", []edit{
 		{outsideSQL, "limit 1024 for update skip locked", "limit 1024 for update"},
 	}, "sinks/pgsink", apartWriters},

@@ -18,23 +18,26 @@ create table "epochfence".outside_write (
     application  text not null -- application_name of the last one
 );
 
--- A row lives within a transaction: it moves the decision to the end of that transaction.
+-- A row queues an event for the end of the transaction, and is deleted at once.
 create unlogged table "epochfence".postponed (
-    id      uuid primary key default gen_random_uuid(),
     written oid not null, -- the protected table
     refuse  boolean not null,
     times   integer not null
 );
 
 -- postpone decides at the end of the transaction, also where SET CONSTRAINTS ALL IMMEDIATE has
--- made all triggers fire at once.
+-- made all triggers fire at once. It finds its row by ctid: under SERIALIZABLE a scan of the table
+-- would make writers fail each other.
 create function "epochfence".postpone(in_written oid, in_refuse boolean, in_times integer)
 returns void
-language plpgsql set search_path = "epochfence", pg_temp
+language plpgsql set search_path = "epochfence", pg_temp set enable_seqscan = off
 as $$
+declare
+    at tid;
 begin
     set constraints postponed_decide deferred;
-    insert into postponed (written, refuse, times) values (in_written, in_refuse, in_times);
+    insert into postponed (written, refuse, times) values (in_written, in_refuse, in_times) returning ctid into at;
+    delete from postponed p where p.ctid = at;
 end
 $$;
 
@@ -84,7 +87,6 @@ declare
     in_schema text;
     in_table text;
 begin
-    delete from postponed p where p.id = new.id;
     if current_setting('epochfence.fenced', true) = now_xid then
         return null;
     end if;
