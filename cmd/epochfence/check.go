@@ -25,6 +25,8 @@ A group is not well if none of its processes is alive. A partition is not well i
   - its fence has another log or lease issuer than the broker, its position is
     outside the log, or it has no fence;
   - it exceeds one of the limits below.
+A protected table (epochfence protect) is not well if a transaction that was not
+fenced has written to it within --outside-within, or if its trigger is disabled.
 Checks of logs need --kafka or --nats.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runCheck(c.Context(), which, l) },
@@ -36,6 +38,7 @@ Checks of logs need --kafka or --nats.`,
 	f.Int64Var(&l.deadLetters, "max-dead-letters", 0, "dead letters of a partition; 0 allows none")
 	f.DurationVar(&l.outboxAge, "max-outbox-age", 0, "for how long an entry of the outbox may wait; 0: for ever")
 	f.IntVar(&l.claims, "max-claims", 0, "of a partition, in an hour; 0: any number")
+	f.DurationVar(&l.outside, "outside-within", reportOutside, "report writes to protected tables from outside fenced transactions in this time; 0: none")
 	f.BoolVar(&l.paused, "allow-paused", false, "partitions that are paused are well")
 	return c
 }

@@ -11,14 +11,15 @@ import (
 
 func (a *app) doctor() *cobra.Command {
 	var which chosen
-	l := limits{lag: -1, age: 5 * time.Minute, outboxAge: 5 * time.Minute, claims: 20}
+	l := limits{lag: -1, age: 5 * time.Minute, outboxAge: 5 * time.Minute, claims: 20, outside: reportOutside}
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find problems, and say what to do",
 		Long: `Check connections, versions of tables, privileges of this role, settings of the
 server, halted and paused partitions, fences with another log or lease issuer than
 the broker, positions outside the log, partitions without a fence, claims that
-change often, dead letters, and the outbox.
+change often, dead letters, the outbox, and writes to protected tables from outside
+fenced transactions.
 
 Clocks are compared for information only. The exit code is 3 if there is a problem.`,
 		Args: cobra.NoArgs,

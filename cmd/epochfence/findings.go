@@ -40,6 +40,7 @@ type limits struct {
 	outboxAge   time.Duration
 	claims      int // of a partition per hour
 	paused      bool
+	outside     time.Duration // for how long a write from outside a fenced transaction is reported
 }
 
 // scene is the input of the findings about partitions.
@@ -86,6 +87,7 @@ func (a *app) findings(ctx context.Context, s scene, l limits) (fs []finding) {
 	fs = append(fs, living(s)...)
 	fs = append(fs, a.unfenced(ctx, s)...)
 	fs = append(fs, often(ctx, s, l)...)
+	fs = append(fs, a.outsiders(ctx, l)...)
 	return append(fs, a.boxed(ctx, s, l)...)
 }
 

@@ -30,6 +30,7 @@ func TestOutput(t *testing.T) {
 	for name, args := range map[string]string{
 		"help":               "--help",
 		"help-rewind":        "rewind --help",
+		"help-protect":       "protect --help",
 		"list":               "list",
 		"list-paused":        "list --paused",
 		"describe":           "describe",

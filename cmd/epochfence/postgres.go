@@ -46,6 +46,10 @@ func openPostgres(ctx context.Context, f flags) (*postgres, error) {
 func (p *postgres) close() { p.pool.Close() }
 
 func (p *postgres) operator(ctx context.Context) (operate.Operator, error) {
+	return p.openOperator(ctx)
+}
+
+func (p *postgres) openOperator(ctx context.Context) (*pgsink.Operator, error) {
 	op, err := pgsink.OpenOperator(ctx, p.pool, p.sink)
 	if errors.Is(err, migrations.ErrNotMigrated) {
 		err = p.elsewhere(ctx, err)

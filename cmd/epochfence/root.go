@@ -91,7 +91,7 @@ those of the processes.
 	add("see", a.list(), a.describe(), a.owners(), a.history(), a.explain())
 	add("steer", a.run(), a.rewind(), a.skip(), a.pause(), a.resume(), a.evict(), a.rebase(), a.deadLetters(), a.outbox())
 	add("look", a.check(), a.doctor(), a.drill(), a.moveOver())
-	add("set", a.migrate(), a.grants())
+	add("set", a.migrate(), a.grants(), a.protect())
 	a.note(c)
 	return c
 }

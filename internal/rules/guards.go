@@ -73,7 +73,7 @@ const (
 	onKafka = "TestSuite/cooperative-sticky/"
 )
 
-var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfLeases, guardsOfItems, guardsOfNATS, guardsOfTheOutbox, guardsOfShards, guardsOfHandlers, guardsOfBlame, guardsOfSQLite, guardsOfHangs, guardsOfSight, guardsOfTokens, guardsOfSchedules)
+var guards = slices.Concat(guardsOfTheRest, guardsOfHolds, guardsOfActs, guardsOfLeases, guardsOfItems, guardsOfNATS, guardsOfTheOutbox, guardsOfShards, guardsOfHandlers, guardsOfBlame, guardsOfSQLite, guardsOfHangs, guardsOfSight, guardsOfTokens, guardsOfSchedules, guardsOfProtections)
 
 var guardsOfTheRest = []guard{
 	{"R1", "the claim is not compared", []edit{

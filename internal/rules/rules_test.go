@@ -98,6 +98,8 @@ var forPeople = strings.NewReplacer(slices.Concat(
 		"p.Since, p.Seen, p.Now = p.Since.UTC(), p.Seen.UTC(), p.Now.UTC()"),
 	gone("?, ?, ?, ?, ?, ?, ?, ` + d.now() + `, ` + d.now() + `)`", "seen_at = excluded.seen_at", "julianday(` + d.now() + `) - julianday(seen_at)",
 		"since, seen_at, ` + d.now()"),
+	// Counts of writes from outside: when the first and the last one were.
+	gone("session_user, 1, clock_timestamp(), clock_timestamp(), current_setting('application_name')", "order by w.last_at desc))[1], clock_timestamp()"),
 )...)
 
 // gone has a [strings.Replacer] take texts away.

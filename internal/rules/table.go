@@ -24,6 +24,7 @@ var rules = []struct{ name, text string }{
 	{"R12", "Every transaction and claim is bounded; the replaced one is evicted"},
 	{"R13", "The lease outlives a batch, which is aborted before it ends"},
 	{"blame", "Blame only the message at fault; hold up nobody else"},
+	{"protect", "A protected table counts or refuses each transaction that is not fenced, and no other"},
 }
 
 const page = `# The rules, and the tests that fail without them

@@ -73,6 +73,7 @@ func ExampleMigrations() {
 	// 0002_dead_letter.sql
 	// 0003_decision.sql
 	// 0004_operate.sql
+	// 0005_outside.sql
 }
 
 // What the schema's owner runs so that a role may use it.

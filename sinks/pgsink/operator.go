@@ -28,6 +28,7 @@ type operatorStatements struct {
 	list, processes            string
 	act, history               string
 	letters, letter, letterAct string
+	protections                string
 }
 
 // OpenOperator returns an operator of the schema, after the checks of [Open]. The role needs the
@@ -55,6 +56,9 @@ func OpenOperator(ctx context.Context, pool *pgxpool.Pool, o Options) (*Operator
 		letters:   "select " + listColumns + " from " + in + "list_dead_letters($1::text, $2::text, $3::int, $4::boolean, $5::bigint, $6::bigint)",
 		letter:    "select " + letterColumns + " from " + in + "show_dead_letter($1::bigint)",
 		letterAct: "select " + letterColumns + " from " + in + "act_on_dead_letter($1::text, $2::bigint, $3::bigint, $4::boolean, $5::text, $6::text, $7::text)",
+		protections: "select table_schema, table_name, p.mode, coalesce(p.roles, '{}'), coalesce(p.enabled, false), " +
+			"w.role, w.transactions, w.first_at, w.last_at, w.application, w.read_at " +
+			"from " + in + "protections() p full join " + in + "outside_writes() w using (table_schema, table_name) order by 1, 2, w.role",
 	}}, nil
 }
 

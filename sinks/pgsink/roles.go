@@ -10,8 +10,8 @@ import (
 // The functions that each kind of role may execute. A reader sees fences, the audit log and a list
 // of the dead letters. An operator also sees the messages of dead letters, and acts.
 var (
-	readerFunctions   = []string{"schema_version", "server", "list_fences", "list_processes", "read_decisions", "list_dead_letters"}
-	operatorFunctions = append([]string{"act", "show_dead_letter", "act_on_dead_letter"}, readerFunctions...)
+	readerFunctions   = []string{"schema_version", "server", "list_fences", "list_processes", "read_decisions", "list_dead_letters", "protections", "outside_writes"}
+	operatorFunctions = append([]string{"act", "show_dead_letter", "act_on_dead_letter", "outside", "forget_outside"}, readerFunctions...)
 )
 
 // GrantReaderSQL returns SQL that lets role read what [OpenOperator] shows, except the messages of

@@ -33,6 +33,10 @@
 -- and that of tables whose rows are numbered, in 0002_dead_letter.sql:
 --
 --   XF018 behind      the identity of a table is behind its rows
+--
+-- and that of tables that an operator has protected, in 0005_outside.sql:
+--
+--   XF021 outside     a write to the table is from outside a fenced transaction
 
 create table "epochfence".migration (
     version    integer primary key,
@@ -293,6 +297,8 @@ create function "epochfence".advance(groups text[], topics text[], partitions in
 returns text
 language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
+declare
+    fenced text;
 begin
     if not entered(xid, lock) then
         raise exception using errcode = 'XF004', message = 'handler ended the fenced transaction', hint = nonce;
@@ -321,6 +327,7 @@ begin
             end if;
         end loop;
     end loop;
+    fenced := set_config('epochfence.fenced', pg_current_xact_id()::text, true); -- for 0005_outside.sql
     return nonce;
 end
 $$;
@@ -333,6 +340,8 @@ create function "epochfence".advance_one(in_group text, in_topic text, in_partit
 returns text
 language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
+declare
+    fenced text;
 begin
     if not dirty and pg_current_xact_id()::text = coalesce(xid::text, current_setting('epochfence.transaction', true)) then
         update fence f
@@ -343,6 +352,7 @@ begin
             and f.claim_id = in_claim and f.next_offset = in_from
             and in_claim <> '00000000-0000-0000-0000-000000000000';
         if found then
+            fenced := set_config('epochfence.fenced', pg_current_xact_id()::text, true);
             return nonce;
         end if;
     end if;
@@ -365,6 +375,8 @@ create function "epochfence".hold(in_group text, in_topic text, in_partition int
 returns text
 language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
+declare
+    fenced text;
 begin
     if not entered(xid, lock) then
         raise exception using errcode = 'XF004', message = 'handler ended the fenced transaction', hint = nonce;
@@ -373,6 +385,7 @@ begin
     where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition
     for key share;
     perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);
+    fenced := set_config('epochfence.fenced', pg_current_xact_id()::text, true);
     return nonce;
 end
 $$;

@@ -1,0 +1,308 @@
+package pgsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/epochfence/epochfence/internal/pgschema"
+)
+
+// CodeOutside is the SQLSTATE of the error with which a protected table refuses a transaction. The
+// error comes at COMMIT, and names the table and the role. See [Protect].
+const CodeOutside = "XF021"
+
+// Protection configures [Protect].
+type Protection struct {
+	// Refuse makes a transaction from outside fail at its COMMIT, with the SQLSTATE [CodeOutside].
+	// Refused transactions are not counted, because they are rolled back. By default transactions
+	// are counted and commit.
+	Refuse bool
+
+	// Except lists roles whose transactions are neither counted nor refused. A role is the one that
+	// has logged in (session_user), whatever SET ROLE says.
+	Except []string
+}
+
+// ErrNotProtectable is returned for a name that is no table, or a table that cannot be protected by
+// itself.
+var ErrNotProtectable = errors.New("the table cannot be protected")
+
+const (
+	protectTrigger  = "epochfence_protect"
+	truncateTrigger = "epochfence_protect_truncate"
+)
+
+// Protect makes a table of the application count, or refuse, transactions that write to it and are
+// not fenced: those in which no [Sink] has checked a claim before COMMIT. It covers INSERT, UPDATE,
+// DELETE, MERGE, COPY and TRUNCATE, also through partitions. [Operator.Protected] has the counts.
+//
+// The table is written as in SQL, such as orders or "Shop".orders. Its owner calls Protect, with
+// the privileges of [GrantOperatorSQL]. Protecting a table again replaces its configuration, and
+// changes nothing if the configuration is the same. Call Protect again after adding partitions:
+// until then a TRUNCATE of a new partition alone is not seen.
+//
+// Protect creates triggers, for which PostgreSQL locks the table against writes. It waits for that
+// lock up to [Options.ClaimTimeout].
+//
+// It finds writes that nobody meant to make. It is no protection from a role that may write to the table and
+// sets the settings that begin with epochfence. itself. Superusers can disable triggers, and
+// logical replication does not fire them.
+func Protect(ctx context.Context, db DB, table string, p Protection, o Options) error {
+	return arrange(ctx, db, table, &p, o, true, nil)
+}
+
+// ProtectSQL returns the statements that [Protect] would run now. There are none if there is
+// nothing to do.
+func ProtectSQL(ctx context.Context, db DB, table string, p Protection, o Options) (sql []string, err error) {
+	return sql, arrange(ctx, db, table, &p, o, false, &sql)
+}
+
+// Unprotect removes what [Protect] has created on the table, and its counts. It also removes the counts of
+// a table that was dropped or renamed.
+func Unprotect(ctx context.Context, db DB, table string, o Options) error {
+	return arrange(ctx, db, table, nil, o, true, nil)
+}
+
+// UnprotectSQL returns the statements that [Unprotect] would run now.
+func UnprotectSQL(ctx context.Context, db DB, table string, o Options) (sql []string, err error) {
+	return sql, arrange(ctx, db, table, nil, o, false, &sql)
+}
+
+// arrange protects the table, or removes its protection if p is nil.
+func arrange(ctx context.Context, db DB, table string, p *Protection, o Options, execute bool, to *[]string) error {
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	err = o.wait().InTx(ctx, db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, fmt.Sprintf("set local lock_timeout = %d", ms(o.ClaimTimeout))); err != nil {
+			return err
+		}
+		a := arrangement{tx: tx, schema: o.Schema}
+		sql, err := a.plan(ctx, table, p)
+		if err != nil {
+			return err
+		}
+		if to != nil {
+			*to = sql
+		}
+		for _, s := range sql {
+			if !execute {
+				break
+			}
+			if _, err := tx.Exec(ctx, s); isLockTimeout(err) {
+				return fmt.Errorf("a transaction that uses the table has not ended within %v; try again: %w", o.ClaimTimeout, err)
+			} else if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	what := "protect"
+	if p == nil {
+		what = "unprotect"
+	}
+	if err != nil {
+		return fmt.Errorf("pgsink: %s table %s: %w", what, table, explainProtect(err))
+	}
+	return nil
+}
+
+func explainProtect(err error) error {
+	if pg, is := errors.AsType[*pgconn.PgError](err); is && pg.Code == codePermission {
+		return fmt.Errorf("the role has to own the table, and needs the privileges of an operator (pgsink.GrantOperatorSQL, epochfence grants --as operator): %w", err)
+	}
+	return explain(err)
+}
+
+// arrangement plans the statements for one table.
+type arrangement struct {
+	tx     pgx.Tx
+	schema string // of the sink
+	oid    uint32
+	table  pgx.Identifier
+	found  []ownTrigger
+	tree   []pgx.Identifier // the table and its partitions
+}
+
+// ownTrigger is a trigger of ours that is no copy of another one's.
+type ownTrigger struct {
+	Table    pgx.Identifier
+	Name     string
+	Truncate bool
+}
+
+func (a *arrangement) plan(ctx context.Context, table string, p *Protection) ([]string, error) {
+	there, err := a.look(ctx, table, p != nil)
+	if err != nil {
+		return nil, err
+	}
+	if p == nil {
+		if !there {
+			return a.forgotten(ctx, table)
+		}
+		return append(a.drop(), a.forget(a.table[0], a.table[1])), nil
+	}
+	if err := a.known(ctx, p.Except); err != nil {
+		return nil, err
+	}
+	want := protection{mode: "count", roles: slices.Sorted(slices.Values(p.Except))}
+	if p.Refuse {
+		want.mode = "refuse"
+	}
+	want.roles = slices.Compact(want.roles)
+	have, err := a.protection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if have.enabled && have.mode == want.mode && slices.Equal(have.roles, want.roles) {
+		return a.truncates(have, a.found), nil
+	}
+	if err := a.tx.QueryRow(ctx, "select replace(gen_random_uuid()::text, '-', '')").Scan(&want.id); err != nil {
+		return nil, err
+	}
+	return slices.Concat(a.drop(), []string{a.create(protectTrigger, a.table, "insert or update or delete", want)}, a.truncates(want, nil)), nil
+}
+
+// look finds the table, and what of ours is on it and on its partitions.
+func (a *arrangement) look(ctx context.Context, table string, must bool) (there bool, err error) {
+	var (
+		schema, name, kind string
+		copied             bool
+	)
+	err = a.tx.QueryRow(ctx, `select c.oid, n.nspname, c.relname, c.relkind::text, exists (
+			select from pg_catalog.pg_trigger t where t.tgrelid = c.oid and t.tgfoid = `+a.function()+` and t.tgparentid <> 0)
+		from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+		where c.oid = pg_catalog.to_regclass($1::text)`, table).Scan(&a.oid, &schema, &name, &kind, &copied)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows) && !must:
+		return false, nil
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, fmt.Errorf("%w: there is no such table; write it with its schema, as in public.orders", ErrNotProtectable)
+	case err != nil:
+		return false, err
+	case kind != "r" && kind != "p":
+		return false, fmt.Errorf("%w: it is no table", ErrNotProtectable)
+	case schema == a.schema:
+		return false, fmt.Errorf("%w: it is in the schema of epochfence", ErrNotProtectable)
+	case copied:
+		return false, fmt.Errorf("%w by itself: it is a partition of a protected table, which is the one to name", ErrNotProtectable)
+	}
+	a.table = pgx.Identifier{schema, name}
+	rows, err := a.tx.Query(ctx, `select n.nspname, c.relname, coalesce(t.tgname, ''), coalesce(t.tgtype & 1 = 0, false)
+		from (select $1::oid as relid union select relid from pg_catalog.pg_partition_tree($1::oid::regclass)) tree
+		join pg_catalog.pg_class c on c.oid = tree.relid join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+		left join pg_catalog.pg_trigger t on t.tgrelid = c.oid and t.tgfoid = `+a.function()+` and t.tgparentid = 0
+		where c.relkind in ('r', 'p')
+		order by c.oid <> $1::oid, 1, 2, 3`, a.oid)
+	if err != nil {
+		return false, err
+	}
+	_, err = pgx.ForEachRow(rows, []any{&schema, &name, &kind, &copied}, func() error {
+		at := pgx.Identifier{schema, name}
+		if n := len(a.tree); n == 0 || !slices.Equal(a.tree[n-1], at) {
+			a.tree = append(a.tree, at)
+		}
+		if kind != "" {
+			a.found = append(a.found, ownTrigger{Table: at, Name: kind, Truncate: copied})
+		}
+		return nil
+	})
+	return true, err
+}
+
+func (a *arrangement) function() string {
+	return "(select p.oid from pg_catalog.pg_proc p join pg_catalog.pg_namespace f on f.oid = p.pronamespace where p.proname = 'outside' and f.nspname = " + literal(a.schema) + ")"
+}
+
+// known returns an error if a role does not exist: a mistyped name would except nobody.
+func (a *arrangement) known(ctx context.Context, roles []string) error {
+	var missing []string
+	err := a.tx.QueryRow(ctx, "select array(select r from pg_catalog.unnest($1::text[]) r where not exists (select from pg_catalog.pg_roles k where k.rolname = r))", roles).Scan(&missing)
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("there is no role %q to except", missing)
+	}
+	return err
+}
+
+// protection is what the arguments of the triggers say.
+type protection struct {
+	mode, id string
+	roles    []string
+	enabled  bool
+}
+
+func (a *arrangement) protection(ctx context.Context) (p protection, err error) {
+	err = a.tx.QueryRow(ctx, "select mode, id, roles, enabled from "+pgschema.Quote(a.schema)+".protections() where relation = $1::oid", a.oid).
+		Scan(&p.mode, &p.id, &p.roles, &p.enabled)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return p, nil
+	}
+	return p, err
+}
+
+func (a *arrangement) drop() (sql []string) {
+	for _, t := range a.found {
+		sql = append(sql, "drop trigger "+pgschema.Quote(t.Name)+" on "+t.Table.Sanitize())
+	}
+	return sql
+}
+
+// truncates creates the triggers that are missing. TRUNCATE fires only triggers of the tables that
+// it empties, and these are not copied to partitions.
+func (a *arrangement) truncates(p protection, there []ownTrigger) (sql []string) {
+	for _, table := range a.tree {
+		if !slices.ContainsFunc(there, func(t ownTrigger) bool { return t.Truncate && slices.Equal(t.Table, table) }) {
+			sql = append(sql, a.create(truncateTrigger, table, "truncate", p))
+		}
+	}
+	return sql
+}
+
+// create returns the statement for one trigger. Its condition is true once in a transaction.
+func (a *arrangement) create(name string, table pgx.Identifier, events string, p protection) string {
+	setting := literal("epochfence.wrote_" + p.id)
+	args := []string{literal(p.mode), literal(p.id)}
+	for _, r := range p.roles {
+		args = append(args, literal(r))
+	}
+	kind, deferred := "constraint trigger", " deferrable initially deferred for each row"
+	if events == "truncate" {
+		kind, deferred = "trigger", " for each statement"
+	}
+	return "create " + kind + " " + name + " after " + events + " on " + table.Sanitize() + deferred +
+		" when (" + pgschema.Quote(a.schema) + ".first_write(" + setting + ")) execute function " + pgschema.Quote(a.schema) + ".outside(" + strings.Join(args, ", ") + ")"
+}
+
+func (a *arrangement) forget(schema, table string) string {
+	return "select " + pgschema.Quote(a.schema) + ".forget_outside(" + literal(schema) + ", " + literal(table) + ")"
+}
+
+// forgotten plans for a table that is gone, and has counts.
+func (a *arrangement) forgotten(ctx context.Context, table string) ([]string, error) {
+	rows, err := a.tx.Query(ctx, `select distinct w.table_schema, w.table_name from `+pgschema.Quote(a.schema)+`.outside_writes() w, pg_catalog.parse_ident($1::text) i
+		where i = array[w.table_name] or i = array[w.table_schema, w.table_name]`, table)
+	if err != nil {
+		return nil, err
+	}
+	gone, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (sql string, err error) {
+		var schema, name string
+		err = row.Scan(&schema, &name)
+		return a.forget(schema, name), err
+	})
+	if err == nil && len(gone) != 1 {
+		err = fmt.Errorf("%w: there is no such table, and no count of it; write it with its schema, as in public.orders", ErrNotProtectable)
+	}
+	return gone, err
+}
+
+// literal quotes a string of which the server keeps every byte.
+func literal(s string) string {
+	return "'" + strings.ReplaceAll(s, "'", "''") + "'"
+}
