@@ -74,7 +74,8 @@ type Tenure interface {
 	// Read yields the messages from the fence's position on, in order, in batches of what is
 	// ready. A batch without messages moves only the position, so that retention does not overtake
 	// the position of an idle partition. The slices of a batch may be reused once the next batch is
-	// requested. What a message refers to is never written again.
+	// requested. What a message refers to is never written again. [Run] requests the next batch
+	// when all of the last one was applied.
 	//
 	// Read ends without an error when the partition is revoked or ctx ends. If the caller leaves
 	// the loop first, Read releases everything before it returns. Read ends with a

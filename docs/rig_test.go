@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -46,19 +47,28 @@ func script(t *testing.T, file string) string {
 // await asks until the answer is as wanted, for a minute.
 func await(t *testing.T, pool *pgxpool.Pool, query, want string) {
 	t.Helper()
+	eventually(t, func() (bool, string) {
+		var got string
+		err := pool.QueryRow(t.Context(), query).Scan(&got)
+		return err == nil && got == want, fmt.Sprintf("%s\n= %q, %v; want %q", query, got, err, want)
+	})
+}
+
+// eventually calls is until it returns true, for a minute.
+func eventually(t *testing.T, is func() (ok bool, now string)) {
+	t.Helper()
 	limit := time.After(time.Minute)
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for {
-		var got string
-		err := pool.QueryRow(t.Context(), query).Scan(&got)
-		if err == nil && got == want {
+		ok, now := is()
+		if ok {
 			return
 		}
 		select {
 		case <-again.C:
 		case <-limit:
-			t.Fatalf("%s\n= %q, %v; want %q", query, got, err, want)
+			t.Fatal(now)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"time"
@@ -126,7 +125,7 @@ func (j Job[TX]) plan(group string) (plan, error) {
 		return wrong("%w", err)
 	}
 	if table.next(time.Now()).IsZero() {
-		return wrong("%w", errors.New("Cron "+j.Cron+" has no time in the next years"))
+		return wrong("its Cron %q has no time in the next years", j.Cron)
 	}
 	return plan{
 		name: j.Name, delay: delay(group, j.Name, j.Jitter), timetable: table, catchUp: j.CatchUp, maxLate: j.MaxLate, overrun: j.Overrun,

@@ -14,27 +14,27 @@ type timetable interface {
 	next(t time.Time) time.Time
 }
 
-var parser = cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
+var parser = cron.MustNewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
 
 func parse(expression, zone string) (timetable, error) {
 	where, err := time.LoadLocation(zone)
 	if err != nil {
-		return nil, fmt.Errorf("Zone %q: %w; is the name right, and does the machine have a time zone database (or the program import time/tzdata)?", zone, err)
+		return nil, fmt.Errorf("its Zone %q: %w; is the name right, and does the machine have a time zone database (or the program import time/tzdata)?", zone, err)
 	}
 	if period, ok := strings.CutPrefix(expression, "@every "); ok {
 		d, err := time.ParseDuration(period)
 		if err != nil || d < time.Second || d%time.Second != 0 {
-			return nil, fmt.Errorf("Cron %q: want a duration in whole seconds, such as \"@every 90s\"", expression)
+			return nil, fmt.Errorf("its Cron %q: want a duration in whole seconds, such as \"@every 90s\"", expression)
 		}
 		return every(d / time.Second), nil
 	}
 	s, err := parser.Parse(expression)
 	if err != nil {
-		return nil, fmt.Errorf("Cron %q: %w", expression, err)
+		return nil, fmt.Errorf("its Cron %q: %w", expression, err)
 	}
 	spec, ok := s.(*cron.SpecSchedule)
 	if !ok || spec.Location != time.Local {
-		return nil, fmt.Errorf("Cron %q: want five or six fields, and the time zone in Zone", expression)
+		return nil, fmt.Errorf("its Cron %q: want five or six fields, and the time zone in Zone", expression)
 	}
 	spec.Location = where
 	if spec.Hour&anyHour != 0 {
