@@ -90,13 +90,13 @@ func TestAnErrorWithTheTextOfARefusalIsNone(t *testing.T) {
 		`do $$ begin raise exception using errcode = 'XF030', message = 'another text'; end $$`,
 	} {
 		_, err := r.db.ExecContext(t.Context(), statement)
-		if err == nil || sqlfence.Explain(err) != err { //nolint:errorlint // it is to be the same
+		if err == nil || sqlfence.Explain(err) != err {
 			t.Errorf("%s: %v", statement, sqlfence.Explain(err))
 		}
 	}
 	r = sqliteRig(t)
 	_, err := r.db.ExecContext(t.Context(), `select * from [`+text+`]`)
-	if err == nil || sqlfence.Explain(err) != err { //nolint:errorlint // it is to be the same
+	if err == nil || sqlfence.Explain(err) != err {
 		t.Errorf("%v", sqlfence.Explain(err))
 	}
 	if err := sqlfence.Explain(nil); err != nil {

@@ -16,7 +16,7 @@ type Job[TX any] struct {
 	// Processes of one group may have different jobs. Required.
 	Name string
 
-	// Cron is the expression: minute, hour, day of the month, month, day of the week, as in
+	// Cron is the expression: minute, hour, day of the month, the month, and day of the week, as in
 	// crontab(5), optionally with seconds before. Or a descriptor: @hourly, @daily, @weekly,
 	// @monthly, @yearly, or "@every 90s", whose ticks are at multiples of that duration since 1970.
 	// [Always] is for work without end. Required.

@@ -167,7 +167,7 @@ func (w *world) until(at string) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	time.Sleep(time.Until(day.AddDate(2000, 0, 0)))
+	<-time.After(time.Until(day.AddDate(2000, 0, 0)))
 	synctest.Wait()
 }
 

@@ -66,10 +66,10 @@ func TestATickThatComesWhileTheJobWorksIsLeftOutOrQueued(t *testing.T) {
 			do := j.Do
 			j.Do = func(ctx context.Context, tx *memsink.Tx, t Tick, e epoch.Epoch) error {
 				if t.At.Second() == 20 {
-					time.Sleep(5 * time.Second)
+					<-time.After(5 * time.Second)
 				}
 				if t.At.Second() == 30 {
-					time.Sleep(6 * time.Second)
+					<-time.After(6 * time.Second)
 				}
 				return do(ctx, tx, t, e)
 			}
@@ -151,8 +151,7 @@ func TestALongJobContinuesAfterItsLastStepInAnotherProcess(t *testing.T) {
 			t.Errorf("it ends at %d", f.Next)
 		}
 		b.end()
-		a.stop()
-		<-a.done
+		a.end()
 	})
 }
 
@@ -336,9 +335,9 @@ func TestJitterDelaysTheTicksOfAJobAlwaysBySoMuch(t *testing.T) {
 		j.Jitter = 10 * time.Minute
 		late := delay(group, "nightly", j.Jitter)
 		p := w.pod("a", j)
-		time.Sleep(2*time.Hour + 30*time.Minute + late - time.Second)
+		<-time.After(2*time.Hour + 30*time.Minute + late - time.Second)
 		w.ran("nightly")
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		w.ran("nightly", "01 02:30:00")
 		p.end()
 	})
@@ -347,7 +346,7 @@ func TestJitterDelaysTheTicksOfAJobAlwaysBySoMuch(t *testing.T) {
 func TestASingletonWorksAlways(t *testing.T) {
 	inWorld(t, func(w *world) {
 		j := memJob{Name: "poller", Cron: Always, Step: func(_ context.Context, tx *memsink.Tx, t Tick, _ epoch.Epoch) (bool, error) {
-			time.Sleep(300 * time.Millisecond)
+			<-time.After(300 * time.Millisecond)
 			tx.Append("poller", fmt.Sprint(t.Step))
 			return t.Step == 4, nil // nothing left to do
 		}}

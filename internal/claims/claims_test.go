@@ -90,7 +90,7 @@ func TestAWaitForAClaimEndsWithItsContext(t *testing.T) {
 		}})
 		done := make(chan error, 1)
 		go func() { done <- Do(t.Context(), l, sink, writes("a")) }()
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := Do(ctx, l, sink, writes("b")); !errors.Is(err, context.DeadlineExceeded) {

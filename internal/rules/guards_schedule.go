@@ -25,10 +25,10 @@ var guardsOfSchedules = []guard{
 	{"R10", "a position far ahead of the clock is waited for", []edit{
 		{ticking, "ahead > mostAhead", "ahead < 0 && ahead > 0"},
 	}, schedules, "TestAPositionFarAheadOfTheClockHaltsTheJob"},
-	{"L7", "a run takes as long as it likes", []edit{
+	{"R13", "a run takes as long as it likes", []edit{
 		{ticking, "worked > r.plan.maxRun", "worked < 0"},
 	}, schedules, "TestARunThatTakesLongerThanMaxRunHaltsUntilAnOperatorSkipsIt"},
-	{"L7", "a run that has halted begins with a new MaxRun", []edit{
+	{"R13", "a run that has halted begins with a new MaxRun", []edit{
 		{schedules + "/course.go", "if p.step == 0 || !p.at.Equal(c.tick) {", "if true {"},
 	}, schedules, "TestARunThatTakesLongerThanMaxRunHaltsUntilAnOperatorSkipsIt"},
 	{"R5", "a requested run is a tick after its first step", []edit{
