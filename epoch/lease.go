@@ -33,3 +33,6 @@ type Lease struct {
 // LeaseLog is the Log and the Source of a fence that package lease claims for the holder of a lease.
 // The position of the fence counts transactions. Between two holders, the fence has no live owner.
 const LeaseLog = "epochfence/lease"
+
+// ScheduleLog is the Log of a job of package schedule. Its offsets are microseconds since 1970.
+const ScheduleLog = "epochfence/schedule"

@@ -72,7 +72,7 @@ func stateOf(p operate.Partition, h *operate.Decision) state {
 func isLock(f epoch.Fence) bool { return f.Log == epoch.LeaseLog }
 
 // isJob reports whether the fence is of package schedule. Its offsets are times.
-func isJob(f epoch.Fence) bool { return f.Log == schedule.Log }
+func isJob(f epoch.Fence) bool { return f.Log == epoch.ScheduleLog }
 
 // hasLog reports whether a broker has the log of the fence.
 func hasLog(f epoch.Fence) bool { return !isLock(f) && !isJob(f) }

@@ -25,7 +25,7 @@ func Request(f epoch.Fence, by, reason string) (operate.Act, error) {
 	}
 	at := placeOf(f.Next)
 	switch {
-	case f.Log != Log:
+	case f.Log != epoch.ScheduleLog:
 		return wrong(operate.ErrAct, "it is no job, but a partition of log %q", f.Log)
 	case f.Mark == requested:
 		return wrong(operate.ErrNothingToDo, "it was requested before and has not run yet")

@@ -15,9 +15,6 @@ import (
 	"github.com/epochfence/epochfence/lease"
 )
 
-// Log is the log of a job's fence.
-const Log = "epochfence/schedule"
-
 // Schedule is the jobs of one process: a [consumer.Source] and the handlers for it. Make one with [New].
 // A Schedule serves one Run.
 type Schedule[TX any] struct {

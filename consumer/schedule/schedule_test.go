@@ -273,7 +273,7 @@ func TestAnOperatorRunsAJobNow(t *testing.T) {
 
 func TestARequestIsRefusedWhereItWouldBreakARun(t *testing.T) {
 	t.Parallel()
-	f := epoch.Fence{Origin: epoch.Origin{Partition: epoch.Partition{Group: group, Topic: "job"}, Log: Log}, Next: place{at: clock(t, "01 01:00:00"), step: 3}.offset(), Epoch: 1}
+	f := epoch.Fence{Origin: epoch.Origin{Partition: epoch.Partition{Group: group, Topic: "job"}, Log: epoch.ScheduleLog}, Next: place{at: clock(t, "01 01:00:00"), step: 3}.offset(), Epoch: 1}
 	if _, err := Request(f, "amy", "now"); !errors.Is(err, ErrAtWork) {
 		t.Errorf("between two steps: %v", err)
 	}

@@ -29,7 +29,7 @@ func (s *Schedule[TX]) newTenure(base context.Context, l *lease.Held, term time.
 	j := s.jobs[l.Name]
 	origin := epoch.Origin{
 		Partition: epoch.Partition{Group: s.Group, Topic: l.Name, Number: l.Number},
-		Log:       Log,
+		Log:       epoch.ScheduleLog,
 		Source:    epoch.LeaseLog, // also of a store that was emptied: epochs continue
 	}
 	return &tenure{

@@ -77,6 +77,14 @@ func remedy(r consumer.Reason, p epoch.Partition) halt {
 	return h
 }
 
+// position is a time for a job, with its steps as the last digits.
+func position(f epoch.Fence) string {
+	if f.Log == epoch.ScheduleLog {
+		return time.UnixMicro(int64(f.Next)).UTC().Format(time.RFC3339Nano)
+	}
+	return offset(f.Next)
+}
+
 func offset(o epoch.Offset) string {
 	if o < 0 {
 		return "–"

@@ -44,6 +44,22 @@ func TestARedirectRowSaysWhichDatabaseHasThePartition(t *testing.T) {
 	wants(t, page, "billing/orders/7 in another database shard 1")
 }
 
+// The position of a job is a time, and a group of jobs without a process is dead.
+func TestAJobIsShownByItsTime(t *testing.T) {
+	r := newRig(t)
+	job := epoch.Origin{Partition: epoch.Partition{Group: "reports", Topic: "nightly"}, Log: epoch.ScheduleLog, Source: epoch.LeaseLog}
+	at := epoch.Position{Offset: 1_798_770_600_000_003}
+	err := r.sink.Seed(t.Context(), []epoch.Start{{Origin: job, Next: at, Earliest: at}})
+	if err == nil {
+		_, err = r.sink.Claim(t.Context(), epoch.Fence{Origin: job, Next: at.Offset}, epoch.NewClaim(epoch.Lease{Origin: job, Generation: 3, Owner: "pod-1"}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, page := get(r.page(nil), "")
+	wants(t, page, "2027-01-01T02:30:00.000003Z", "No process of group reports is alive")
+}
+
 // Between two holders nobody has a lock, and no consumer of its group need be alive.
 func TestALockIsWellThoughNobodyHasIt(t *testing.T) {
 	r := newRig(t)

@@ -79,7 +79,7 @@ func fields(p operate.Partition) []figure {
 		{"Epoch", thousands(int64(p.Epoch)), ""},
 		{"Claim", p.Claim.String(), ""},
 		{"Claimed", clock(p.ClaimedAt, p.Now), ""},
-		{"Next offset", offset(p.Next), ""},
+		{"Next offset", position(p.Fence), ""},
 		{"Advanced", clock(p.AdvancedAt, p.Now), ""},
 		{"Log", orNone(p.Log), ""},
 		{"Lease source", orNone(p.Source), ""},

@@ -64,7 +64,7 @@ func named(p epoch.Partition) row {
 
 func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 	r := named(p.Fence.Partition)
-	r.Next = offset(p.Next)
+	r.Next = position(p.Fence)
 	r.Dead = thousands(p.DeadLetters)
 	if p.Epoch > 0 {
 		owner := h.owner(p.Owner)
