@@ -22,8 +22,11 @@
 // with its first tick after its fence was created.
 //
 // The times of ticks come from the clocks of the processes. A clock that is ahead runs a tick early,
-// and no clock runs it twice. A position that is more than a day ahead of the clock halts the job with
-// a [consumer.ErrTruncated].
+// leaves those in between to the rules for late ticks, and no clock runs a tick twice. A position that
+// is more than a day ahead of the clock halts the job with an [ErrAhead].
+//
+// An operator sets a position between two ticks. A skip or rewind into a run leaves the rest of that
+// run out.
 //
 // # Transactions
 //
@@ -40,4 +43,10 @@
 //
 // [Job.CatchUp], [Job.MaxLate] and [Job.Overrun] say what becomes of ticks that no process has run in
 // time. The log has a line with their number. By default the last one is run and the others are not.
+//
+// # Sinks
+//
+// [consumer.Run] asks for a sink that is [epoch.Transactional]. With a sink that is only
+// [epoch.PerItem], a tick that has failed may have changed some of its items: use CatchUpAll and no
+// MaxLate, so that no other tick takes its place.
 package schedule

@@ -11,7 +11,7 @@ func (s span) has(t time.Time) bool { return t.After(s.from) && !t.After(s.to) }
 type decision struct {
 	run    time.Time // the tick to run, or zero
 	skipTo time.Time // the new position, or zero
-	until  time.Time // when to decide again if there is nothing else to do
+	until  time.Time // when to decide again if there is nothing else to do; zero if there is no tick any more
 	missed int       // ticks before run or skipTo that are left out
 	behind int       // ticks to run after run, as of now
 }
@@ -25,7 +25,10 @@ func (p plan) decide(at, now time.Time, busy span) decision {
 	now = now.Add(-p.delay) // as if the ticks had no delay
 	busy = span{busy.from.Add(-p.delay), busy.to.Add(-p.delay)}
 	first := p.from(at)
-	if first.After(now) || first.IsZero() {
+	switch {
+	case first.IsZero():
+		return decision{}
+	case first.After(now):
 		return decision{until: first.Add(p.delay)}
 	}
 	begin := at

@@ -17,7 +17,7 @@ type Job[TX any] struct {
 	Name string
 
 	// Cron is the expression: minute, hour, day of the month, the month, and day of the week, as in
-	// crontab(5), optionally with seconds before. Or a descriptor: @hourly, @daily, @weekly,
+	// crontab(5), optionally with seconds before. If both days are limited, one of them is enough. Or a descriptor: @hourly, @daily, @weekly,
 	// @monthly, @yearly, or "@every 90s", whose ticks are at multiples of that duration since 1970.
 	// [Always] is for work without end. Required.
 	Cron string
@@ -53,9 +53,9 @@ type Job[TX any] struct {
 	// find that nothing is left to do.
 	Step func(ctx context.Context, tx TX, t Tick, e epoch.Epoch) (done bool, err error)
 
-	// MaxRun limits all steps of one tick in one process, by its monotonic clock. After that the job
-	// halts until an operator has set its position or the job has another owner. Only for Step.
-	// Defaults to no limit.
+	// MaxRun limits the time that one process works on the steps of one tick, by its monotonic clock.
+	// After that the job halts until an operator has set its position or the job has another owner.
+	// Only for Step. Defaults to no limit.
 	MaxRun time.Duration
 }
 
@@ -68,7 +68,8 @@ const Always = "@every 1s"
 type CatchUp int
 
 const (
-	// CatchUpLast runs the last one.
+	// CatchUpLast runs the last one. It takes the place of an earlier one that has failed and halts the
+	// job, and attempts begin anew.
 	CatchUpLast CatchUp = iota
 
 	// CatchUpAll runs all, one after the other.
@@ -79,7 +80,8 @@ const (
 type Overrun int
 
 const (
-	// OverrunSkip leaves them out.
+	// OverrunSkip leaves them out, as far as the process knows that has the job. A new owner takes
+	// them for late.
 	OverrunSkip Overrun = iota
 
 	// OverrunQueue treats them like ticks that were not run in time: see [CatchUp].
@@ -125,12 +127,18 @@ func (j Job[TX]) plan(group string) (plan, error) {
 		return wrong("%w", err)
 	}
 	if table.next(time.Now()).IsZero() {
-		return wrong("its Cron %q has no time in the next years", j.Cron)
+		return wrong("its Cron %q has no time in the next %d years", j.Cron, mostYears)
 	}
 	return plan{
 		name: j.Name, delay: delay(group, j.Name, j.Jitter), timetable: table, catchUp: j.CatchUp, maxLate: j.MaxLate, overrun: j.Overrun,
 		steps: j.Step != nil, maxRun: j.MaxRun,
 	}, nil
+}
+
+// endless reports whether the ticks of the job have no meaning but that they come.
+func (p plan) endless() bool {
+	_, is := p.timetable.(every)
+	return is
 }
 
 // delay is the same in all processes of the group.

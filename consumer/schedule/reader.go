@@ -2,7 +2,9 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"time"
 
@@ -11,30 +13,37 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
+// ErrAhead is returned when the position of a job is more than a day ahead of this process's clock.
+var ErrAhead = errors.New("the position is far ahead of the clock")
+
 // reader yields the ticks of one job from a position on.
 type reader struct {
 	*tenure
-	yield func(consumer.Batch) bool
-	at    place
-	mark  epoch.Mark
-	busy  span // the last time at work
+	yield    func(consumer.Batch) bool
+	at       place
+	mark     epoch.Mark
+	setUnder epoch.Epoch
+	claim    epoch.ClaimID
+
+	busy      span // the last time at work
+	began     time.Time
+	saidAhead bool
 }
 
 const (
 	// mostAhead is how far the position may be ahead of the clock.
 	mostAhead = 24 * time.Hour
 
-	// lookAgain limits a sleep, because the wall clock may be set, and stands still while a machine is suspended.
+	// usualAhead is how far it may be without a line in the log.
+	usualAhead = time.Minute
+
+	// lookAgain limits a sleep, because the wall clock may be set, and stands still while a machine is
+	// suspended.
 	lookAgain = 15 * time.Second
 )
 
 func (r *reader) read(ctx context.Context) error {
-	if ahead := r.at.at.Sub(r.now()); ahead > mostAhead {
-		return &consumer.PositionError{
-			Partition: r.Origin().Partition, Kind: consumer.ErrTruncated, Position: r.at.offset(), Found: place{at: r.now()}.offset(),
-		}
-	}
-	if r.at.step > 0 && r.course.isOver(r.at.offset()-1) && !r.move(r.at.after()) {
+	if r.at.step > 0 && r.isOver(r.at.offset()-1) && !r.move(r.at.after()) {
 		return nil
 	}
 	for ctx.Err() == nil {
@@ -45,9 +54,22 @@ func (r *reader) read(ctx context.Context) error {
 	return nil
 }
 
+// isOver reports whether the step was the last one of its run, if it was committed under our claim or
+// the one before.
+func (r *reader) isOver(step epoch.Offset) bool {
+	claims := []epoch.ClaimID{r.claim}
+	if before := r.replaced.Load(); before != nil {
+		claims = append(claims, *before)
+	}
+	return r.course.isOver(step, claims...)
+}
+
 // next runs a tick, or moves the position without one, or waits.
 func (r *reader) next(ctx context.Context) (more bool, err error) {
-	if r.at.step > 0 || r.mark == requested {
+	if err := r.checkClock(); err != nil {
+		return false, err
+	}
+	if r.mark != epoch.NoMark {
 		return r.run(decision{})
 	}
 	d := r.plan.decide(r.at.at, r.now(), r.busy)
@@ -68,15 +90,35 @@ func (r *reader) next(ctx context.Context) (more bool, err error) {
 	return backoff.Sleep(ctx, max(wait, time.Millisecond)), nil
 }
 
-// say logs the ticks that are left out. Those that came while the job was at work are usual.
-func (r *reader) say(d decision) {
-	switch {
-	case d.missed == 0:
-	case !r.busy.from.IsZero():
-		r.log.Debug("the job was at work, so ticks are left out", "ticks", d.missed, "first_after", r.at.at)
-	default:
-		r.log.Warn("ticks were not run in time and are left out", "ticks", d.missed, "first_after", r.at.at, "runs", d.run)
+func (r *reader) checkClock() error {
+	now := r.now()
+	ahead := r.at.at.Sub(now)
+	if ahead > mostAhead {
+		return fmt.Errorf("schedule: %s: %w: ticks are done up to %s, and the clock of this process says %s; "+
+			"if that is right, another clock was wrong: set the position with epochfence rewind %[1]s --to @TIME",
+			r.Origin().Partition, ErrAhead, r.at.at.Format(time.RFC3339), now.Format(time.RFC3339))
 	}
+	if ahead > usualAhead && !r.saidAhead {
+		r.saidAhead = true
+		r.log.Warn("the position is ahead of this process's clock, and no tick runs before that time; a clock is or was wrong, or an operator has set it", "position", r.at.at, "clock", now)
+	}
+	return nil
+}
+
+// say logs the ticks that are left out, once. Those that came while the job was at work are usual.
+func (r *reader) say(d decision) {
+	if d.missed == 0 || !r.course.isNews(r.at.at, d.run) {
+		return
+	}
+	level, what := slog.LevelWarn, "ticks were not run in time, or failed, and are left out"
+	if !r.busy.from.IsZero() {
+		level, what = slog.LevelDebug, "the job was at work, so ticks are left out"
+	}
+	args := []any{"ticks", d.missed, "from", r.at.at}
+	if !d.run.IsZero() {
+		args = append(args, "runs", d.run)
+	}
+	r.log.Log(context.Background(), level, what, args...)
 }
 
 // move yields a position without a message.
@@ -91,40 +133,53 @@ func (r *reader) move(to place) bool {
 // run yields the steps of a tick. Each batch was applied when yield returns.
 func (r *reader) run(d decision) (more bool, err error) {
 	if r.busy.from.IsZero() {
-		r.busy.from = r.now()
+		r.busy.from, r.began = r.now(), time.Now()
 	}
 	for {
-		worked := r.course.begins(r.at)
+		worked := r.course.begins(r.at, r.setUnder)
 		switch {
 		case r.plan.maxRun > 0 && worked > r.plan.maxRun:
-			return false, r.wrong("it has run for longer than MaxRun, %v", r.plan.maxRun)
-		case int64(r.at.step) == stepsPerTick-1:
+			return false, r.wrong("this process has worked on it for longer than MaxRun, %v", r.plan.maxRun)
+		case int64(r.at.step) < stepsPerTick-1:
+		case r.plan.endless():
+			return r.move(r.at.after()), nil
+		default:
 			return false, r.wrong("it has had %d steps, and a tick has no more", r.at.step)
 		}
-		m, next := r.message(d.missed), consumer.Batch{Next: r.at.after().offset(), Mark: epoch.NoMark}
-		if r.plan.steps {
-			next.Next, next.Mark = m.Offset+1, r.mark
-		} else {
-			next.End = next.Next + epoch.Offset(d.behind)
-		}
-		m.Mark = next.Mark
-		next.Messages = []consumer.Message{m}
-		if !r.yield(next) {
+		m, batch := r.step(d)
+		began := time.Now()
+		if !r.yield(batch) {
 			return false, nil
 		}
-		r.at, r.mark = placeOf(next.Next), next.Mark
-		r.busy.to = r.now()
+		r.course.worked(time.Since(began))
+		r.at, r.mark = placeOf(batch.Next), batch.Mark
+		r.busy.to = r.busy.from.Add(time.Since(r.began)) // a wall clock that was set has nothing to do with it
 		if !r.plan.steps {
 			return true, nil
 		}
-		if r.course.isOver(m.Offset) {
+		if r.isOver(m.Offset) {
 			return r.move(r.at.after()), nil
 		}
 	}
 }
 
+// step returns the next step of a tick as a batch.
+func (r *reader) step(d decision) (consumer.Message, consumer.Batch) {
+	m, b := r.message(d.missed), consumer.Batch{Next: r.at.after().offset(), Mark: epoch.NoMark}
+	b.End = b.Next + epoch.Offset(d.behind)
+	if r.plan.steps {
+		b.Next, b.Mark, b.End = m.Offset+1, between, 0
+		if r.mark == requested {
+			b.Mark = requested
+		}
+	}
+	m.Mark = b.Mark
+	b.Messages = []consumer.Message{m}
+	return m, b
+}
+
 func (r *reader) wrong(format string, args ...any) error {
-	return fmt.Errorf("schedule: %s, the run of %s: %s; to leave its other steps out: epochfence skip %[1]s --through %[4]d",
+	return fmt.Errorf("schedule: %s, the run of %s: %s; to leave the other steps out: epochfence skip %[1]s --through %[4]d",
 		r.Origin().Partition, r.at.at.Format(time.RFC3339), fmt.Sprintf(format, args...), r.at.after().offset()-1)
 }
 

@@ -14,25 +14,25 @@ var ErrAtWork = errors.New("the job is at work")
 
 // Request returns the operator action that runs a job now, beside its ticks. f is the fence of the job,
 // as [epoch.Sink.Fence] returns it. Carry the action out with [operate.Operator]. The audit log has by
-// and reason. Ticks before and after the run are not affected.
+// and reason.
 //
-// The run takes the offset at the job's position. It is refused with [ErrAtWork] after the first step of
+// The run takes the offset at the job's position, and the place of a tick there. It is refused with [ErrAtWork] after the first step of
 // a tick, and with [operate.ErrNothingToDo] if a run was requested already. A job whose only
 // transaction is under way is rolled back, and runs again after the requested run.
 func Request(f epoch.Fence, by, reason string) (operate.Act, error) {
 	wrong := func(err error, format string, args ...any) (operate.Act, error) {
 		return operate.Act{}, fmt.Errorf("schedule: request a run of %s: %w: %s", f.Partition, err, fmt.Sprintf(format, args...))
 	}
-	at := placeOf(f.Next)
+	at := positionOf(f.Next, f.Mark)
 	switch {
 	case f.Log != epoch.ScheduleLog:
 		return wrong(operate.ErrAct, "it is no job, but a partition of log %q", f.Log)
-	case f.Mark == requested:
+	case at.step == 0 && f.Mark == requested:
 		return wrong(operate.ErrNothingToDo, "it was requested before and has not run yet")
 	case at.step > 0:
 		return wrong(ErrAtWork, "%d steps of %s are done; wait for the others", at.step, at.at.Format(time.RFC3339))
 	}
 	a := operate.NewAct(operate.ActRewind, f, by, reason)
-	a.To = &epoch.Position{Offset: f.Next, Mark: requested}
+	a.To = &epoch.Position{Offset: at.offset(), Mark: requested}
 	return a, nil
 }

@@ -116,11 +116,7 @@ func (s *Schedule[TX]) patience(err error) time.Duration {
 func (s *Schedule[TX]) Handlers() consumer.Handlers[TX] { return consumer.Each(s.handle) }
 
 func (s *Schedule[TX]) handle(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
-	j := s.jobs[m.Partition.Topic]
-	if j == nil { // a dead letter of a job that was removed
-		return consumer.Permanent(fmt.Errorf("schedule: this process has no job %q", m.Partition.Topic))
-	}
-	t := TickOf(m)
+	j, t := s.jobs[m.Partition.Topic], TickOf(m)
 	if j.Do != nil {
 		return j.Do(ctx, tx, t, e)
 	}
@@ -128,10 +124,10 @@ func (s *Schedule[TX]) handle(ctx context.Context, tx TX, m consumer.Message, e 
 		_, err := j.Step(ctx, tx, t, e)
 		return err
 	}
-	j.course.returned(m.Offset, true) // unless it returns that there is more: if OnFailure takes the step, the run is over
+	j.course.returned(m.Offset, true, m.Under.Claim) // unless it returns that there is more: if OnFailure takes the step, the run is over
 	done, err := j.Step(ctx, tx, t, e)
 	if err == nil && !done {
-		j.course.returned(m.Offset, false)
+		j.course.returned(m.Offset, false, m.Under.Claim)
 	}
 	return err
 }

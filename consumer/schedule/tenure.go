@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -21,6 +22,8 @@ type tenure struct {
 	now    func() time.Time
 	look   time.Duration
 	log    *slog.Logger
+
+	replaced atomic.Pointer[epoch.ClaimID] // the claim in the fence that was confirmed last
 }
 
 var _ consumer.Tenure = (*tenure)(nil)
@@ -62,6 +65,7 @@ func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 	if err != nil {
 		return epoch.Lease{}, fmt.Errorf("schedule: confirm %s: %w", t.Origin().Partition, err)
 	}
+	t.replaced.Store(&seen.Claim)
 	return confirmed, nil
 }
 
@@ -73,11 +77,10 @@ func (t *tenure) Lag(_ context.Context, from epoch.Fence) (int64, error) {
 	if err := t.Fits(&from); err != nil {
 		return 0, fmt.Errorf("schedule: lag of %s: %w", t.Origin().Partition, err)
 	}
-	at := placeOf(from.Next)
-	if at.step > 0 || from.Mark == requested {
+	if from.Mark != epoch.NoMark {
 		return 1, nil
 	}
-	if d := t.plan.decide(at.at, t.now(), span{}); !d.run.IsZero() {
+	if d := t.plan.decide(positionOf(from.Next, from.Mark).at, t.now(), span{}); !d.run.IsZero() {
 		return int64(1 + d.behind), nil
 	}
 	return 0, nil
@@ -90,7 +93,7 @@ func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.
 		if err := t.Fits(&from); err != nil {
 			return fmt.Errorf("schedule: read: %w", err)
 		}
-		r := reader{tenure: t, yield: yield, at: placeOf(from.Next), mark: from.Mark}
+		r := reader{tenure: t, yield: yield, at: positionOf(from.Next, from.Mark), mark: from.Mark, setUnder: from.SetUnder, claim: from.Claim}
 		return r.read(ctx)
 	})
 }

@@ -16,13 +16,14 @@ type Tick struct {
 	// operator has requested, it is the time up to which the job's ticks were done.
 	At time.Time
 
-	// Step is the number of steps of this tick that were committed before. It is 0 for Do.
+	// Step is the number of steps of this tick that were committed before. It is 0 for Do, unless the
+	// job had a Step until then.
 	Step int
 
 	// Requested reports that an operator has requested the run: see [Request].
 	Requested bool
 
-	// Missed is the number of earlier ticks that were left out since the last run, up to 10,000.
+	// Missed is the number of late ticks that were left out for this one, up to 10,000.
 	Missed int
 
 	// Message is the tick as a message, for package guard and the outbox.
@@ -80,5 +81,18 @@ func (p place) offset() epoch.Offset {
 // after returns the place after all steps of the tick.
 func (p place) after() place { return place{at: p.at.Add(time.Second)} }
 
-// requested is the mark of a position at which an operator has requested a run.
-const requested epoch.Mark = 1
+// Marks of positions. Others have none: operators set no position between two steps.
+const (
+	requested epoch.Mark = 1 // an operator has requested a run at the position, which may have begun
+	between   epoch.Mark = 2 // steps of the tick are done, and others are not
+)
+
+// position returns where a job continues. A position that is no whole second and has no mark is rounded
+// up: an operator has left the tick there out, or the rest of its run.
+func positionOf(o epoch.Offset, mark epoch.Mark) place {
+	p := placeOf(o)
+	if p.step > 0 && mark == epoch.NoMark {
+		return p.after()
+	}
+	return p
+}

@@ -10,11 +10,15 @@ import (
 
 // timetable has the times of a job's ticks, in whole seconds.
 type timetable interface {
-	// next returns the first tick after t, or the zero time if there is none in the next years.
+	// next returns the first tick after t, or the zero time if there is none in 100 years.
 	next(t time.Time) time.Time
 }
 
-var parser = cron.MustNewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
+var parser = cron.MustNewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.DowOrDom | cron.Descriptor).
+	WithMaxSearchYears(mostYears)
+
+// mostYears is how far ahead a tick is looked for.
+const mostYears = 100
 
 func parse(expression, zone string) (timetable, error) {
 	where, err := time.LoadLocation(zone)
@@ -36,13 +40,12 @@ func parse(expression, zone string) (timetable, error) {
 	if !ok || spec.Location != time.Local {
 		return nil, fmt.Errorf("its Cron %q: want five or six fields, and the time zone in Zone", expression)
 	}
-	spec.Location = where
+	spec.Location = time.UTC
+	c := calendar{spec, where}
 	if spec.Hour&anyHour != 0 {
-		return elapsed{spec}, nil
+		return elapsed{c}, nil
 	}
-	wall := *spec
-	wall.Location = time.UTC
-	return daily{&wall, where}, nil
+	return daily{c}, nil
 }
 
 // every is a number of seconds. Its ticks are multiples since 1970, so that all processes agree.
@@ -56,16 +59,42 @@ func (e every) next(t time.Time) time.Time {
 // anyHour is the bit of an hour that is *.
 const anyHour = 1 << 63
 
-// elapsed is a Cron for any hour. It goes on through an hour that clocks show twice.
-type elapsed struct{ *cron.SpecSchedule }
-
-func (e elapsed) next(t time.Time) time.Time { return e.Next(t.In(e.Location)) }
-
-// daily is a Cron for some hours of a day. Its times are what clocks show, written as if they were UTC.
-type daily struct {
+// calendar has the times that clocks show, written as if they were UTC.
+type calendar struct {
 	wall  *cron.SpecSchedule
 	where *time.Location
 }
+
+func (c calendar) offset(t time.Time) time.Duration {
+	_, seconds := t.In(c.where).Zone()
+	return time.Duration(seconds) * time.Second
+}
+
+// elapsed is a Cron for any hour. It continues through an hour that clocks show twice.
+type elapsed struct{ calendar }
+
+func (e elapsed) next(t time.Time) time.Time {
+	offset := e.offset(t)
+	for range 2 * mostYears {
+		_, end := t.In(e.where).ZoneBounds()
+		shown := e.wall.Next(t.UTC().Add(offset))
+		if shown.IsZero() {
+			return shown
+		}
+		if next := shown.Add(-offset); end.IsZero() || next.Before(end) {
+			return next
+		}
+		t, offset = end.Add(-time.Nanosecond), e.offset(end)
+		if next := e.wall.Next(t.UTC().Add(offset)).Add(-offset); next.Equal(end) {
+			return end.UTC()
+		}
+		t = end
+	}
+	return time.Time{}
+}
+
+// daily is a Cron for some hours of a day.
+type daily struct{ calendar }
 
 // mostShift is more than clocks are ever set forward or back.
 const mostShift = 3 * time.Hour
@@ -106,9 +135,4 @@ func (d daily) at(shown time.Time) time.Time {
 		}
 	}
 	return at
-}
-
-func (d daily) offset(t time.Time) time.Duration {
-	_, seconds := t.In(d.where).Zone()
-	return time.Duration(seconds) * time.Second
 }

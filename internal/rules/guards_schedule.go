@@ -8,31 +8,43 @@ const (
 
 var guardsOfSchedules = []guard{
 	{"R5", "a run is over before its last step", []edit{
-		{ticking, "if r.course.isOver(m.Offset) {", "if true {"},
+		{ticking, "if r.isOver(m.Offset) {", "if r.isOver(m.Offset) || true {"},
 	}, schedules, "TestALongJobContinuesAfterItsLastStepInAnotherProcess"},
 	{"R5", "a step begins without the position after the one before", []edit{
-		{ticking, "next.Next, next.Mark = m.Offset+1, r.mark", "next.Next, next.Mark = r.at.after().offset(), r.mark"},
+		{ticking, "b.Next, b.Mark, b.End = m.Offset+1, between, 0", "b.Mark, b.End = between, 0"},
 	}, schedules, "TestALongJobContinuesAfterItsLastStepInAnotherProcess"},
 	{"R5", "a new owner leaves the rest of a run out", []edit{
-		{ticking, "if r.at.step > 0 || r.mark == requested {", "if r.mark == requested {"},
+		{ticking, "if r.mark != epoch.NoMark {", "if r.mark == requested {"},
 	}, schedules, "TestALongJobContinuesAfterItsLastStepInAnotherProcess"},
 	{"blame", "the rest of a run follows a step that was put among the dead letters", []edit{
-		{schedules + "/schedule.go", "j.course.returned(m.Offset, true)", "j.course.returned(m.Offset, false)"},
+		{schedules + "/schedule.go", "j.course.returned(m.Offset, true, m.Under.Claim)", "j.course.returned(m.Offset, false, m.Under.Claim)"},
 	}, schedules, "TestAStepThatOnFailureTakesEndsTheRun"},
 	{"blame", "the replay of a step ends the present run", []edit{
 		{schedules + "/schedule.go", "if m.Replay != 0 {", "if false {"},
 	}, schedules, "TestTheReplayOfAStepLeavesThePresentRunAlone"},
+	{"R5", "what this process knows of a step counts for one that another has committed", []edit{
+		{schedules + "/course.go", "if c.by == claim {", "if c.by == claim || true {"},
+	}, schedules, "TestAStepThatFailedHereAndWasCommittedElsewhereIsFollowedByTheNext"},
+	{"R10", "a skip to the middle of a tick runs it", []edit{
+		{schedules + "/tick.go", "if p.step > 0 && mark == epoch.NoMark {", "if false {"},
+	}, schedules, "TestAPositionThatIsNoWholeSecondIsRoundedUp"},
+	{"R10", "a machine that was suspended at work leaves out what it missed", []edit{
+		{ticking, "r.busy.to = r.busy.from.Add(time.Since(r.began))", "r.busy.to = r.now()"},
+	}, schedules, "TestAMachineThatIsSuspendedAtWorkRunsTheLastTickLate"},
+	{"blame", "ticks that are left out for a halted one are said at each retry", []edit{
+		{ticking, "!r.course.isNews(r.at.at, d.run)", "false"},
+	}, schedules, "TestTicksThatAreLeftOutForAHaltedOneAreSaidOnce"},
 	{"R10", "a position far ahead of the clock is waited for", []edit{
 		{ticking, "ahead > mostAhead", "ahead < 0 && ahead > 0"},
 	}, schedules, "TestAPositionFarAheadOfTheClockHaltsTheJob"},
 	{"R13", "a run takes as long as it likes", []edit{
 		{ticking, "worked > r.plan.maxRun", "worked < 0"},
 	}, schedules, "TestARunThatTakesLongerThanMaxRunHaltsUntilAnOperatorSkipsIt"},
-	{"R13", "a run that has halted begins with a new MaxRun", []edit{
-		{schedules + "/course.go", "if p.step == 0 || !p.at.Equal(c.tick) {", "if true {"},
+	{"R13", "the work on a run is not counted", []edit{
+		{schedules + "/course.go", "c.took += d", "_ = d"},
 	}, schedules, "TestARunThatTakesLongerThanMaxRunHaltsUntilAnOperatorSkipsIt"},
 	{"R5", "a requested run is a tick after its first step", []edit{
-		{ticking, "next.Next, next.Mark = m.Offset+1, r.mark", "next.Next, next.Mark = m.Offset+1, epoch.NoMark"},
+		{ticking, "b.Mark = requested", "b.Mark = between"},
 	}, schedules, "TestAnOperatorRunsAJobNow"},
 	{"R5", "a run is requested in the middle of another", []edit{
 		{schedules + "/request.go", "case at.step > 0:", "case false:"},
