@@ -384,7 +384,9 @@ func TestChaos(t *testing.T) {
 						pods[i].wire.set(false)
 					case 4:
 						pods[i].stop()
-						_ = <-pods[i].done // perhaps of a sink that hangs
+						if err := <-pods[i].done; err != nil && !errors.As(err, new(*consumer.HungError)) {
+							t.Fatal(err)
+						}
 						pods[i] = start(i)
 					case 5:
 						job := []string{"queued", "steps"}[r.IntN(2)]
