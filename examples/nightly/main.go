@@ -13,7 +13,7 @@
 // disables the deadlines of the step in hand, so that only the fence and the guard protect the index
 // from a zombie.
 //
-// The code to copy is in rebuild/index.go, and its wiring in rebuild/pod.go.
+// The code to copy, the job and its wiring, is rebuild/index.go.
 package main
 
 import "github.com/epochfence/epochfence/examples/nightly/rebuild"

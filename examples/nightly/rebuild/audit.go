@@ -113,10 +113,10 @@ func (c *column) judgeObjects(ctx context.Context, a *audit) error {
 		job  string
 		tick int64
 	}
-	named, parts := map[string]bool{}, map[build][]Object{}
+	named, parts := map[string]bool{}, map[build][]object{}
 	err := c.DB.Each(ctx, `SELECT job, tick, object, sum FROM parts ORDER BY job, tick, part`, func(scan show.Scan) error {
 		var b build
-		var o Object
+		var o object
 		err := scan(&b.job, &b.tick, &o.Name, &o.Sum)
 		named[o.Name] = true
 		parts[b] = append(parts[b], o)
@@ -144,8 +144,8 @@ func (c *column) judgeObjects(ctx context.Context, a *audit) error {
 		if err != nil {
 			return fmt.Errorf("list the objects: %w", err)
 		}
-		for _, o := range page.Contents {
-			if !named[aws.ToString(o.Key)] {
+		for _, found := range page.Contents {
+			if !named[aws.ToString(found.Key)] {
 				a.unnamed++
 			}
 		}

@@ -1,10 +1,9 @@
 package rebuild
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -12,72 +11,59 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/guard"
+	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// Index rebuilds a search index in object storage, part by part, as a [schedule.Job]. Readers find the
-// parts of the last complete build in the pointer, which is an item of Pointers with the job's name.
-type Index struct {
-	Objects  *s3.Client
-	Bucket   string
-	Prefix   string    // of the names of parts
-	Pointers cas.Store // in the same bucket, or in any other store
-	Parts    int
-	Part     func(job string, tick time.Time, part int) []byte // no two calls need return the same
+// index rebuilds search indexes in object storage, part by part. Readers find the parts of the last
+// complete build of an index in its pointer, which is an item of pointers with the job's name. A rule of
+// the bucket may delete objects that are older than a build takes and is in use.
+type index struct {
+	objects  *s3.Client
+	prefix   string    // of the names of parts
+	pointers cas.Store // in the same bucket; any store would do
+	parts    int
 }
 
-// Pointer is the value of a pointer, as JSON.
-type Pointer struct {
-	Tick  time.Time `json:"tick"`
-	Parts []Object  `json:"parts"`
-}
-
-// Object is a part, as it was committed.
-type Object struct {
-	Name string `json:"name"`
-	Sum  string `json:"sum"` // SHA-256, in hexadecimal
-}
-
-// Step writes one part of the index. The step after the last part sets the pointer.
-func (x *Index) Step(ctx context.Context, tx *sqlsink.Tx, t schedule.Tick, e epoch.Epoch) (done bool, err error) {
+// step writes one part. The step after the last part sets the pointer.
+func (x *index) step(ctx context.Context, tx *sqlsink.Tx, t schedule.Tick, e epoch.Epoch) (done bool, err error) {
 	switch {
-	case t.Step < x.Parts:
+	case t.Step < x.parts:
 		return false, x.write(ctx, tx, t, e)
-	case t.Step == x.Parts:
+	case t.Step == x.parts:
 		return true, x.publish(ctx, tx, t, e)
 	}
 	return true, nil // the process that has published ended before it could say that it was done
 }
 
-// write writes a part under a name with the epoch, because a pod that wakes up here no longer owns the
-// job. Its object replaces none of the new owner's, and no pointer names it: its row is rolled back.
-func (x *Index) write(ctx context.Context, tx *sqlsink.Tx, t schedule.Tick, e epoch.Epoch) error {
-	name := fmt.Sprintf("%s%s/%s/part-%d-epoch-%d", x.Prefix, t.Job, t.At.Format(time.RFC3339), t.Step, e)
-	content := x.Part(t.Job, t.At, t.Step)
-	_, err := x.Objects.PutObject(ctx, &s3.PutObjectInput{Bucket: &x.Bucket, Key: &name, Body: bytes.NewReader(content)})
-	if err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+// write writes a part under a name with the epoch, because a pod that wakes up here may no longer own
+// the job. Its object replaces no other, and no pointer names it, because its row is rolled back.
+func (x *index) write(ctx context.Context, tx *sqlsink.Tx, t schedule.Tick, e epoch.Epoch) error {
+	content := part(t.Job, t.At, t.Step)
+	name := fmt.Sprintf("%s%s/%s/part-%d-epoch-%d", x.prefix, t.Job, t.At.Format(time.RFC3339), t.Step, e)
+	if err := put(ctx, x.objects, name, content); err != nil {
+		return err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO parts (job, tick, part, object, sum) VALUES (?, ?, ?, ?, ?)`, t.Job, t.At.Unix(), t.Step, name, sum(content))
+	_, err := tx.ExecContext(ctx, `INSERT INTO parts (job, tick, part, object, sum) VALUES (?, ?, ?, ?, ?)`,
+		t.Job, t.At.Unix(), t.Step, name, sum(content))
 	return err
 }
 
 // publish sets the pointer to the parts that were committed. The guard refuses a pod that wakes up here
-// after the new owner has set the pointer.
-func (x *Index) publish(ctx context.Context, tx *sqlsink.Tx, t schedule.Tick, e epoch.Epoch) error {
-	parts, err := committed(ctx, tx, t)
+// after a later owner of the job has set it.
+func (x *index) publish(ctx context.Context, tx *sqlsink.Tx, t schedule.Tick, e epoch.Epoch) error {
+	var pointer string
+	err := tx.QueryRowContext(ctx, `SELECT json_object('tick', ?2, 'parts', json_group_array(json_object('name', object, 'sum', sum) ORDER BY part))
+		FROM parts WHERE job = ?1 AND tick = ?2`, t.Job, t.At.Unix()).Scan(&pointer)
 	if err != nil {
 		return err
 	}
-	value, err := json.Marshal(Pointer{t.At, parts})
-	if err != nil {
-		return err
-	}
-	_, err = guard.At(x.Pointers, t.Message).Update(ctx, t.Job, func(guard.State) (guard.State, []byte, error) {
-		return guard.Text(string(value)), nil, nil
+	_, err = guard.At(x.pointers, t.Message).Update(ctx, t.Job, func(guard.State) (guard.State, []byte, error) {
+		return guard.Text(pointer), nil, nil
 	})
 	if err != nil && !errors.Is(err, guard.ErrPassed) {
 		return err
@@ -86,21 +72,25 @@ func (x *Index) publish(ctx context.Context, tx *sqlsink.Tx, t schedule.Tick, e 
 	return err
 }
 
-// committed returns the objects of the tick's earlier steps, in order.
-func committed(ctx context.Context, tx *sqlsink.Tx, t schedule.Tick) (parts []Object, err error) {
-	rows, err := tx.QueryContext(ctx, `SELECT object, sum FROM parts WHERE job = ? AND tick = ? ORDER BY part`, t.Job, t.At.Unix())
+// run runs the jobs that this process gets. To copy it, delete what has to do with stage.
+func (x *index) run(ctx context.Context, c config, leases cas.Store, db *sql.DB, stage *show.Stage) error {
+	var all []schedule.Job[*sqlsink.Tx]
+	for _, name := range c.Jobs {
+		all = append(all, schedule.Job[*sqlsink.Tx]{
+			Name: name, Cron: "@every " + c.Every.String(), CatchUp: schedule.CatchUpAll, Overrun: schedule.OverrunQueue, Step: x.step,
+		})
+	}
+	jobs, err := schedule.New(schedule.Options{Store: leases, Group: c.ID, LeaseTTL: c.TTL}, all...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		var o Object
-		if err := rows.Scan(&o.Name, &o.Sum); err != nil {
-			return nil, err
-		}
-		parts = append(parts, o)
+	sink, err := sqlsink.Open(ctx, db, sqlsink.SQLite, sqlsink.Options{})
+	if err != nil {
+		return err
 	}
-	return parts, rows.Err()
+	return consumer.Run(ctx, jobs, show.FencedAt(sink, stage, c.scene), jobs.Handlers(), consumer.Options{
+		MaxBatch: 1, Committers: len(all), HangTimeout: show.HangTimeout,
+	})
 }
 
 func sum(content []byte) string { return fmt.Sprintf("%x", sha256.Sum256(content)) }

@@ -7,11 +7,8 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/internal/reach"
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
 // config is what a pod, which is a process of its own, is configured with.
@@ -47,7 +44,13 @@ func (n *Nightly) Work(ctx context.Context, stage *show.Stage) error {
 		return fmt.Errorf("nightly: the store of leases: %w", err)
 	}
 	defer closer()
-	return runPod(ctx, c, db, leases, stage)
+	objects := client(c.Objects)
+	pointers, err := openPointers(ctx, objects, c.ID)
+	if err != nil {
+		return fmt.Errorf("nightly: the pointers: %w", err)
+	}
+	x := &index{objects, c.ID + "/", pointers, c.Parts}
+	return x.run(ctx, c, leases, db.DB, stage)
 }
 
 // reachLeases waits for a store that is being restarted.
@@ -65,31 +68,4 @@ func (n *Nightly) reachLeases(ctx context.Context, url string) (s cas.Store, clo
 		return err
 	})
 	return s, closer, err
-}
-
-// runPod runs the jobs of this process. To copy it, delete what has to do with stage.
-func runPod(ctx context.Context, c config, db *show.Database, leases cas.Store, stage *show.Stage) error {
-	objects := client(c.Objects)
-	pointers, err := openPointers(ctx, objects, c.ID)
-	if err != nil {
-		return err
-	}
-	x := &Index{Objects: objects, Bucket: bucket, Prefix: c.ID + "/", Pointers: pointers, Parts: c.Parts, Part: part}
-	var js []schedule.Job[*sqlsink.Tx]
-	for _, name := range c.Jobs {
-		js = append(js, schedule.Job[*sqlsink.Tx]{
-			Name: name, Cron: "@every " + c.Every.String(), CatchUp: schedule.CatchUpAll, Overrun: schedule.OverrunQueue, Step: x.Step,
-		})
-	}
-	jobs, err := schedule.New(schedule.Options{Store: leases, Group: c.ID, LeaseTTL: c.TTL}, js...)
-	if err != nil {
-		return err
-	}
-	sink, err := sqlsink.Open(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{})
-	if err != nil {
-		return err
-	}
-	return consumer.Run(ctx, jobs, show.FencedAt(sink, stage, c.scene), jobs.Handlers(), consumer.Options{
-		MaxBatch: 1, Committers: len(js), HangTimeout: show.HangTimeout,
-	})
 }

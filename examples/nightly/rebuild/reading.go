@@ -15,6 +15,18 @@ import (
 	"github.com/epochfence/epochfence/guard"
 )
 
+// pointer is the value of a pointer, as JSON.
+type pointer struct {
+	Tick  int64    `json:"tick"` // in seconds since 1970
+	Parts []object `json:"parts"`
+}
+
+// object is a part, as it was committed.
+type object struct {
+	Name string `json:"name"`
+	Sum  string `json:"sum"` // SHA-256, in hexadecimal
+}
+
 // reading is an index as a reader has found it.
 type reading struct {
 	tick  time.Time // of the build that the index says it is
@@ -41,11 +53,11 @@ func fencedLook(objects *s3.Client, pointers cas.Store, parts int) look {
 		if !state.Exists {
 			return reading{}, errNotYet
 		}
-		var p Pointer
+		var p pointer
 		if err := json.Unmarshal(state.Value, &p); err != nil {
 			return reading{}, err
 		}
-		return judge(ctx, objects, job, p.Tick, parts, p.Parts)
+		return judge(ctx, objects, job, time.Unix(p.Tick, 0).UTC(), parts, p.Parts)
 	}
 }
 
@@ -66,7 +78,7 @@ func usualLook(objects *s3.Client, id string, parts int) look {
 		if !m.Complete {
 			return reading{}, errNotYet
 		}
-		names := make([]Object, parts)
+		names := make([]object, parts)
 		for n := range names {
 			names[n].Name = partName(id, job, n)
 		}
@@ -83,7 +95,7 @@ func usualLook(objects *s3.Client, id string, parts int) look {
 }
 
 // judge compares the objects with the build that they are said to be. The baseline's have no sums.
-func judge(ctx context.Context, objects *s3.Client, job string, tick time.Time, parts int, named []Object) (reading, error) {
+func judge(ctx context.Context, objects *s3.Client, job string, tick time.Time, parts int, named []object) (reading, error) {
 	r := reading{tick: tick}
 	if len(named) != parts {
 		r.wrong = fmt.Sprintf("it has %d parts of %d", len(named), parts)

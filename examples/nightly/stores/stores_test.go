@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -68,11 +70,22 @@ func TestRealWithLeasesInZooKeeperTheFencedIndexIsExact(t *testing.T) {
 	s := servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
 		data := filepath.Join(s.Dir, "data")
 		file := filepath.Join(s.Dir, "zoo.cfg")
-		config := fmt.Sprintf("tickTime=500\ndataDir=%s\nclientPort=%s\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n", data, s.Port())
+		config := fmt.Sprintf("tickTime=500\ndataDir=%s\nclientPort=%s\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n", data, s.Port())
 		if err := errors.Join(os.MkdirAll(data, 0o755), os.WriteFile(file, []byte(config), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		return java("org.apache.zookeeper.server.quorum.QuorumPeerMain", file)
+	})
+	servertest.Await(t, "ZooKeeper serves", func() bool { // which is after it has begun to listen
+		c, err := net.DialTimeout("tcp", s.Address, time.Second)
+		if err != nil {
+			return false
+		}
+		defer func() { _ = c.Close() }()
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		_, _ = c.Write([]byte("srvr"))
+		said, _ := io.ReadAll(c)
+		return bytes.Contains(said, []byte("Mode: "))
 	})
 	playsExact(t, "zookeeper://"+s.Address)
 }
