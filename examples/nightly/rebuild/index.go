@@ -20,8 +20,8 @@ import (
 )
 
 // index rebuilds search indexes in object storage, part by part. Readers find the parts of the last
-// complete build of an index in its pointer, which is an item of pointers with the job's name. A rule of
-// the bucket may delete objects that are older than a build takes and is in use.
+// complete build of an index in its pointer, which is an item of pointers with the job's name. Nothing
+// deletes old parts here. A lifecycle rule of the bucket can do that.
 type index struct {
 	objects  *s3.Client
 	prefix   string    // of the names of parts

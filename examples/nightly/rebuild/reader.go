@@ -37,10 +37,7 @@ func newReader(l look, jobs []string, tell func(string)) *reader {
 // run reads until ctx ends. It fails if an index cannot be read.
 func (r *reader) run(ctx context.Context) error {
 	for backoff.Sleep(ctx, betweenReads) {
-		if err := r.read(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		if err := r.read(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
