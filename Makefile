@@ -95,8 +95,8 @@ find_servers := EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) EPOCHFENCE_TEST_SEAWEEDFS
 
 .PHONY: stores
 stores: $(VALKEY) $(servers) $(golangci) $(static) ## the drivers of cas that `go test ./...` leaves out, each on its real server, under the race detector, the adapters of lease, and their lint (needs redis-server, Java 17, Maven, pip, and apt-get)
-	@for dir in $(apart) $(adapters) cas/kubestore examples/inventory/stores; do (cd $$dir && export GOWORK=off && go vet ./... && $(static) ./... && $(golangci) run ./...) || exit 1; done
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync $(apart:%=store/%) $(adapters:%=store/%) store/valkey store/cas/kubestore store/examples/inventory/stores
+	@for dir in $(apart) $(adapters) cas/kubestore examples/inventory/stores examples/nightly/stores; do (cd $$dir && export GOWORK=off && go vet ./... && $(static) ./... && $(golangci) run ./...) || exit 1; done
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync $(apart:%=store/%) $(adapters:%=store/%) store/valkey store/cas/kubestore store/examples/inventory/stores store/examples/nightly/stores
 
 store/valkey:
 	cd cas/redisstore && GOWORK=off EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m .
@@ -104,6 +104,8 @@ store/cas/kubestore: # without a server
 	cd cas/kubestore && GOWORK=off go test -short -count 1 ./...
 store/lease/leaderlock: # its clients, which the race detector would have compiled a second time, take a minute
 	cd lease/leaderlock && GOWORK=off go test -count 1 -timeout 10m ./...
+store/examples/nightly/stores: # its clients, which the race detector would have compiled a second time, take minutes
+	cd examples/nightly/stores && GOWORK=off $(find_servers) go test -count 1 -timeout 10m ./...
 store/%:
 	@cd $* && GOWORK=off $(find_servers) go test -race -count 1 -timeout 10m ./...
 
@@ -201,6 +203,20 @@ services: kafka ## a real Kafka and PostgreSQL until Ctrl-C, a topic, and where 
 .PHONY: demo-payments
 demo-payments: ## the payments example: freezes, kills, and who is charged twice
 	go run ./examples/payments
+
+.PHONY: demo-nightly
+demo-nightly: ## the nightly example: a job on two pods, freezes, kills, and whose index is a mixture
+	go run ./examples/nightly
+
+.PHONY: demo-nightly-stores
+demo-nightly-stores: $(ZOOKEEPER)/.complete $(CONSUL) ## the same with the leases in Redis, etcd, Consul and ZooKeeper, which it starts (needs redis-server, Java 17, Maven and apt-get; compiles for minutes)
+	cd examples/nightly/stores && CI=true GOWORK=off $(find_servers) go test -count 1 -timeout 10m -v .
+
+CHAOS := -chaos.ticks 500 -chaos.incidents 100
+
+.PHONY: nightly-chaos
+nightly-chaos: ## 500 ticks of two jobs, 100 freezes and kills, 20 restarts of the store of leases: each tick takes effect once (minutes; CHAOS='-chaos.seed 2' to change)
+	cd examples/nightly && EPOCHFENCE_LONG=1 go test -count 1 -timeout 30m -v -run '^TestChaos' ./rebuild $(CHAOS)
 
 PAYMENTS := -workers 4 -partitions 16 -messages 500000
 NAIVE    :=

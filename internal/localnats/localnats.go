@@ -10,10 +10,15 @@ import (
 
 const starting = 30 * time.Second
 
-// Start starts a nats-server in this process, with its streams below dir.
+// Start starts a nats-server in this process, with its streams below dir, at a port that is free.
 func Start(dir string) (url string, stop func(), err error) {
+	return StartAt(dir, server.RANDOM_PORT)
+}
+
+// StartAt is Start at a port, such as that of a server that was stopped.
+func StartAt(dir string, port int) (url string, stop func(), err error) {
 	s, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT,
+		Host: "127.0.0.1", Port: port,
 		JetStream: true, StoreDir: dir, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 4 << 30,
 		NoSigs: true, NoLog: true,
 	})

@@ -37,6 +37,12 @@ func NewCrew(config func(n int) any) *Crew {
 	return &Crew{config: config, workers: map[int]*process{}, outcomes: map[string]int{}}
 }
 
+// Watch says what [Crew.Freeze] and [Crew.Kill] wait for: elsewhere is as [Side.Elsewhere]. A worker is
+// not frozen while it has the write lock of db, if that is SQLite. Call it between incidents.
+func (c *Crew) Watch(db *Database, elsewhere func(ctx context.Context, subject string, not int) (bool, error)) {
+	c.unlocked, c.elsewhere = db.unlocked, elsewhere
+}
+
 // Start adds a worker. It lives until it is killed, [Crew.Stop], or the end of this process.
 func (c *Crew) Start() (n int, err error) {
 	c.mu.Lock()
@@ -112,6 +118,16 @@ func (c *Crew) poll(ctx context.Context, every, limit time.Duration, done func(c
 		}
 	}
 	return context.Cause(ctx)
+}
+
+// Until calls done until it returns true. It fails when ctx ends, when a worker has ended by itself, or
+// after limit. The error has what the workers have said last.
+func (c *Crew) Until(ctx context.Context, limit time.Duration, done func(context.Context) (bool, error)) error {
+	err := c.poll(ctx, often, limit, done)
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w\n%s", err, c.logs())
+	}
+	return err
 }
 
 // await polls what workers report. It calls done with the mutex held.

@@ -10,6 +10,18 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
+// Freeze stops a worker (SIGSTOP) at a point, waits until another worker has gone on, as [Crew.Watch]
+// has it, and lets it continue (SIGCONT). It returns a line that describes the incident. Incidents of a
+// crew come one after the other.
+func (c *Crew) Freeze(ctx context.Context, at Point) (string, error) {
+	return c.freezeWorker(ctx, at, func() {})
+}
+
+// Kill ends a worker (SIGKILL) at a point, starts another, and waits as [Crew.Freeze] does.
+func (c *Crew) Kill(ctx context.Context, at Point) (string, error) {
+	return c.killWorker(ctx, at, func() {})
+}
+
 // freezeWorker stops a worker (SIGSTOP) at a point of its next transaction or request, waits until
 // another worker has done what it had in hand, and lets it continue (SIGCONT). It calls release once
 // the worker waits for the message at which it will stop, and again for the messages at which another

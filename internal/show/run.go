@@ -112,9 +112,14 @@ func (s *Settings) Stage(ctx context.Context, b *Board, cs []*Column) {
 
 // Conclude prints the table and what it means, and returns the exit code.
 func Conclude(b *Board, cs []*Column) int {
+	return ConcludeFrom(b, cs, "what is stored alone, after all workers had ended")
+}
+
+// ConcludeFrom is [Conclude], and says from what the columns were judged.
+func ConcludeFrom(b *Board, cs []*Column, from string) int {
 	judged := slices.DeleteFunc(slices.Clone(cs), func(c *Column) bool { return c.Err != nil })
 	if len(judged) > 0 {
-		b.Print("\n" + table(judged) + "\nJudged from what is stored alone, after all workers had ended.")
+		b.Print("\n" + table(judged) + "\nJudged from " + from + ".")
 	}
 	for _, c := range cs {
 		if c.Err != nil {

@@ -11,12 +11,28 @@ import (
 // Fenced returns sink with the points of stage in its transactions. The points are around the
 // handler, so that readers can copy the handler unchanged.
 func Fenced[TX any](sink epoch.Sink[TX], stage *Stage) epoch.Sink[TX] {
-	return &stagedSink[TX]{sink, stage}
+	return FencedAt(sink, stage, func(a epoch.Advance) Scene {
+		return Scene{Subject(a.Partition.Number, int64(a.From)), InHand, AfterWrites, []Point{AfterCommit}}
+	})
+}
+
+// Scene has the points of one transaction. A zero point is none.
+type Scene struct {
+	Subject string
+	Before  Point   // where the transaction has not begun
+	Written Point   // where the handler has returned
+	Others  []Point // AfterCommit, or none
+}
+
+// FencedAt is [Fenced] with points that depend on where a transaction begins.
+func FencedAt[TX any](sink epoch.Sink[TX], stage *Stage, scene func(epoch.Advance) Scene) epoch.Sink[TX] {
+	return &stagedSink[TX]{sink, stage, scene}
 }
 
 type stagedSink[TX any] struct {
 	epoch.Sink[TX]
 	stage *Stage
+	scene func(epoch.Advance) Scene
 }
 
 // Unwrap lets [epoch.As] find what else the sink can do.
@@ -26,16 +42,17 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls .
 	if len(as) == 0 || len(calls) == 0 { // no messages, which could be done elsewhere
 		return s.Sink.Commit(ctx, as, calls...)
 	}
-	cue := s.stage.Cue(Subject(as[0].Partition.Number, int64(as[0].From)), InHand, AfterWrites, AfterCommit)
+	at := s.scene(as[0])
+	cue := s.stage.Cue(at.Subject, append(slices.Clone(at.Others), at.Before, at.Written)...)
 	ctx = cue.Context(ctx)
-	cue.Reach(InHand)
+	cue.Reach(at.Before)
 	calls = slices.Clone(calls)
 	last := calls[len(calls)-1]
 	calls[len(calls)-1] = func(ctx context.Context, tx TX) error {
 		if err := last(ctx, tx); err != nil {
 			return err
 		}
-		cue.Reach(AfterWrites)
+		cue.Reach(at.Written)
 		return nil
 	}
 	return cue.Done(s.Sink.Commit(ctx, as, calls...))

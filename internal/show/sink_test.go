@@ -132,3 +132,39 @@ func TestADatabaseSaysWhetherItsLockIsFree(t *testing.T) {
 		t.Errorf("it has ended, %v", err)
 	}
 }
+
+func TestAPointOfATransactionIsPassedByOthers(t *testing.T) {
+	stage, orders, reports := testStage(t)
+	_, next := reading(t, reports)
+	send(t, orders, "half way")
+	armed(t, stage)
+	sink := FencedAt(plainSink{}, stage, func(a epoch.Advance) Scene {
+		s := Scene{Subject: Subject(0, int64(a.From))}
+		if a.From == 2 {
+			s.Before = "half way"
+		}
+		return s
+	})
+	go func() {
+		for from := range epoch.Offset(3) {
+			_ = sink.Commit(t.Context(), []epoch.Advance{{From: from, To: from + 1}}, func(context.Context, int) error { return nil })
+		}
+	}()
+	if r := next(reportReached); r.Text != "0/2" || r.Point != "half way" {
+		t.Errorf("it stands at %+v", r)
+	}
+	send(t, orders, "")
+	if r := next(reportEnded); r.Text != Committed {
+		t.Errorf("it ended as %+v", r)
+	}
+}
+
+func TestWhatAnItemRefusesIsStale(t *testing.T) {
+	stage, _, reports := testStage(t)
+	_, next := reading(t, reports)
+	refused := &epoch.LowEpochError{Epoch: 3, Seen: 4}
+	go func() { _ = stage.Cue("0/1").Done(refused) }()
+	if r := next(reportEnded); r.Text != Stale {
+		t.Errorf("it ended as %+v", r)
+	}
+}

@@ -77,7 +77,7 @@ func (s *Stage) Cue(subject string, points ...Point) *Cue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := &Cue{stage: s, subject: subject}
-	if slices.Contains(points, s.armed) {
+	if s.armed != "" && slices.Contains(points, s.armed) {
 		c.point, s.armed = s.armed, ""
 	}
 	return c
@@ -99,7 +99,7 @@ func (c *Cue) Context(ctx context.Context) context.Context {
 
 // Reach blocks until the parent says continue, if the parent wants a stop at p.
 func (c *Cue) Reach(p Point) {
-	if c.point != p {
+	if c.point != p || p == "" {
 		return
 	}
 	c.stage.stands.Lock()
@@ -115,7 +115,7 @@ func (c *Cue) Done(err error) error {
 	case err == nil:
 		c.end(Committed)
 		c.Reach(AfterCommit)
-	case errors.Is(err, epoch.ErrStale):
+	case errors.Is(err, epoch.ErrStale), errors.Is(err, epoch.ErrLowEpoch): // the fence's word, or an item's of package guard
 		c.end(Stale)
 	case errors.Is(err, epoch.ErrInDoubt):
 		c.end(CutOff)
