@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -125,7 +126,7 @@ func play(ctx context.Context, names []string, only string, trials, at int, verb
 	var cronSaid string
 	var cronErr error
 	if cron {
-		all.Go(func() { cronSaid, cronErr = playPgCron(ctx) })
+		all.Go(func() { cronSaid, cronErr = playPgCron(ctx, only) })
 	}
 	for _, sh := range shows {
 		all.Go(func() {
@@ -138,9 +139,15 @@ func play(ctx context.Context, names []string, only string, trials, at int, verb
 	all.Wait()
 	report(shows)
 	if cron {
-		fmt.Println("pg_cron:", cronSaid)
+		fmt.Printf("pg_cron:\n%s\n", cronSaid)
 	}
-	return cronErr
+	failed := cronErr
+	for _, sh := range shows {
+		if sh.err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s, %s, %s: %w", sh.name, sh.form, sh.story.name, sh.err))
+		}
+	}
+	return failed
 }
 
 // report prints a line for each story, with what its trials have in common.
