@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,7 +51,8 @@ func playPgCron(ctx context.Context, only string) (string, error) {
 		})
 	}
 	all.Wait()
-	return strings.Join(said, "\n"), errors.Join(errs...)
+	played := slices.DeleteFunc(said, func(s string) bool { return s == "" })
+	return strings.Join(played, "\n"), errors.Join(errs...)
 }
 
 func playPgCronStory(ctx context.Context, seconds int, story func(*pgCron, context.Context) error) (string, error) {
