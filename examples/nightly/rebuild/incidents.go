@@ -36,7 +36,8 @@ func (c *column) incidents(ctx context.Context) error {
 				return err
 			}
 			freeze := killed == c.Kills || frozen < c.Freezes && i%2 == 0
-			line, err := "", error(nil)
+			var line string
+			var err error
 			if freeze {
 				line, err = c.freeze(ctx, c.draw(random, freezes, frozen))
 				frozen++

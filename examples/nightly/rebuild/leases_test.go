@@ -33,7 +33,7 @@ func TestAStoreOfOthersHasTheLeasesAndIsLeftAsItWas(t *testing.T) {
 			defer cancel()
 			var out bytes.Buffer
 			b := show.NewBoard(&out)
-			cs, err := n.Play(ctx, b)
+			cs, err := n.play(ctx, b)
 			if err != nil {
 				t.Fatal(err, out.String())
 			}

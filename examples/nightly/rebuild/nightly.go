@@ -66,7 +66,7 @@ func (n *Nightly) Run(ctx context.Context, args []string, out, errOut io.Writer)
 		return show.StatusUsage
 	}
 	b := show.NewBoard(out)
-	cs, err := n.Play(ctx, b)
+	cs, err := n.play(ctx, b)
 	switch {
 	case ctx.Err() != nil:
 		fmt.Fprintln(errOut, "nightly: interrupted; the pods are stopped")
@@ -117,8 +117,8 @@ func (n *Nightly) check(rest []string) error {
 	return err
 }
 
-// Play plays the columns, and cleans up. A column's own error is in its Err.
-func (n *Nightly) Play(ctx context.Context, b *show.Board) (cs []*column, err error) {
+// play plays the columns, and cleans up. A column's own error is in its Err.
+func (n *Nightly) play(ctx context.Context, b *show.Board) (cs []*column, err error) {
 	if n.dir, err = os.MkdirTemp("", "epochfence-nightly-"); err != nil {
 		return nil, fmt.Errorf("make a temporary directory: %w", err)
 	}

@@ -68,7 +68,7 @@ func startObjects(ctx context.Context, dir string) (address string, stop func(),
 	stop = func() {
 		connections.CloseIdleConnections() // which the server would wait for
 		end()
-		<-ended
+		<-ended //nolint:errcheck // it was told to end
 	}
 	return address, stop, nil
 }

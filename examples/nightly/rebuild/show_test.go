@@ -27,7 +27,7 @@ func TestTheFencedIndexIsExactAtEachMomentAndTheUsualOneIsAMixture(t *testing.T)
 	defer cancel()
 	var out bytes.Buffer
 	b := show.NewBoard(&out)
-	cs, err := short().Play(ctx, b)
+	cs, err := short().play(ctx, b)
 	if err != nil {
 		t.Fatal(err, out.String())
 	}
