@@ -17,7 +17,8 @@ type reader struct {
 	yield func(consumer.Batch) bool
 	at    place
 	mark  epoch.Mark
-	busy  span // the last time at work
+	epoch epoch.Epoch // of the claim
+	busy  span        // the last time at work
 }
 
 const (
@@ -34,7 +35,7 @@ func (r *reader) read(ctx context.Context) error {
 			Partition: r.Origin().Partition, Kind: consumer.ErrTruncated, Position: r.at.offset(), Found: place{at: r.now()}.offset(),
 		}
 	}
-	if r.at.step > 0 && r.course.isOver(r.at.offset()-1) && !r.move(r.at.after()) {
+	if r.at.step > 0 && r.course.isOver(r.at.offset()-1, r.epoch) && !r.move(r.at.after()) {
 		return nil
 	}
 	for ctx.Err() == nil {
@@ -117,7 +118,7 @@ func (r *reader) run(d decision) (more bool, err error) {
 		if !r.plan.steps {
 			return true, nil
 		}
-		if r.course.isOver(m.Offset) {
+		if r.course.isOver(m.Offset, r.epoch) {
 			return r.move(r.at.after()), nil
 		}
 	}

@@ -131,10 +131,10 @@ func (s *Schedule[TX]) handle(ctx context.Context, tx TX, m consumer.Message, e 
 		_, err := j.Step(ctx, tx, t, e)
 		return err
 	}
-	j.course.returned(m.Offset, true) // unless it returns that there is more: if OnFailure takes the step, the run is over
+	j.course.called(m.Offset, e)
 	done, err := j.Step(ctx, tx, t, e)
-	if err == nil && !done {
-		j.course.returned(m.Offset, false)
+	if err == nil {
+		j.course.returned(m.Offset, done)
 	}
 	return err
 }

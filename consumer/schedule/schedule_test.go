@@ -431,10 +431,39 @@ func TestTheReplayOfAStepLeavesThePresentRunAlone(t *testing.T) {
 	course := s.jobs["reindex"].course
 	present := step(7, 0)
 	step(5, 1)
-	if calls != 2 || course.isOver(present) || course.step != present {
+	if calls != 2 || course.isOver(present, 0) || course.step != present {
 		t.Errorf("after %d calls the present step is %d", calls, course.step)
 	}
 	if err := s.handle(t.Context(), 0, consumer.Message{Partition: epoch.Partition{Topic: "removed"}}, 1); err == nil {
 		t.Error("a job that this process does not have")
 	}
+}
+
+func TestAStepThatFailedHereAndWasDoneElsewhereDoesNotEndTheRun(t *testing.T) {
+	inWorld(t, func(w *world) {
+		stuck := func(at map[int]bool) memJob {
+			return memJob{Name: "index", Cron: "@hourly", Step: func(ctx context.Context, tx *memsink.Tx, t Tick, _ epoch.Epoch) (bool, error) {
+				if at[t.Step] {
+					<-ctx.Done()
+					return false, ctx.Err()
+				}
+				tx.Append("index", t.line())
+				return t.Step == 3, nil
+			}}
+		}
+		w.until("01 00:30:00")
+		a := w.pod("a", stuck(map[int]bool{1: true}))
+		defer a.end()
+		w.until("01 00:59:00")
+		b := w.pod("b", stuck(map[int]bool{2: true}))
+		w.until("01 01:00:01")
+		a.wire.set(true)
+		w.until("01 01:01:00")
+		w.ran("index", "01 01:00:00", "01 01:00:00 step 1")
+		a.wire.set(false)
+		w.until("01 01:02:00")
+		b.end()
+		w.until("01 01:10:00")
+		w.ran("index", "01 01:00:00", "01 01:00:00 step 1", "01 01:00:00 step 2", "01 01:00:00 step 3")
+	})
 }

@@ -90,7 +90,7 @@ func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.
 		if err := t.Fits(&from); err != nil {
 			return fmt.Errorf("schedule: read: %w", err)
 		}
-		r := reader{tenure: t, yield: yield, at: placeOf(from.Next), mark: from.Mark}
+		r := reader{tenure: t, yield: yield, at: placeOf(from.Next), mark: from.Mark, epoch: from.Epoch}
 		return r.read(ctx)
 	})
 }

@@ -8,7 +8,7 @@ const (
 
 var guardsOfSchedules = []guard{
 	{"R5", "a run is over before its last step", []edit{
-		{ticking, "if r.course.isOver(m.Offset) {", "if true {"},
+		{ticking, "if r.course.isOver(m.Offset, r.epoch) {", "if true {"},
 	}, schedules, "TestALongJobContinuesAfterItsLastStepInAnotherProcess"},
 	{"R5", "a step begins without the position after the one before", []edit{
 		{ticking, "next.Next, next.Mark = m.Offset+1, r.mark", "next.Next, next.Mark = r.at.after().offset(), r.mark"},
@@ -17,8 +17,11 @@ var guardsOfSchedules = []guard{
 		{ticking, "if r.at.step > 0 || r.mark == requested {", "if r.mark == requested {"},
 	}, schedules, "TestALongJobContinuesAfterItsLastStepInAnotherProcess"},
 	{"blame", "the rest of a run follows a step that was put among the dead letters", []edit{
-		{schedules + "/schedule.go", "j.course.returned(m.Offset, true)", "j.course.returned(m.Offset, false)"},
+		{schedules + "/course.go", "c.step, c.last, c.failed = step, true, e", "c.step, c.last, c.failed = step, false, e"},
 	}, schedules, "TestAStepThatOnFailureTakesEndsTheRun"},
+	{"R5", "a step that failed in one process ends the run that another process has continued", []edit{
+		{schedules + "/course.go", "return c.step == step && c.last && (c.failed == 0 || c.failed == present)", "return c.step == step && c.last"},
+	}, schedules, "TestAStepThatFailedHereAndWasDoneElsewhereDoesNotEndTheRun"},
 	{"blame", "the replay of a step ends the present run", []edit{
 		{schedules + "/schedule.go", "if m.Replay != 0 {", "if false {"},
 	}, schedules, "TestTheReplayOfAStepLeavesThePresentRunAlone"},
