@@ -95,9 +95,15 @@ func (c *column) judgeTicks(ctx context.Context, job string, a *audit) error {
 		delete(times, tick.Unix())
 		a.builds += n
 		a.doubled += max(0, n-1)
-		if n == 0 {
-			a.lost++
+		if n > 0 {
+			continue
 		}
+		a.lost++
+		parts, err := c.DB.Count(ctx, `SELECT count(*) FROM parts WHERE job = $1 AND tick = $2`, job, tick.Unix())
+		if err != nil {
+			return err
+		}
+		c.board.Event(c.Name, fmt.Sprintf("the build of %s %s is lost; %d of its parts are recorded", job, tick.Format(time.RFC3339), parts))
 	}
 	for range times { // builds of what is no tick
 		a.builds++
