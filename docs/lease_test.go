@@ -26,7 +26,7 @@ func nightly(ctx context.Context, member *lease.Member, db *sql.DB, report func(
 	}
 	defer func() { _ = h.Release(context.WithoutCancel(ctx)) }()
 
-	// From here on, the statement below is refused to all who had the lease before.
+	// This write raises the token of the row. All later writes of earlier holders are refused.
 	token := h.Generation()
 	err = sqlfence.Exec(ctx, db, `update report set lock_name = 'billing/nightly', lock_epoch = ?1 where id = 1`, token)
 	if err != nil {

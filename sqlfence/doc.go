@@ -20,11 +20,13 @@
 //	    return errNoAccount // a refusal is an error, so there is no such row
 //	}
 //
-// In SQLite, a trigger on the table compares them: see [SQLite]. The UPDATE only sets both columns.
-// This is database/sql, on either database:
+// In SQLite, a trigger on the table compares them: see [SQLite]. The UPDATE only sets both columns:
 //
 //	err := sqlfence.Exec(ctx, db, `UPDATE report SET text = ?, lock_name = ?, lock_epoch = ? WHERE id = ?`,
 //	    text, "billing/nightly", token, id)
+//
+// [Exec] also runs a statement on PostgreSQL through database/sql. There, the statement must call
+// epochfence_token.
 //
 // docs/leases.md has the text for other databases.
 //
@@ -35,11 +37,12 @@
 //	<   (once => true, or    is refused                   work that must happen once per lease; also
 //	     SQLiteOnce)                                      a write that is repeated after a lost answer
 //
-// In the form <, a [RefusedError] whose Seen equals Token says that the first attempt was applied.
+// In the form <, a [RefusedError] whose Seen equals Token says that the token has written the row
+// before.
 // Read the token once and keep it: [Held.Generation] grows with each confirmation of the lease.
 //
-// A later owner is protected from the moment of its first write to the row. If its work begins by
-// reading the row, let it write the columns before it reads.
+// A later owner is protected from the moment of its first write to the row. In the form <=, let work
+// that begins by reading the row write the columns before it reads.
 //
 // # Tokens
 //
@@ -83,10 +86,9 @@
 //
 // # Isolation
 //
-// The comparison sees the newest version of the row at each isolation level. At READ COMMITTED, an
-// UPDATE that has waited for another transaction is evaluated again on what that transaction left. At
-// REPEATABLE READ and SERIALIZABLE it fails with the SQLSTATE 40001; the transaction has to be tried
-// again under the same token, and is then refused if the row has a higher one. SQLite has one writer
+// At READ COMMITTED, an UPDATE that has waited for another transaction is compared with the row that
+// this transaction has left. At REPEATABLE READ and SERIALIZABLE it fails with the SQLSTATE 40001: try
+// the transaction again under the same token. SQLite has one writer
 // at a time. An UPDATE of several rows is refused as a whole if one of them refuses.
 //
 // An owner that is frozen in an open transaction keeps the lock of the row, and its successor waits.

@@ -1,5 +1,5 @@
-// Package schedule runs jobs at the times of cron expressions, each time once: a [consumer.Source]
-// whose partitions are jobs, and whose messages are ticks.
+// Package schedule runs jobs at the times of cron expressions, and commits each time once at most: a
+// [consumer.Source] whose partitions are jobs, and whose messages are ticks.
 //
 //	jobs, err := schedule.New(schedule.Options{Store: store, Group: "billing"},
 //		schedule.Job[*pgsink.Tx]{Name: "invoices", Cron: "30 2 * * *", Zone: "Europe/Berlin", Do: makeInvoices},
@@ -7,8 +7,8 @@
 //	)
 //	err = consumer.Run(ctx, jobs, sink, jobs.Handlers(), consumer.Options{MaxBatch: 1, Committers: 4})
 //
-// Every process of a group does this. Each job is a resource of package lease, so one process at a time
-// has it, and the jobs are shared out equally. What the job writes through its transaction, and the
+// The processes of a group do this. Each job is a resource of package lease: one process at a time has
+// it, and the jobs are assigned to the processes evenly. What the job writes through its transaction, and the
 // position after its tick, commit together with the check that this process still owns the job. A
 // process that was frozen in a job, and wakes up when another process has done it, changes nothing.
 //
@@ -21,12 +21,12 @@
 // skip, rewind, dead letters and their replay, the audit log, the status page and metrics. A job begins
 // with its first tick after its fence was created.
 //
-// The times of ticks come from the clocks of the processes. A clock that is ahead runs a tick early,
-// leaves those in between to the rules for late ticks, and no clock runs a tick twice. A position that
-// is more than a day ahead of the clock halts the job with an [ErrAhead].
+// The times of ticks come from the clocks of the processes. A process whose clock is ahead runs a tick
+// early, and treats the ticks before that one as late. No tick runs twice, because the position is past
+// it. A position that is more than a day ahead of the clock halts the job with an [ErrAhead].
 //
-// An operator sets a position between two ticks. A skip or rewind into a run leaves the rest of that
-// run out.
+// Operators cannot set a position between two steps. A position within a run is rounded up, and the
+// rest of the run is left out.
 //
 // # Transactions
 //
@@ -34,7 +34,8 @@
 // the default Options.LeaseTTL. [Job.Step] is called for one transaction after another until it reports
 // that the job is done. Each step commits with its number, and a new owner continues after the last
 // step that was committed. consumer.Options.MaxBatch should be 1, so that no two jobs share a
-// transaction, and Committers the number of jobs that may work at a time in one process.
+// transaction. Committers limits the transactions that are open at a time in one process; each job
+// belongs to one committer.
 //
 // A failed Do or Step is tried again like any message: see consumer.Options.MaxAttempts and
 // consumer.Handlers.OnFailure. If OnFailure takes a step, the rest of that run is left out.
@@ -42,11 +43,12 @@
 // # Late ticks
 //
 // [Job.CatchUp], [Job.MaxLate] and [Job.Overrun] say what becomes of ticks that no process has run in
-// time. The log has a line with their number. By default the last one is run and the others are not.
+// time. By default the last one is run and the others are not. A warning has the number of ticks that
+// are left out. Those that came while the job was at work are logged at level Debug.
 //
 // # Sinks
 //
-// [consumer.Run] asks for a sink that is [epoch.Transactional]. With a sink that is only
-// [epoch.PerItem], a tick that has failed may have changed some of its items: use CatchUpAll and no
-// MaxLate, so that no other tick takes its place.
+// [consumer.Run] requires [epoch.Transactional] by default. For a sink that is only [epoch.PerItem], set
+// consumer.Options.Guarantee, CatchUpAll and no MaxLate: a tick that has failed may have changed some of
+// its items, so it must be run again.
 package schedule

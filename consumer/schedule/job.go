@@ -16,10 +16,11 @@ type Job[TX any] struct {
 	// Processes of one group may have different jobs. Required.
 	Name string
 
-	// Cron is the expression: minute, hour, day of the month, the month, and day of the week, as in
-	// crontab(5), optionally with seconds before. If both days are limited, one of them is enough. Or a descriptor: @hourly, @daily, @weekly,
-	// @monthly, @yearly, or "@every 90s", whose ticks are at multiples of that duration since 1970.
-	// [Always] is for work without end. Required.
+	// Cron has five fields, as in crontab(5): minute, hour, day of the month, month of the year and day
+	// of the week. A sixth field in front is the second. If both day fields are restricted, a day that
+	// matches either one matches. Cron may also be @hourly, @daily, @weekly, @monthly or @yearly, or
+	// "@every 90s", whose ticks are at multiples of that duration since 1970. [Always] is for work
+	// without end. Required.
 	Cron string
 
 	// Zone is the time zone of Cron, such as "Europe/Berlin". A program on a machine without a time
@@ -29,8 +30,9 @@ type Job[TX any] struct {
 	// back, a tick that exists twice is run the first time; a Cron whose hour is * is run both times.
 	Zone string
 
-	// Jitter delays all ticks of the job by the same duration below Jitter, which depends on group
-	// and name. It keeps jobs apart that have the same Cron. It is at most 24 h. Defaults to none.
+	// Jitter delays all ticks of the job by a fixed number of whole seconds below Jitter, which depends
+	// on group and name. It keeps jobs apart that have the same Cron. It is at most 24 h. Defaults to
+	// none.
 	Jitter time.Duration
 
 	// CatchUp says what becomes of ticks that were not run in time: because no process was there, the
@@ -53,9 +55,9 @@ type Job[TX any] struct {
 	// find that nothing is left to do.
 	Step func(ctx context.Context, tx TX, t Tick, e epoch.Epoch) (done bool, err error)
 
-	// MaxRun limits the time that one process works on the steps of one tick, by its monotonic clock.
-	// After that the job halts until an operator has set its position or the job has another owner.
-	// Only for Step. Defaults to no limit.
+	// MaxRun limits the time that one process spends on the steps of one tick, by its monotonic clock.
+	// It is checked before each step. Then the job halts, until an operator has set its position. A new
+	// owner starts at zero. Only for Step. Defaults to no limit.
 	MaxRun time.Duration
 }
 
@@ -68,8 +70,8 @@ const Always = "@every 1s"
 type CatchUp int
 
 const (
-	// CatchUpLast runs the last one. It takes the place of an earlier one that has failed and halts the
-	// job, and attempts begin anew.
+	// CatchUpLast runs only the last one. If an earlier tick has halted the job, the last one replaces
+	// it, with a new count of attempts.
 	CatchUpLast CatchUp = iota
 
 	// CatchUpAll runs all, one after the other.
@@ -80,8 +82,8 @@ const (
 type Overrun int
 
 const (
-	// OverrunSkip leaves them out, as far as the process knows that has the job. A new owner takes
-	// them for late.
+	// OverrunSkip leaves them out. Only the process that has the job knows them: after a takeover, the
+	// new owner treats them as late.
 	OverrunSkip Overrun = iota
 
 	// OverrunQueue treats them like ticks that were not run in time: see [CatchUp].
@@ -99,6 +101,7 @@ type plan struct {
 	maxLate   time.Duration
 	overrun   Overrun
 	steps     bool
+	where     *time.Location
 	maxRun    time.Duration
 }
 
@@ -122,7 +125,11 @@ func (j Job[TX]) plan(group string) (plan, error) {
 	case j.Overrun < OverrunSkip || j.Overrun > OverrunQueue:
 		return wrong("Overrun is %d; want OverrunSkip or OverrunQueue", j.Overrun)
 	}
-	table, err := parse(j.Cron, j.Zone)
+	where, err := time.LoadLocation(j.Zone)
+	if err != nil {
+		return wrong("its Zone %q: %w; is the name right, and does the machine have a time zone database (or the program import time/tzdata)?", j.Zone, err)
+	}
+	table, err := parse(j.Cron, where)
 	if err != nil {
 		return wrong("%w", err)
 	}
@@ -131,7 +138,7 @@ func (j Job[TX]) plan(group string) (plan, error) {
 	}
 	return plan{
 		name: j.Name, delay: delay(group, j.Name, j.Jitter), timetable: table, catchUp: j.CatchUp, maxLate: j.MaxLate, overrun: j.Overrun,
-		steps: j.Step != nil, maxRun: j.MaxRun,
+		steps: j.Step != nil, where: where, maxRun: j.MaxRun,
 	}, nil
 }
 

@@ -23,8 +23,8 @@ type Options struct {
 	Group string
 
 	// LeaseTTL is the time after which another process takes the jobs of a process that was killed or
-	// frozen, from 500 ms to 1 h. All processes should use the same value. A transaction must take
-	// less than two thirds of nine tenths of it: see consumer.Options.BatchTimeout. Defaults to 15 s.
+	// frozen, from 500 ms to 1 h. All processes should use the same value. consumer.Options.BatchTimeout
+	// may be at most 60 % of it, and defaults to 45 %. LeaseTTL defaults to 15 s.
 	LeaseTTL time.Duration
 
 	// Name names this process for operators, before the host's name and the process id. It need not

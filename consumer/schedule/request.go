@@ -16,9 +16,9 @@ var ErrAtWork = errors.New("the job is at work")
 // as [epoch.Sink.Fence] returns it. Carry the action out with [operate.Operator]. The audit log has by
 // and reason.
 //
-// The run takes the offset at the job's position, and the place of a tick there. It is refused with [ErrAtWork] after the first step of
-// a tick, and with [operate.ErrNothingToDo] if a run was requested already. A job whose only
-// transaction is under way is rolled back, and runs again after the requested run.
+// The run uses the offset of the job's position. A tick at that offset is replaced. If a transaction of
+// Do is open, it is rolled back, and runs again after the requested run. A request between two steps is
+// refused with [ErrAtWork], and a second one with [operate.ErrNothingToDo].
 func Request(f epoch.Fence, by, reason string) (operate.Act, error) {
 	wrong := func(err error, format string, args ...any) (operate.Act, error) {
 		return operate.Act{}, fmt.Errorf("schedule: request a run of %s: %w: %s", f.Partition, err, fmt.Sprintf(format, args...))

@@ -117,6 +117,7 @@ func (s *Schedule[TX]) Handlers() consumer.Handlers[TX] { return consumer.Each(s
 
 func (s *Schedule[TX]) handle(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
 	j, t := s.jobs[m.Partition.Topic], TickOf(m)
+	t.At = t.At.In(j.plan.where)
 	if j.Do != nil {
 		return j.Do(ctx, tx, t, e)
 	}

@@ -12,8 +12,8 @@ type Tick struct {
 	// Job is the job's name.
 	Job string
 
-	// At is the time by the job's Cron, without Jitter, also if the tick is late. For a run that an
-	// operator has requested, it is the time up to which the job's ticks were done.
+	// At is the scheduled time in the job's Zone, without Jitter, also if the tick is late. From [TickOf]
+	// it is in UTC. At of a requested run is the job's position: the time up to which ticks were done.
 	At time.Time
 
 	// Step is the number of steps of this tick that were committed before. It is 0 for Do, unless the
@@ -30,11 +30,10 @@ type Tick struct {
 	Message epoch.Message
 }
 
-// OffsetOf returns the position of a job whose ticks before a time are done.
+// OffsetOf returns the position at which all ticks before a time are done.
 func OffsetOf(at time.Time) epoch.Offset { return place{at: at}.offset() }
 
-// TimeOf returns the time before which a job's ticks are done at a position, and the number of steps
-// that are done of the tick at that time.
+// TimeOf is the inverse of [OffsetOf]. step is the number of committed steps of the tick at that time.
 func TimeOf(position epoch.Offset) (at time.Time, step int) {
 	p := placeOf(position)
 	return p.at, p.step

@@ -20,11 +20,7 @@ var parser = cron.MustNewParser(cron.SecondOptional | cron.Minute | cron.Hour | 
 // mostYears is how far ahead a tick is looked for.
 const mostYears = 100
 
-func parse(expression, zone string) (timetable, error) {
-	where, err := time.LoadLocation(zone)
-	if err != nil {
-		return nil, fmt.Errorf("its Zone %q: %w; is the name right, and does the machine have a time zone database (or the program import time/tzdata)?", zone, err)
-	}
+func parse(expression string, where *time.Location) (timetable, error) {
 	if period, ok := strings.CutPrefix(expression, "@every "); ok {
 		d, err := time.ParseDuration(period)
 		if err != nil || d < time.Second || d%time.Second != 0 {

@@ -19,11 +19,10 @@
 //
 // A member renews its lease in the background, and other members take the lease after
 // [lease.Options].TTL. client-go's LeaseDuration decides nothing for them. TTL must be at least one
-// and a half times LeaseDuration: a renewal may be a third of TTL old when the store fails. Then the
-// context of a leader that cannot renew ends, after RetryPeriod and RenewDeadline, before others can
-// lead. That needs a LeaseDuration of at least the sum of both, as the defaults of client-go have it:
-// 15 s, 10 s and 2 s, for which TTL must be 22.5 s. [Lock.Create] and [Lock.Update] return an error
-// if TTL is shorter.
+// and a half times LeaseDuration, because a renewal may be a third of TTL old when the store fails, and
+// LeaseDuration at least RetryPeriod plus RenewDeadline. Then a leader that cannot renew stops before
+// another one can lead. With client-go's defaults of 15 s, 2 s and 10 s, TTL must be at least 22.5 s.
+// [Lock.Create] and [Lock.Update] return an error if TTL is shorter.
 //
 // The member also renews for an elector that hangs. Set [lease.Options].MaxStall to LeaseDuration to
 // end its lease.
@@ -92,8 +91,9 @@ func (l *Lock) Identity() string { return l.member.Owner() }
 func (l *Lock) Describe() string { return l.member.Group + "/" + l.resource }
 
 // Get returns the record of the holder, as the member last saw it, without a request. It returns a
-// NotFound if nobody has the lease, and an [lease.ErrLost] if this process has lost it and has not
-// stopped leading yet. LeaderTransitions is the generation of the lease, which grows with each renewal.
+// NotFound if nobody has the lease, and a [lease.ErrLost] if this process has lost it and has not
+// stopped leading yet. LeaderTransitions is the generation of the lease. It grows with each Update, so
+// it does not count transitions.
 func (l *Lock) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	t, now := l.current(), metav1.Now()
 	h, held := l.member.Holder(l.resource)

@@ -19,7 +19,7 @@ const CodeOutside = "XF021"
 
 // Protection configures [Protect].
 type Protection struct {
-	// Refuse makes a transaction from outside fail at its COMMIT, with the SQLSTATE [CodeOutside].
+	// Refuse makes an unfenced transaction fail at its COMMIT, with the SQLSTATE [CodeOutside].
 	// Refused transactions are not counted, because they are rolled back. By default transactions
 	// are counted and commit.
 	Refuse bool
@@ -29,8 +29,8 @@ type Protection struct {
 	Except []string
 }
 
-// ErrNotProtectable is returned for a name that is no table, or a table that cannot be protected by
-// itself.
+// ErrNotProtectable is returned if the name is not a table, or the table cannot be protected by itself,
+// such as a partition of a protected table.
 var ErrNotProtectable = errors.New("the table cannot be protected")
 
 const (
@@ -38,8 +38,8 @@ const (
 	truncateTrigger = "epochfence_protect_truncate"
 )
 
-// Protect makes a table of the application count, or refuse, transactions that write to it and are
-// not fenced: those in which no [Sink] has checked a claim before COMMIT. It covers INSERT, UPDATE,
+// Protect counts, or refuses, unfenced transactions that write to a table of the application: those in
+// which no [Sink] has checked a claim before COMMIT. It covers INSERT, UPDATE,
 // DELETE, MERGE, COPY and TRUNCATE, also through partitions. [Operator.Protected] has the counts.
 //
 // The table is written as in SQL, such as orders or "Shop".orders. Its owner calls Protect, with
@@ -50,9 +50,9 @@ const (
 // Protect creates triggers, for which PostgreSQL locks the table against writes. It waits for that
 // lock up to [Options.ClaimTimeout].
 //
-// It finds writes that nobody meant to make. It is no protection from a role that may write to the table and
-// sets the settings that begin with epochfence. itself. Superusers can disable triggers, and
-// logical replication does not fire them.
+// Protect detects accidental writes. It does not stop a role that may write to the table and sets the
+// settings epochfence.… by itself, or a superuser, who can disable triggers. Logical replication does
+// not fire them.
 func Protect(ctx context.Context, db DB, table string, p Protection, o Options) error {
 	return arrange(ctx, db, table, &p, o, true, nil)
 }
@@ -63,8 +63,8 @@ func ProtectSQL(ctx context.Context, db DB, table string, p Protection, o Option
 	return sql, arrange(ctx, db, table, &p, o, false, &sql)
 }
 
-// Unprotect removes what [Protect] has created on the table, and its counts. It also removes the counts of
-// a table that was dropped or renamed.
+// Unprotect removes what [Protect] has created on the table, and its counts. It also removes the counts
+// of a table that was dropped or renamed.
 func Unprotect(ctx context.Context, db DB, table string, o Options) error {
 	return arrange(ctx, db, table, nil, o, true, nil)
 }

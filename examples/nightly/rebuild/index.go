@@ -72,7 +72,8 @@ func (x *index) publish(ctx context.Context, tx *sqlsink.Tx, t schedule.Tick, e 
 	return err
 }
 
-// run runs the jobs that this process gets. To copy it, delete what has to do with stage.
+// run runs the jobs that this process gets. To copy it, delete what has to do with stage and pass sink
+// itself to consumer.Run, drop HangTimeout, and replace config, put and part by your own.
 func (x *index) run(ctx context.Context, c config, leases cas.Store, db *sql.DB, stage *show.Stage) error {
 	var all []schedule.Job[*sqlsink.Tx]
 	for _, name := range c.Jobs {
