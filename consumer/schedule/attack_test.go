@@ -61,14 +61,15 @@ func TestASkipOfAFailedTickLeavesItOut(t *testing.T) {
 func TestAStepThatFailedHereAndWasCommittedElsewhereIsFollowedByTheNext(t *testing.T) {
 	inWorld(t, func(w *world) {
 		const n = 10
-		slowAt := map[string]int{"a": 4, "b": 5} // the step that waits for something
-		step := func(who string) memJob {
+		var slow atomic.Int64 // the step of a that waits for something
+		slow.Store(4)
+		step := func(slow func() int64) memJob {
 			return memJob{Name: "reindex", Cron: "0 1 * * *", Step: func(ctx context.Context, tx *memsink.Tx, t Tick, _ epoch.Epoch) (bool, error) {
 				if t.Step == n {
 					return true, nil
 				}
 				takes := time.Second
-				if t.Step == slowAt[who] {
+				if int64(t.Step) == slow() {
 					takes = time.Hour
 				}
 				select {
@@ -80,15 +81,15 @@ func TestAStepThatFailedHereAndWasCommittedElsewhereIsFollowedByTheNext(t *testi
 				return t.Step == n-1, nil
 			}}
 		}
-		a := w.pod("a", step("a"))
+		a := w.pod("a", step(slow.Load))
 		w.until("01 01:00:05")
-		b := w.pod("b", step("b"))
+		b := w.pod("b", step(func() int64 { return 5 }))
 		<-time.After(3 * time.Second)
 		a.wire.set(true) // A loses the lease in step 4
 		for len(w.db.List("reindex")) < 5 {
 			<-time.After(100 * time.Millisecond)
 		}
-		slowAt["a"] = -1
+		slow.Store(-1)
 		a.wire.set(false)
 		b.end() // it has committed step 4, and leaves in step 5
 		w.until("01 01:30:00")

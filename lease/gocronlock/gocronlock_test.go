@@ -112,9 +112,9 @@ func TestEachTickOfTwoSchedulersRunsOnce(t *testing.T) {
 					p.each(func(ctx context.Context) error {
 						return Do(ctx, p.locker, sink, invoices, writes("ticks", time.Now().Format("15:04")))
 					})
-					time.Sleep(100 * time.Millisecond)
+					<-time.After(100 * time.Millisecond)
 				}
-				time.Sleep(20*time.Minute + time.Second)
+				<-time.After(20*time.Minute + time.Second)
 				ticks := sink.List("ticks")
 				each := slices.Compact(slices.Clone(ticks))
 				if len(ticks) != c.want || len(each) != 20 {
@@ -166,16 +166,16 @@ func TestARunThatWasFrozenCommitsNothing(t *testing.T) {
 					<-thawed
 				})
 				runs := a.each(func(ctx context.Context) error { return c.do(ctx, a, sink, unfenced, freeze) })
-				time.Sleep(100 * time.Millisecond)
+				<-time.After(100 * time.Millisecond)
 				b.each(func(ctx context.Context) error { return c.do(ctx, b, sink, unfenced, func() {}) })
 				mend := <-frozen
-				time.Sleep(2 * time.Minute)
+				<-time.After(2 * time.Minute)
 				if done := append(sink.List("invoices"), unfenced.all()...); !slices.Equal(done, []string{"anna"}) {
 					t.Fatalf("before the thaw: %q", done)
 				}
 				mend()
 				close(thawed)
-				time.Sleep(2 * time.Minute)
+				<-time.After(2 * time.Minute)
 				failed, _ := runs.all()
 				if name == "fenced" && (len(failed) != 1 || !errors.Is(failed[0], epoch.ErrStale) || !errors.Is(failed[0], lease.ErrLost)) {
 					t.Errorf("the frozen run returned %v", failed)
@@ -227,7 +227,7 @@ func TestWorkEndsWithTheLeaseAndTheNextRunHasAnother(t *testing.T) {
 				return context.Cause(work)
 			})
 		})
-		time.Sleep(2*time.Minute + time.Second)
+		<-time.After(2*time.Minute + time.Second)
 		failed, _ := runs.all()
 		if len(failed) != 1 || !errors.Is(failed[0], lease.ErrExpired) {
 			t.Errorf("the first run returned %v", failed)
@@ -252,7 +252,7 @@ func TestARunIsSkippedWhileTheLastOneLasts(t *testing.T) {
 				return Do(ctx, p.locker, sink, invoices, writes("ends", time.Now().Format("15:04:05")))
 			}))
 		}
-		time.Sleep(6*time.Minute + time.Second)
+		<-time.After(6*time.Minute + time.Second)
 		if ends := sink.List("ends"); len(ends) != 1 {
 			t.Errorf("%q", ends)
 		}
@@ -302,7 +302,7 @@ func TestWorkNeedsTheLeaseOfItsRun(t *testing.T) {
 		}, gocron.WithLimitedRuns(1))
 		check(invoices)
 		<-ran
-		time.Sleep(100 * time.Millisecond) // within the splay
+		<-time.After(100 * time.Millisecond) // within the splay
 		check(invoices)
 		if lines := sink.List("lines"); len(lines) > 0 {
 			t.Errorf("%q", lines)
@@ -322,12 +322,12 @@ func TestTheLeaseIsFreeWhenTheSchedulerWasShutDown(t *testing.T) {
 			return ctx.Err()
 		})
 		<-running
-		time.Sleep(time.Second) // past the splay
+		<-time.After(time.Second) // past the splay
 		if _, err := b.locker.Lock(t.Context(), invoices); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("while it runs: %v", err)
 		}
 		a.shutdown()
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		lock, err := b.locker.Lock(t.Context(), invoices)
 		if err != nil {
 			t.Fatal(err)

@@ -257,7 +257,7 @@ func TestATermIsNotContinuedUnderAnotherLease(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(retryPeriod)
+		<-time.After(retryPeriod)
 		if _, _, err := a.lock.Get(t.Context()); !errors.Is(err, lease.ErrLost) {
 			t.Errorf("get: %v", err)
 		}
@@ -307,7 +307,7 @@ func TestAProcessThatLeadsAgainHasANewLease(t *testing.T) {
 		if err != nil || now == before || before.Err() == nil || now.Err() != nil {
 			t.Errorf("%v, before %v", err, before.Err())
 		}
-		time.Sleep(2 * leaseDuration) // the end of the first term does not end the second
+		<-time.After(2 * leaseDuration) // the end of the first term does not end the second
 		if err := Do(ctx, a.lock, sink, writes("again")); err != nil {
 			t.Error(err)
 		}
@@ -323,7 +323,7 @@ func TestALeaderThatCannotRenewHasStoppedBeforeAnotherLeads(t *testing.T) {
 			a := join(t, way, lease.Options{}).elect(false)
 			ctx := a.leads(time.Second)
 			b := join(t, store, lease.Options{}).elect(false)
-			time.Sleep(time.Minute + time.Duration(cut)*500*time.Millisecond)
+			<-time.After(time.Minute + time.Duration(cut)*500*time.Millisecond)
 			mend := way.Cut()
 			defer mend()
 			b.leads(ttl + 3*retryPeriod)
@@ -359,7 +359,7 @@ func TestTheRecordIsThatOfTheHolder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		r, raw, err := b.lock.Get(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -367,13 +367,13 @@ func TestTheRecordIsThatOfTheHolder(t *testing.T) {
 		if r.HolderIdentity != a.lock.Identity() || r.HolderIdentity == b.lock.Identity() || r.LeaderTransitions != int(h.Generation()) || time.Since(r.AcquireTime.Time) > 2*time.Second {
 			t.Errorf("%+v", r)
 		}
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 		if _, again, err := b.lock.Get(t.Context()); err != nil || slices.Equal(raw, again) {
 			t.Errorf("client-go takes a leader that lives for dead: %s, %v", again, err)
 		}
 		a.stop()
 		a.ends(time.Second)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		if _, _, err := b.lock.Get(t.Context()); !apierrors.IsNotFound(err) {
 			t.Errorf("after: %v", err)
 		}
