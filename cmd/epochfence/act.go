@@ -127,7 +127,7 @@ type partitionAct struct {
 
 func (d deed) view() deedView {
 	v := deedView{
-		partitionView: viewOf(d.seen, nil), Act: string(d.kind), From: int64(d.seen.Next), NewLog: d.log, NewSource: d.source,
+		partitionView: viewOf(d.seen, nil), Act: d.name(), From: int64(d.seen.Next), NewLog: d.log, NewSource: d.source,
 		Effect: d.effect,
 	}
 	if d.to != nil {
@@ -137,6 +137,14 @@ func (d deed) view() deedView {
 		v.Effect = "nothing to do: " + d.nothing
 	}
 	return v
+}
+
+// name is what operators call the action.
+func (d deed) name() string {
+	if d.run {
+		return "run"
+	}
+	return string(d.kind)
 }
 
 type planned func(ctx context.Context, seen []operate.Partition) ([]deed, error)
@@ -227,9 +235,9 @@ func (a *app) printDeeds(deeds []deed) {
 	for _, d := range deeds {
 		to := "-"
 		if d.to != nil {
-			to = text(d.to.Offset)
+			to = positionIn(d.seen.Log, d.to.Offset)
 		}
-		t.row(d.seen.Fence.Partition, d.seen.Epoch, dash(d.seen.Owner), d.seen.Next, to, d.view().Effect)
+		t.row(d.seen.Fence.Partition, d.seen.Epoch, dash(d.seen.Owner), position(d.seen.Fence), to, d.view().Effect)
 	}
 	t.print(a.out)
 }
@@ -239,11 +247,11 @@ func (a *app) printDone(views []deedView) {
 	for _, v := range views {
 		switch {
 		case v.Done:
-			t.row(v.Name, v.After.Epoch, v.After.Next, v.Act+": done")
+			t.row(v.Name, v.After.Epoch, positionIn(v.Log, epoch.Offset(v.After.Next)), v.Act+": done")
 		case v.Error != "":
-			t.row(v.Name, v.Epoch, v.Next, "FAILED: "+v.Error)
+			t.row(v.Name, v.Epoch, positionIn(v.Log, epoch.Offset(v.Next)), "FAILED: "+v.Error)
 		default:
-			t.row(v.Name, v.Epoch, v.Next, v.Effect)
+			t.row(v.Name, v.Epoch, positionIn(v.Log, epoch.Offset(v.Next)), v.Effect)
 		}
 	}
 	t.print(a.out)

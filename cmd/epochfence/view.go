@@ -78,11 +78,14 @@ func isJob(f epoch.Fence) bool { return f.Log == epoch.ScheduleLog }
 func hasLog(f epoch.Fence) bool { return !isLock(f) && !isJob(f) }
 
 // position returns the position of a fence for operators.
-func position(f epoch.Fence) string {
-	if !isJob(f) {
-		return text(f.Next)
+func position(f epoch.Fence) string { return positionIn(f.Log, f.Next) }
+
+// positionIn returns an offset of a log for operators: a time for a job.
+func positionIn(log string, o epoch.Offset) string {
+	if log != epoch.ScheduleLog {
+		return text(o)
 	}
-	at, step := schedule.TimeOf(f.Next)
+	at, step := schedule.TimeOf(o)
 	if step > 0 {
 		return fmt.Sprintf("%s, step %d", stamp(at), step)
 	}

@@ -1,4 +1,4 @@
-// Package quickstart tests the two programs beside it.
+// Package quickstart tests the programs beside it.
 package quickstart
 
 import (
@@ -78,6 +78,26 @@ func TestNATSToSQLiteWorksAsItStands(t *testing.T) {
 	}
 	defer func() { _ = db.Close() }()
 	await(t, db, `SELECT payment FROM paid ORDER BY payment`, "1 to carol", "3 to bob")
+}
+
+func TestJobsOnPostgreSQLWorkAsTheyStand(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it builds a program and starts a server")
+	}
+	database := pgtest.Start(t)
+	db, err := sql.Open("pgx", database.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.ExecContext(t.Context(), `create table subscription (customer text, price int); insert into subscription values ('ada', 9)`); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // both write each time once
+		run(t, "./jobs", t.TempDir(), "DATABASE_URL="+database.URL, "CRON=@every 1s")
+	}
+	await(t, db, `select 'some' from invoice having count(*) >= 3`, "some")
+	await(t, db, `select count(*) - count(distinct day || ' ' || customer) >= 2 from invoice`, "true")
 }
 
 // run builds a program and runs it in a directory until the test ends: then it

@@ -29,7 +29,7 @@ func pay(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, e epoch.Epoch)
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	db, err := sql.Open("sqlite", "payments.db?_pragma=journal_mode(wal)")
+	db, err := sql.Open("sqlite", "payments.db?_pragma=journal_mode(wal)&_pragma=busy_timeout(10000)")
 	fatal(err)
 	fatal(sqlsink.Migrate(ctx, db, sqlsink.SQLite, sqlsink.Options{}))
 	_, err = db.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS paid (account TEXT, payment TEXT)`)
