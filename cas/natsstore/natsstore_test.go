@@ -2,6 +2,7 @@ package natsstore_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -102,6 +103,13 @@ func TestOnThreeNodes(t *testing.T) {
 					return err == nil
 				})
 				check(t, c.AwaitStream(t.Context(), "KV_"+bucket))
+				// A node may not know yet that the stream listens to its subjects.
+				servertest.Await(t, "the bucket answers at this node", func() bool {
+					m := nats.NewMsg("$KV." + bucket + ".orders")
+					m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, "9007199254740993") // never
+					_, err := js.PublishMsg(t.Context(), m, jetstream.WithRetryAttempts(0))
+					return errors.As(err, new(*jetstream.APIError))
+				})
 				return s
 			},
 			Kill: func(t testing.TB) {
