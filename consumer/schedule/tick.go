@@ -86,7 +86,7 @@ const (
 	between   epoch.Mark = 2 // steps of the tick are done, and others are not
 )
 
-// position returns where a job continues. A position that is no whole second and has no mark is rounded
+// positionOf returns where a job continues. A position that is no whole second and has no mark is rounded
 // up: an operator has left the tick there out, or the rest of its run.
 func positionOf(o epoch.Offset, mark epoch.Mark) place {
 	p := placeOf(o)
