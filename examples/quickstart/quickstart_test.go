@@ -101,7 +101,8 @@ func TestJobsOnPostgreSQLWorkAsTheyStand(t *testing.T) {
 }
 
 // run builds a program and runs it in a directory until the test ends: then it
-// is interrupted, and has to end well.
+// is interrupted, and has to end well. It has said something by then: a program
+// that has just been started does not handle signals yet.
 func run(t *testing.T, program, dir string, env ...string) {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "program")
@@ -109,7 +110,7 @@ func run(t *testing.T, program, dir string, env ...string) {
 		t.Fatalf("build %s: %v\n%s", program, err, out)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	var out bytes.Buffer
+	out := output{first: make(chan struct{})}
 	cmd := exec.CommandContext(ctx, binary)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &out
 	cmd.Env = append(os.Environ(), env...)
@@ -118,6 +119,11 @@ func run(t *testing.T, program, dir string, env ...string) {
 	}
 	t.Cleanup(func() {
 		defer cancel()
+		select {
+		case <-out.first:
+		case <-ctx.Done():
+			t.Error("the program has said nothing")
+		}
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Errorf("interrupt the program: %v", err)
 		}
@@ -125,9 +131,22 @@ func run(t *testing.T, program, dir string, env ...string) {
 			t.Errorf("the interrupted program: %v", err)
 		}
 		if t.Failed() {
-			t.Logf("it wrote\n%s", out.String())
+			t.Logf("it wrote\n%s", out.text.String())
 		}
 	})
+}
+
+// An output is what a program has written. Read it when the program has ended.
+type output struct {
+	text  bytes.Buffer
+	first chan struct{} // closed when there is some
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	if o.text.Len() == 0 && len(b) > 0 {
+		close(o.first)
+	}
+	return o.text.Write(b)
 }
 
 // await asks until the answer is as wanted, for a minute. The tables may not be
