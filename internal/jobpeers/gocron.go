@@ -8,33 +8,54 @@ import (
 	redislock "github.com/go-co-op/gocron-redis-lock/v2"
 	"github.com/go-co-op/gocron/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/lease/gocronlock"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // runGocron is gocron with its locker for Redis: as in the README of that, or with a lock that is
-// extended while the job runs, and without overlapping runs in a process.
+// extended while the job runs, and without overlapping runs in a process. Fenced, its locker is ours.
 func runGocron(ctx context.Context, p *pod) error {
+	task := func(ctx context.Context) error { return p.job(ctx, now(), "") }
+	if p.Form == fenced {
+		member, sink, err := p.member(ctx)
+		if err != nil {
+			return err
+		}
+		defer member.Close()
+		locker := gocronlock.New(member, gocronlock.Options{})
+		return p.cron(ctx, locker, func(ctx context.Context) error {
+			return p.fencedJob(ctx, now(), func(ctx context.Context, work lease.Work[pgsink.Tx]) error {
+				return gocronlock.Do(ctx, locker, sink, "invoices", work)
+			})
+		})
+	}
 	client := redis.NewClient(&redis.Options{Addr: p.Redis, DB: p.RedisDB})
 	defer func() { _ = client.Close() }()
 	expiry := redislock.WithExpiry(4 * time.Second) // 8 s by default
-	options := []gocron.JobOption{gocron.WithName("invoices")}
-	var locker gocron.Locker
-	var err error
-	if p.safe() {
-		locker, err = redislock.NewRedisLockerWithOptions(client, redislock.WithAutoExtendDuration(time.Second),
-			redislock.WithRedsyncOptions(redislock.WithTries(1), expiry))
-		options = append(options, gocron.WithSingletonMode(gocron.LimitModeReschedule))
-	} else {
-		locker, err = redislock.NewRedisLocker(client, redislock.WithTries(1), expiry)
+	if !p.safe() {
+		locker, err := redislock.NewRedisLocker(client, redislock.WithTries(1), expiry)
+		if err != nil {
+			return err
+		}
+		return p.cron(ctx, locker, task)
 	}
+	locker, err := redislock.NewRedisLockerWithOptions(client, redislock.WithAutoExtendDuration(time.Second),
+		redislock.WithRedsyncOptions(redislock.WithTries(1), expiry))
 	if err != nil {
 		return err
 	}
+	return p.cron(ctx, locker, task, gocron.WithSingletonMode(gocron.LimitModeReschedule))
+}
+
+func (p *pod) cron(ctx context.Context, locker gocron.Locker, task func(context.Context) error, options ...gocron.JobOption) error {
 	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker), gocron.WithLogger(slog.Default()))
 	if err != nil {
 		return err
 	}
-	task := gocron.NewTask(func(ctx context.Context) error { return p.job(ctx, now(), "") })
-	if _, err := s.NewJob(gocron.CronJob("*/3 * * * * *", true), task, options...); err != nil {
+	options = append(options, gocron.WithName("invoices"))
+	if _, err := s.NewJob(gocron.CronJob("*/3 * * * * *", true), gocron.NewTask(task), options...); err != nil {
 		return err
 	}
 	s.Start()

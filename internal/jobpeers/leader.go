@@ -17,27 +17,33 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/lease/leaderlock"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
+// Of client-go's defaults of 15 s, 10 s and 2 s, a third.
+const leaseDuration, renewDeadline, retryPeriod = 5 * time.Second, 3 * time.Second, time.Second
+
 // runLeader is client-go's leader election, as in its example. In the safe form the process ends when
-// it no longer leads, as it does there.
+// it no longer leads, as it does there. Fenced, its lock is ours.
 func runLeader(ctx context.Context, p *pod) error {
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: p.Leases, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	lock, job, err := p.lock(ctx)
 	if err != nil {
 		return err
 	}
 	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  meta.ObjectMeta{Name: "invoices", Namespace: "default"},
-			Client:     client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: p.Name},
-		},
+		Lock:            lock,
 		ReleaseOnCancel: true,
-		LeaseDuration:   5 * time.Second, // 15 s, 10 s and 2 s by default
-		RenewDeadline:   3 * time.Second,
-		RetryPeriod:     time.Second,
+		LeaseDuration:   leaseDuration,
+		RenewDeadline:   renewDeadline,
+		RetryPeriod:     retryPeriod,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) { p.lead(ctx) },
+			OnStartedLeading: func(ctx context.Context) { lead(ctx, job) },
 			OnStoppedLeading: func() {
 				klog.Infof("leader lost: %s", p.Name)
 				if p.safe() {
@@ -53,8 +59,64 @@ func runLeader(ctx context.Context, p *pod) error {
 	return nil
 }
 
+// runController is a manager of controller-runtime, whose lock is ours.
+func runController(ctx context.Context, p *pod) error {
+	log.SetLogger(klog.Background())
+	lock, job, err := p.fencedLock(ctx)
+	if err != nil {
+		return err
+	}
+	duration, deadline, retry := leaseDuration, renewDeadline, retryPeriod
+	m, err := manager.New(&rest.Config{Host: p.Leases}, manager.Options{
+		LeaderElection: true, LeaderElectionResourceLockInterface: lock,
+		LeaseDuration: &duration, RenewDeadline: &deadline, RetryPeriod: &retry,
+		Metrics: server.Options{BindAddress: "0"},
+	})
+	if err != nil {
+		return err
+	}
+	leader := manager.RunnableFunc(func(ctx context.Context) error { // runs while this process leads
+		lead(ctx, job)
+		return nil
+	})
+	if err := m.Add(leader); err != nil {
+		return err
+	}
+	return m.Start(ctx)
+}
+
+// lock returns the lock of this pod, and its job at a tick.
+func (p *pod) lock(ctx context.Context) (resourcelock.Interface, job, error) {
+	if p.Form == fenced {
+		return p.fencedLock(ctx)
+	}
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: p.Leases, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		return nil, nil, err
+	}
+	l := &resourcelock.LeaseLock{
+		LeaseMeta:  meta.ObjectMeta{Name: "invoices", Namespace: "default"},
+		Client:     client.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: p.Name},
+	}
+	return l, func(ctx context.Context, tick string) error { return p.job(ctx, tick, "") }, nil
+}
+
+func (p *pod) fencedLock(ctx context.Context) (resourcelock.Interface, job, error) {
+	member, sink, err := p.member(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := leaderlock.New(member, "invoices")
+	return l, func(ctx context.Context, tick string) error {
+		return p.fencedJob(ctx, tick, func(ctx context.Context, work lease.Work[pgsink.Tx]) error { return leaderlock.Do(ctx, l, sink, work) })
+	}, err
+}
+
+type job func(ctx context.Context, tick string) error
+
 // lead runs the job at each tick.
-func (p *pod) lead(ctx context.Context) {
+func lead(ctx context.Context, do job) {
 	for {
 		next := time.Now().Truncate(period).Add(period)
 		select {
@@ -62,7 +124,7 @@ func (p *pod) lead(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if err := p.job(ctx, now(), ""); err != nil {
+		if err := do(ctx, now()); err != nil {
 			klog.Errorf("job: %v", err)
 		}
 	}

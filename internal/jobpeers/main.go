@@ -1,4 +1,4 @@
-// Command jobpeers runs a nightly job under eight schedulers, freezes the process that works until
+// Command jobpeers runs a nightly job under nine schedulers, freezes the process that works until
 // another one has done the work, and counts what is in the database. It is behind the comparison in
 // docs/jobs.md.
 //
@@ -38,21 +38,24 @@ type peer struct {
 
 // The forms of a job. In the plain one, a job ignores its context and the peer has the settings of its
 // first example. In the safe one, it has what the peer's documentation has to make it safe. In the
-// checked one, the job also looks in its transaction, last, whether another run has done the work.
+// checked one, the job also looks in its transaction, last, whether another run has done the work. In
+// the fenced one, the peer's lock is a lease of ours, and the job commits through it.
 const (
 	plain   = "plain"
 	safe    = "safe"
 	checked = "checked"
+	fenced  = "fenced"
 )
 
 var peers = map[string]peer{
-	"gocron":     {run: runGocron, forms: []string{plain, safe}},
-	"client-go":  {run: runLeader, forms: []string{plain, safe}},
+	"gocron":     {run: runGocron, setUp: setUpFences, forms: []string{plain, safe, fenced}},
+	"client-go":  {run: runLeader, setUp: setUpFences, forms: []string{plain, safe, fenced}},
+	"controller": {run: runController, setUp: setUpFences, forms: []string{fenced}},
 	"river":      {run: runRiver, setUp: setUpRiver, forms: []string{plain, safe, checked}},
 	"asynq":      {run: runAsynq, beside: runAsynqScheduler, forms: []string{plain, safe, checked}},
 	"dbos":       {run: runDBOS, setUp: setUpDBOS, replaced: true, forms: []string{plain, safe}},
 	"temporal":   {run: runTemporal, setUp: setUpTemporal, forms: []string{plain, safe, checked}, needs: (*servers).withoutTemporal},
-	"epochfence": {run: runSchedule, setUp: setUpSchedule, forms: []string{safe}},
+	"epochfence": {run: runSchedule, setUp: setUpFences, forms: []string{safe}},
 }
 
 func main() {
