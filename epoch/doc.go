@@ -18,18 +18,14 @@
 //
 // Package consumer does all of this. Code that drives a [Sink] by itself must:
 //
-//  1. READ the fence ([Sink.Fence]). If there is none, [Sink.Seed] it and read
-//     again.
-//  2. CHECK that the fence counts the offsets of your log, under your issuer of leases
-//     ([Fence.Check]). If not, stop and call an operator: the offsets mean something else now.
-//  3. CONFIRM with the source, after the read and never before, that the lease
-//     is still granted. Make the claim from the [Lease] that the source returned.
-//  4. SWAP the claim in ([Sink.Claim]). If the fence is no longer as it was
-//     read, go back to 1.
-//  5. Start reading at the Next of the fence that the swap returned.
-//  6. Commit with an [Advance] for each partition ([Sink.Commit]). After
-//     [ErrStale], [ErrInDoubt] or [ErrMoved], go back to 1: step 3 fails if
-//     another process has the lease. Never guess, never resend.
+//  1. Take the partition over ([TakeOver]): READ the fence, CHECK that it counts the offsets of your
+//     log under your issuer of leases, CONFIRM with the source that the lease is still granted, SWAP
+//     the claim in. If the check fails, stop and call an operator: the offsets mean something else
+//     now. After [ErrStale], do it again.
+//  2. Start reading at the Next of the fence that the swap returned.
+//  3. Commit with an [Advance] for each partition ([Sink.Commit]). After [ErrStale], [ErrInDoubt] or
+//     [ErrMoved], go back to 1: the source confirms nothing if another process has the lease. Never
+//     guess, never resend.
 //
 // # Why a claim id and an epoch
 //

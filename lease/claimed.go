@@ -317,10 +317,18 @@ const (
 	notCommitted
 )
 
-// sees concludes from a fence that somebody else has claimed: the transaction cannot be committed any more.
+// sees concludes from the fence, if it could be read, that somebody else has claimed: the transaction
+// cannot be committed any more.
 func (d *doubt) sees(f epoch.Fence) {
-	if d != nil && !slices.Contains(d.ours, f.Claim) && f.Next == d.under.Next && f.SetUnder == d.under.SetUnder {
+	if d != nil && f.Partition == d.under.Partition && !slices.Contains(d.ours, f.Claim) && f.Next == d.under.Next && f.SetUnder == d.under.SetUnder {
 		d.found = notCommitted
+	}
+}
+
+// mayReplace notes a claim of ours whose swap may have landed, though its answer was lost.
+func (d *doubt) mayReplace(seen epoch.Fence, c epoch.Claim) {
+	if d != nil && slices.Contains(d.ours, seen.Claim) {
+		d.ours = append(d.ours, c.ID)
 	}
 }
 
@@ -335,12 +343,11 @@ func (d *doubt) replaced(seen, got epoch.Fence) {
 	}
 }
 
-// claim makes this process the owner of the fence: READ, CHECK, CONFIRM, SWAP, as package epoch says.
-// d is what is to be found out by it, or nil.
+// claim makes this process the owner of the fence, and tries until it is. d is what is to be found out by it, or nil.
 func (c *Claimed[TX]) claim(ctx context.Context, above epoch.Epoch, d *doubt) error {
 	pause, said := backoff.New(pauseMin, pauseMax), false
 	for {
-		f, err := c.swap(ctx, above, d)
+		f, err := c.takeOver(ctx, above, d)
 		if err == nil {
 			c.is(f)
 			return nil
@@ -373,28 +380,22 @@ func stays(err error) bool {
 	return false
 }
 
-func (c *Claimed[TX]) swap(ctx context.Context, above epoch.Epoch, d *doubt) (epoch.Fence, error) {
-	seen, err := c.read(ctx)
-	if err != nil {
-		return epoch.Fence{}, err
-	}
+func (c *Claimed[TX]) takeOver(ctx context.Context, above epoch.Epoch, d *doubt) (epoch.Fence, error) {
+	got, seen, err := epoch.TakeOver(ctx, c.sink, epoch.Candidate{
+		Origin:  c.origin,
+		Missing: c.add,
+		Confirm: func(ctx context.Context, seen epoch.Fence) (epoch.Claim, error) {
+			generation, err := c.Confirm(ctx)
+			claim := epoch.NewClaim(epoch.Lease{Origin: c.origin, Generation: generation, Owner: c.Owner()})
+			claim.Above = above
+			d.mayReplace(seen, claim)
+			return claim, err
+		},
+	})
 	d.sees(seen)
-	if err := errors.Join(seen.Check(c.origin), seen.CheckRunning()); err != nil {
-		return epoch.Fence{}, err
-	}
-	generation, err := c.Confirm(ctx) // after the read, and never before
-	if err != nil {
-		return epoch.Fence{}, err
-	}
-	claim := epoch.NewClaim(epoch.Lease{Origin: c.origin, Generation: inReach(generation, max(seen.Epoch, above)), Owner: c.Owner()})
-	claim.Above = above
-	got, err := c.sink.Claim(ctx, seen, claim)
-	switch {
-	case err == nil:
+	if err == nil {
 		d.replaced(seen, got)
 		c.replaced(seen, got)
-	case d != nil && slices.Contains(d.ours, seen.Claim):
-		d.ours = append(d.ours, claim.ID) // it may have been swapped in
 	}
 	return got, err
 }
@@ -407,18 +408,8 @@ func (c *Claimed[TX]) replaced(seen, got epoch.Fence) {
 	}
 }
 
-// inReach limits a generation to what one claim can skip. Numbers of some stores jump, as ZooKeeper's
-// do at each election.
-func inReach(generation int64, from epoch.Epoch) int64 {
-	return min(generation, int64(from+epoch.MaxStep))
-}
-
-// read returns the fence, which it adds if there is none.
-func (c *Claimed[TX]) read(ctx context.Context) (epoch.Fence, error) {
-	seen, err := c.sink.Fence(ctx, c.origin.Partition)
-	if !errors.Is(err, epoch.ErrMissing) {
-		return seen, err
-	}
+// add adds the fence and returns it.
+func (c *Claimed[TX]) add(ctx context.Context) (epoch.Fence, error) {
 	first := epoch.Position{Mark: epoch.NoMark}
 	if err := c.sink.Seed(ctx, []epoch.Start{{Origin: c.origin, Next: first, Earliest: first}}); err != nil {
 		return epoch.Fence{}, err

@@ -499,20 +499,3 @@ func TestAStoreWithoutTransactionsIsRefused(t *testing.T) {
 		}
 	})
 }
-
-// Numbers of ZooKeeper grow by 2^32 with each election.
-func TestAGenerationThatJumpsIsInReachOfTheNextClaim(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		generation int64
-		from       epoch.Epoch
-		want       int64
-	}{{5, 3, 5}, {5, 9, 5}, {300 << 32, 0, 1 << 40}, {300 << 32, 299 << 32, 300 << 32}} {
-		got := inReach(c.generation, c.from)
-		f := epoch.Fence{Epoch: c.from}
-		_, err := f.Claimed(epoch.NewClaim(epoch.Lease{Generation: got, Owner: "a"}))
-		if got != c.want || err != nil {
-			t.Errorf("generation %d from epoch %d is %d, want %d; %v", c.generation, c.from, got, c.want, err)
-		}
-	}
-}

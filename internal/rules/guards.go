@@ -42,6 +42,7 @@ const (
 	fence    = "epoch/fence.go"
 	fences   = "epoch/fences.go"
 	holds    = "epoch/hold.go"
+	takeover = "epoch/takeover.go"
 	claiming = "consumer/claim.go"
 	owning   = "consumer/ownership.go"
 	verdicts = "consumer/verdict.go"
@@ -108,21 +109,24 @@ var guardsOfTheRest = []guard{
 	}, "sinks/sqlsink", onSQLite + "an advance from another offset than the fence's is moved, by the right claim too"},
 
 	{"R2", "the fence is read again after the confirmation", []edit{
-		{claiming, "\tgot, err = r.sink.Claim(ctx, seen,", "\tif seen, err = r.sink.Fence(ctx, origin.Partition); err != nil {\n\t\treturn got, seen, err\n\t}\n\tgot, err = r.sink.Claim(ctx, seen,"},
+		{takeover, "\tgot, err = sink.Claim(ctx, seen,", "\tif seen, err = sink.Fence(ctx, c.Origin.Partition); err != nil {\n\t\treturn got, seen, err\n\t}\n\tgot, err = sink.Claim(ctx, seen,"},
 	}, "consumer", "TestR2TheConfirmationIsAskedForAfterTheRead"},
 	{"R2", "the source is not asked", []edit{
-		{claiming, "lease, err := t.Confirm(ctx, seen)", "lease, err := epoch.Lease{Origin: origin, Generation: max(seen.Generation, 1)}, error(nil)"},
+		{claiming, "lease, err := t.Confirm(ctx, seen)", "lease, err := epoch.Lease{Origin: c.Origin, Generation: max(seen.Generation, 1)}, error(nil)"},
 	}, "consumer", "TestR6AfterStaleNothingIsTakenBackWithoutAConfirmation"},
 	{"R2", "an answer that is not known is a yes", []edit{
-		{claiming, "\tlease, err := t.Confirm(ctx, seen)\n", "\tlease, err := t.Confirm(ctx, seen)\n\tif err != nil && !errors.Is(err, ErrLost) {\n\t\tlease, err = epoch.Lease{Origin: origin, Generation: 1}, nil\n\t}\n"},
+		{claiming, "lease, err := t.Confirm(ctx, seen)\n", "lease, err := t.Confirm(ctx, seen)\n\t\tif err != nil && reasonOf(err) != ReasonLeaseTaken {\n\t\t\tlease, err = epoch.Lease{Origin: c.Origin, Generation: 1}, nil\n\t\t}\n"},
 	}, "consumer", "TestR2AnAnswerThatIsNotKnownMakesNoClaim"},
 	{"R2", "a confirmation of another partition counts", []edit{
-		{claiming, "if lease.Origin != origin {", "if false {"},
+		{claiming, "if lease.Origin != c.Origin {", "if false {"},
 		{fences, "if seen.Partition != c.Partition {", "if false {"},
 	}, "consumer", "TestAConfirmationOfAnotherPartitionIsRefused"},
 	{"R2", "the position of another log is confirmed, and so published", []edit{
-		{claiming, "seen.Check(origin)", "seen.Check(seen.Origin)"},
+		{takeover, "seen.Check(c.Origin)", "seen.Check(seen.Origin)"},
 	}, "consumer", "TestNoPositionOfAnotherLogIsPublished"},
+	{"blame", "a generation that jumps is out of reach of the next claim", []edit{
+		{takeover, "\tclaim.Generation = min(claim.Generation, int64(seen.Epoch+MaxStep))\n", ""},
+	}, "epoch", "TestTakeOverReadsChecksConfirmsAndSwaps/a_generation_far_above_is_limited"},
 	{"R2", "the fence of another log is claimed", []edit{{fence, "if f.Log != o.Log {", "if false {"}}, "epoch", "TestCheckComparesLogAndSource"},
 	{"R2", "another deployment's fence is claimed", []edit{{fence, "if f.Source != o.Source {", "if false {"}}, "epoch", "TestCheckComparesLogAndSource"},
 	{"R2", "a lease without a generation is one", []edit{{fence, "if c.Generation <= 0 {", "if false {"}}, "epoch", "TestClaimedRefusesAndLeavesTheFence"},
@@ -311,11 +315,11 @@ var guardsOfTheRest = []guard{
 	}, "consumer", "TestAPartitionLostWhileWaitingForAConnectionCostsNoOtherItsClaim"},
 
 	{"R8", "the policy's position replaces the fence's", []edit{
-		{claiming, "errors.Is(err, epoch.ErrMissing) && !known", "(errors.Is(err, epoch.ErrMissing) || r.Start == StartCommitted) && !known"},
+		{takeover, "errors.Is(err, ErrMissing) && c.Missing", "c.Missing"},
 		{"consumer/seeding.go", "\t\tif _, err := r.sink.Fence(ctx, p); !errors.Is(err, epoch.ErrMissing) {\n\t\t\treturn err\n\t\t}\n", ""},
 		{fences, "\t\tif _, ok := fs[s.Partition]; ok {\n\t\t\tcontinue\n\t\t}\n", ""},
 	}, "consumer", "TestR8ThePositionOfTheSinkIsTheTruth"},
-	{"R8", "what the group had committed is not adopted", []edit{{claiming, "bid.Adopt = adopt", "_ = adopt"}}, "consumer", "TestAPartitionWithoutAFenceStartsAsThePolicySays"},
+	{"R8", "what the group had committed is not adopted", []edit{{claiming, "claim.Adopt, claim.Above = adopt, above", "_, claim.Above = adopt, above"}}, "consumer", "TestAPartitionWithoutAFenceStartsAsThePolicySays"},
 	{"R8", "what the group had committed is read back at every claim", []edit{
 		{claiming, "seen.Epoch > 0 || r.Start", "r.Start"},
 		{fence, "\t\tif f.Epoch > 0 {", "\t\tif false {"},
@@ -346,7 +350,7 @@ var guardsOfTheRest = []guard{
 		{fence, "f.Mark, f.Applied = a.Mark, true", "f.Mark = a.Mark"},
 	}, "epoch", "TestAdvanced"},
 	{"R9", "a fence that vanished under its owner is made again", []edit{
-		{claiming, "errors.Is(err, epoch.ErrMissing) && !known", "errors.Is(err, epoch.ErrMissing)"},
+		{claiming, "if !known {", "if true {"},
 	}, "consumer", "TestR9AFenceMissingWhileInDoubtIsNotMadeAgain"},
 	{"R9", "a seed overwrites the fence that exists", []edit{
 		{fences, "\t\tif _, ok := fs[s.Partition]; ok {\n\t\t\tcontinue\n\t\t}\n", ""},

@@ -290,7 +290,7 @@ var guardsOfLeases = []guard{
 		{"lease/plan.go", "ours && to == me {", "ours && k.serves[me] {"},
 	}, leases, "TestWhatAnotherDoesNotTakeIsTakenInItsPlace"},
 	{"R2", "a lock is claimed under a lease that is not confirmed", []edit{
-		{locking, "generation, err := c.Confirm(ctx) // after the read, and never before", "generation, err := c.Generation(), error(nil)"},
+		{locking, "generation, err := c.Confirm(ctx)", "generation, err := c.Generation(), error(nil)"},
 	}, leases, "TestWhoHasLostTheLeaseWithoutKnowingItClaimsNothing"},
 	{"R5", "work whose answer was lost is done again", []edit{
 		{locking, "if got.Next > d.under.Next {", "if false {"},

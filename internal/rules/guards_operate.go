@@ -69,7 +69,7 @@ var guardsOfActs = []guard{
 		"sinks/pgsink", actsOnPostgres + "a paused partition takes no claim, says who has paused it and why, and continues once it is resumed"},
 	{"R2", "what is done to a dead letter compares nothing in PostgreSQL", []edit{{operateSQL, "    if l.request <> seen_request or l.requested <> seen_requested then", "    if false then"}},
 		"sinks/pgsink", actsOnPostgres + "what is done to a dead letter compares its requests"},
-	{"R2", "a pause is only found at the swap, after the source was asked", []edit{{claiming, "\tif err := seen.CheckRunning(); err != nil {\n\t\treturn got, seen, fmt.Errorf(\"consumer: claim %w\", err)\n\t}\n", ""}},
+	{"R2", "a pause is only found at the swap, after the source was asked", []edit{{takeover, "\tif err := seen.CheckRunning(); err != nil {\n\t\treturn Fence{}, seen, fmt.Errorf(\"claim %w\", err)\n\t}\n", ""}},
 		"consumer", "TestThePausedAskTheSourceForNothing"},
 
 	{"blame", "a transaction that a replay's handler has ended is forgotten where its claim was ending", []edit{{replaying, "l.run.endedTx(p.fence.Partition, v.broke.err)", ""}},

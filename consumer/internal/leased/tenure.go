@@ -65,8 +65,6 @@ func (t *Tenure) Confirm(ctx context.Context, seen *epoch.Fence, proven func(con
 	if err != nil {
 		return epoch.Lease{}, err
 	}
-	// Numbers of some stores jump, as ZooKeeper's do at each election: a claim skips MaxStep at most.
-	generation = min(generation, int64(seen.Epoch+epoch.MaxStep))
 	return epoch.Lease{Origin: t.origin, Generation: generation, Owner: t.lease.Owner()}, nil
 }
 
