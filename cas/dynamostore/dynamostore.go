@@ -9,6 +9,10 @@
 // condition said.
 //
 // DynamoDB has no number that grows over deletions, so an item has none.
+//
+// Package cassink sends up to 32 requests of a transaction at a time. The SDK's HTTP client keeps 10
+// idle connections to a host, and opens new ones for the others each time: raise MaxIdleConnsPerHost of
+// its transport.
 package dynamostore
 
 import (

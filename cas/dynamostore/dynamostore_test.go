@@ -49,11 +49,12 @@ func await(t testing.TB, s *servertest.Server) {
 	})
 }
 
+// client keeps its connections: DynamoDB Local resets some of those that are opened many at a time.
 func client(address string) *dynamodb.Client {
 	return dynamodb.New(dynamodb.Options{
 		BaseEndpoint: aws.String("http://" + address), Region: "us-east-1",
 		Credentials: credentials.NewStaticCredentialsProvider("user", "password", ""),
-		HTTPClient:  &http.Client{Transport: &http.Transport{}},
+		HTTPClient:  &http.Client{Transport: &http.Transport{MaxConnsPerHost: 128, MaxIdleConnsPerHost: 128}},
 	})
 }
 

@@ -14,6 +14,10 @@
 //
 // S3 has no number that grows, so an item has none.
 //
+// Package cassink sends up to 32 requests of a transaction at a time. The SDK's HTTP client keeps 10
+// idle connections to a host, and opens new ones for the others each time: raise MaxIdleConnsPerHost of
+// its transport.
+//
 // The store passes its suite on versitygw 1.8.0, and on SeaweedFS 4.48 with one filer, where a write
 // that meets another write of the item may wait for a second. In SeaweedFS 4.16, both writes
 // succeed (seaweedfs/seaweedfs#8800), which Open cannot detect.
