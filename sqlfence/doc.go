@@ -38,20 +38,22 @@
 //	     SQLiteOnce)                                      a write that is repeated after a lost answer
 //
 // In the form <, a [RefusedError] whose Seen equals Token says that the token has written the row
-// before.
-// Read the token once and keep it: [Held.Generation] grows with each confirmation of the lease.
+// before. Read the token once and keep it: [Held.Generation] grows with each confirmation of the lease.
 //
 // A later owner is protected from the moment of its first write to the row. In the form <=, let work
 // that begins by reading the row write the columns before it reads.
 //
 // # Tokens
 //
-//	number                   a later holder has a higher one
-//	Held.Generation          as long as the store of the leases keeps what it has acknowledged
-//	epoch of lease.Claimed   as long as the database of the sink keeps what it has committed
-//	epoch of a handler       as long as the database of the sink keeps what it has committed
+// Three numbers can be the token. Each grows with each holder, unless its store loses writes that it
+// has acknowledged:
 //
-// These are three counters. Give each its own lock name, even for one resource.
+//	number                   its store
+//	Held.Generation          the store of the leases
+//	epoch of lease.Claimed   the database of the sink
+//	epoch of a handler       the database of the sink
+//
+// They are counted apart, so give each its own lock name, even for one resource.
 //
 // # Scopes
 //
@@ -82,14 +84,13 @@
 //     INSERT … ON CONFLICT DO UPDATE is compared.
 //   - A statement that writes the columns by itself may write anything in PostgreSQL.
 //   - A token protects the rows that have it. Two rows written in one transaction need one each.
-//   - A random claim never repeats. A number may: see the table above.
+//   - A random claim never repeats. A number may: see Tokens above.
 //
 // # Isolation
 //
 // At READ COMMITTED, an UPDATE that has waited for another transaction is compared with the row that
 // this transaction has left. At REPEATABLE READ and SERIALIZABLE it fails with the SQLSTATE 40001: try
-// the transaction again under the same token. SQLite has one writer
-// at a time. An UPDATE of several rows is refused as a whole if one of them refuses.
+// the transaction again under the same token. SQLite has one writer at a time. An UPDATE of several rows is refused as a whole if one of them refuses.
 //
 // An owner that is frozen in an open transaction keeps the lock of the row, and its successor waits.
 // Write with a single statement outside a transaction, or set PostgreSQL's

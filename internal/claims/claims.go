@@ -1,5 +1,5 @@
-// Package claims is what the adapters of package lease have in common: a lease that somebody else's
-// code takes and gives back, and under which work is claimed once for each sink.
+// Package claims holds a lease that another library takes and gives back, and its claims: one for each
+// sink that work under the lease commits to.
 package claims
 
 import (

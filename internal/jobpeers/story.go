@@ -331,7 +331,7 @@ func (p *child) returned(ctx context.Context) (string, error) {
 	}
 }
 
-// tail is what a process has said lately.
+// tail keeps what a process writes, and starts anew after 1 MiB.
 type tail struct {
 	mu   sync.Mutex
 	text strings.Builder
