@@ -198,4 +198,7 @@ var guardsOfItems = []guard{
 	{"blame", "the changes of a cassink are observed by nobody", []edit{
 		{"sinks/cassink/tx.go", "b.Observe(t.sink.observe)", "_ = 0"},
 	}, "sinks/cassink", "TestEachUpdateIsObservedOnceItsItemIsWrittenAndBeforeThePositionIs"},
+	{"blame", "a refusal by an item is not counted among those of fences", []edit{
+		{"ops/stats/stats.go", "if e.Decision == guard.Stale {", "if false {"},
+	}, "ops/stats", "TestEachEventCountsWhatItSays"},
 }
