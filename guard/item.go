@@ -146,6 +146,7 @@ func (it *item) update(ctx context.Context, at epoch.Position, do Change) (outco
 	outcome, err = it.apply(at, do)
 	made = len(it.made) > before
 	switch {
+	case !it.observed:
 	case err != nil:
 		e = it.refused(at, it.doubted, err)
 	case !made:
