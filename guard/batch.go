@@ -24,6 +24,9 @@ type Batch struct {
 	dead  []DeadLetter
 	keeps func(id int64) bool
 
+	observe func(Event)
+	doubted bool // the answer to a write of the same change in an earlier batch was lost
+
 	mu    sync.Mutex
 	items map[string]*item
 	told  map[epoch.Offset][]*item // items whose outcomes a message got that are not written yet
@@ -54,19 +57,42 @@ func Begin(store cas.Store, first Stamp, dead ...DeadLetter) *Batch {
 // committed, such as entries of an outbox.
 func (b *Batch) Keep(keeps func(id int64) bool) { b.keeps = keeps }
 
+// Observe makes the batch call f with an [Event] for each decided change, as [Message.Observe] does. Call
+// it before other methods. Update calls f if the item has the change already, or refuses it. Write
+// calls f for the other changes, one at a time, after the last of its writes. Changes of items that Write did
+// not try to write are not decided, nor those that end with [ErrOutcomeChanged] or [ErrCircle].
+func (b *Batch) Observe(f func(Event)) { b.observe = f }
+
+func (b *Batch) report(events ...Event) {
+	if b.observe == nil {
+		return
+	}
+	for _, e := range events {
+		if e.Decision != undecided {
+			b.observe(e)
+		}
+	}
+}
+
 // Update changes an item for the message at this offset, whose mark is that of the message, and returns
 // the outcome, as [Apply] does. Messages change an item in the order of their offsets. Other messages of
 // the batch see the change, and nobody else does before Write.
 func (b *Batch) Update(ctx context.Context, at epoch.Position, key string, change Change) (outcome []byte, err error) {
+	outcome, e, err := b.update(ctx, at, key, change)
+	b.report(e)
+	return outcome, err
+}
+
+func (b *Batch) update(ctx context.Context, at epoch.Position, key string, change Change) ([]byte, Event, error) {
 	it, told := b.item(key), b.toldTo(at.Offset)
-	outcome, made, err := it.update(ctx, at, change)
+	outcome, made, e, err := it.update(ctx, at, change)
 	if err != nil {
-		return nil, fmt.Errorf("guard: apply %s@%d to %q: %w", b.first.Partition, at.Offset, key, err)
+		return nil, e, fmt.Errorf("guard: apply %s@%d to %q: %w", b.first.Partition, at.Offset, key, err)
 	}
 	if made {
 		b.orders(at.Offset, told, it, outcome)
 	}
-	return outcome, nil
+	return outcome, e, nil
 }
 
 // toldTo returns the items whose outcomes a message knows.
@@ -174,11 +200,17 @@ func (b *Batch) Fits(f cas.Facts) error {
 // delivered again, from the position of the fence on. Its errors are those of [Apply],
 // [ErrOutcomeChanged], and [ErrCircle].
 func (b *Batch) Write(ctx context.Context) error {
+	events, err := b.write(ctx)
+	b.report(events...)
+	return err
+}
+
+func (b *Batch) write(ctx context.Context) (events []Event, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	rounds, err := b.rounds()
 	if err != nil {
-		return fmt.Errorf("guard: write %d items for messages of %s: %w", len(b.items), b.first.Partition, err)
+		return nil, fmt.Errorf("guard: write %d items for messages of %s: %w", len(b.items), b.first.Partition, err)
 	}
 	for _, round := range rounds {
 		var writers errgroup.Group
@@ -191,11 +223,15 @@ func (b *Batch) Write(ctx context.Context) error {
 				return nil
 			})
 		}
-		if err := writers.Wait(); err != nil {
-			return err
+		err := writers.Wait()
+		for _, it := range round {
+			events, it.events = append(events, it.events...), nil
+		}
+		if err != nil {
+			return events, err
 		}
 	}
-	return nil
+	return events, nil
 }
 
 // rounds returns the items in the order in which they are to be written.

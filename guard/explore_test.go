@@ -25,11 +25,11 @@ var explored = flag.Int("explore", 300, "how many runs of random faults")
 // Owners of one partition apply its messages to items, and are paused between any two requests, for
 // as long as others need to overtake them. Requests and answers are lost, writes land late, and an
 // operator sets the position back. In each era, each item has each message that the fence has passed
-// exactly once, and no other twice, in order.
+// exactly once, and no other twice, in order. And what is observed of a change is what became of it.
 func TestInEachEraEachMessageChangesAnItemOnceAndInOrder(t *testing.T) {
 	for seed := range *explored {
 		bubble.Test(t, func(t *testing.T) {
-			x := &exploration{T: t, store: memstore.New(), rand: rand.New(rand.NewPCG(uint64(seed), 1)), outcomes: map[string]string{}}
+			x := &exploration{T: t, store: memstore.New(), rand: rand.New(rand.NewPCG(uint64(seed), 1)), outcomes: map[string]string{}, decided: map[string]decided{}}
 			x.play()
 			if t.Failed() {
 				t.Logf("seed %d", seed)
@@ -61,6 +61,7 @@ type exploration struct {
 	store    *memstore.Store
 	rand     *rand.Rand
 	outcomes map[string]string
+	decided  map[string]decided // by item, era and message
 
 	mu      sync.Mutex
 	fence   epoch.Fence
@@ -75,6 +76,9 @@ type era struct {
 	number   epoch.Epoch
 	from, to epoch.Offset // what the fence has passed
 }
+
+// decided counts the decisions about a message's change of an item.
+type decided map[guard.Decision]int
 
 // request is something that an owner asks for when it is let go.
 type request struct {
@@ -227,7 +231,7 @@ func (x *exploration) own(ctx context.Context) {
 
 func (x *exploration) atOnce(ctx context.Context, store cas.Store, s guard.Stamp, to epoch.Offset) bool {
 	for ; s.Offset < to; s.Offset++ {
-		m := guard.New(store, s)
+		m := guard.New(store, s).Observe(x.observe)
 		if !x.apply(s.Era, s.Offset, func(key string, change guard.Change) ([]byte, error) { return m.Update(ctx, key, change) }, x.had) {
 			return false
 		}
@@ -237,6 +241,7 @@ func (x *exploration) atOnce(ctx context.Context, store cas.Store, s guard.Stamp
 
 func (x *exploration) inBatch(ctx context.Context, store cas.Store, s guard.Stamp, to epoch.Offset) bool {
 	b, outcomes := guard.Begin(store, s), map[string]string{}
+	b.Observe(x.observe)
 	for offset := s.Offset; offset < to; offset++ {
 		at := epoch.Position{Offset: offset, Mark: s.Mark}
 		if !x.apply(s.Era, offset, func(key string, change guard.Change) ([]byte, error) { return b.Update(ctx, at, key, change) },
@@ -277,6 +282,23 @@ func (x *exploration) had(what, outcome string) {
 		x.Errorf("%s: outcome %s, was %s", what, outcome, was)
 	}
 	x.outcomes[what] = outcome
+}
+
+func (x *exploration) observe(e guard.Event) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	what := changeOf(e.Key, e.Stamp.Era, e.Stamp.Offset)
+	if x.decided[what] == nil {
+		x.decided[what] = decided{}
+	}
+	x.decided[what][e.Decision]++
+	if refused := e.Decision == guard.Stale; refused != (e.Decision != guard.InDoubt && e.Seen > e.Stamp.Epoch) {
+		x.Errorf("%s is %v under epoch %d, after %d", what, e.Decision, e.Stamp.Epoch, e.Seen)
+	}
+}
+
+func changeOf(key string, era epoch.Epoch, offset epoch.Offset) string {
+	return fmt.Sprintf("%s %d:%d", key, era, offset)
 }
 
 func (x *exploration) advance(mine epoch.Epoch, from *epoch.Offset, to epoch.Offset) bool {
@@ -348,6 +370,7 @@ func (x *exploration) check() {
 				}
 			}
 			x.compare(key, e, got, words)
+			x.compareDecisions(key, e, got)
 		}
 	}
 }
@@ -359,6 +382,24 @@ func (x *exploration) compare(key string, e era, got []epoch.Offset, words []str
 	for offset := e.from; offset < e.to; offset++ {
 		if slices.Contains(keysOf(offset), key) && !slices.Contains(got, offset) {
 			x.Errorf("era %d of %s: the fence has passed %d, and its change is missing: %v", e.number, key, offset, words)
+		}
+	}
+}
+
+// compareDecisions compares the changes that an item has with what was observed of each.
+func (x *exploration) compareDecisions(key string, e era, got []epoch.Offset) {
+	for offset := epoch.Offset(0); offset < messages; offset++ {
+		what := changeOf(key, e.number, offset)
+		d, has := x.decided[what], slices.Contains(got, offset)
+		switch {
+		case d[guard.Changed] > 1:
+			x.Errorf("%s was changed %d times: %v", what, d[guard.Changed], d)
+		case !has && d[guard.Changed]+d[guard.Repeated] > 0:
+			x.Errorf("%s: the item lacks the change: %v", what, d)
+		case has && d[guard.Changed] == 0 && d[guard.InDoubt] == 0:
+			x.Errorf("%s: the item has the change, and nobody has reported that: %v", what, d)
+		case has && e.from <= offset && offset < e.to && d[guard.Changed]+d[guard.Repeated] == 0:
+			x.Errorf("%s: the fence has passed the change, and nobody has reported it: %v", what, d)
 		}
 	}
 }

@@ -68,6 +68,12 @@ func StampOf(m epoch.Message) (Stamp, error) {
 
 func (s Stamp) at() epoch.Position { return epoch.Position{Offset: s.Offset, Mark: s.Mark} }
 
+// of returns the stamp for another message of the partition.
+func (s Stamp) of(at epoch.Position) Stamp {
+	s.Offset, s.Mark = at.Offset, at.Mark
+	return s
+}
+
 // State is an item as a change function sees it and returns it.
 type State struct {
 	Exists bool
@@ -187,23 +193,13 @@ const (
 )
 
 // Apply changes an item, unless the message has changed it before. In both cases it returns the
-// outcome of the change. The errors are those above, the one that change has returned, [cas.ErrKey],
-// [cas.ErrTooLarge], [cas.ErrFull], and those of a read that failed. After any of these the message has
-// not changed the item, except for [ErrPassed], [ErrStale], [ErrFenceLost] and [ErrDoubt].
+// outcome of the change. It reports no [Event]. The errors are those above, the
+// one that change has returned, [cas.ErrKey], [cas.ErrTooLarge], [cas.ErrFull], and those of a read that
+// failed. After any of these the message has not changed the item, except for [ErrPassed], [ErrStale],
+// [ErrFenceLost] and [ErrDoubt].
 func Apply(ctx context.Context, store cas.Store, key string, s Stamp, change Change) (outcome []byte, err error) {
-	for {
-		b := Begin(store, s)
-		if outcome, err = b.Update(ctx, s.at(), key, change); err != nil {
-			return nil, err
-		}
-		if err = b.Write(ctx); !errors.Is(err, ErrOutcomeChanged) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return outcome, nil
+	m := Message{store: store, stamp: s}
+	return m.apply(ctx, key, change)
 }
 
 // Read returns an item as messages have left it. The store may lag behind.

@@ -290,3 +290,45 @@ func TestItemsAreLoadedBesideEachOtherAndOnlyThoseThatAreChangedAreWritten(t *te
 		t.Errorf("an impossible key: %v", err)
 	}
 }
+
+// unread is a store whose first read is old, and which answers none after the second.
+type unread struct {
+	cas.Store
+	old   cas.Item
+	reads int
+}
+
+var errAway = errors.New("the store is away")
+
+func (u *unread) Get(ctx context.Context, key string) (cas.Item, error) {
+	switch u.reads++; u.reads {
+	case 1:
+		return u.old, nil
+	case 2:
+		return u.Store.Get(ctx, key)
+	}
+	return cas.Item{}, errAway
+}
+
+func TestAnErrorOfTheStoreIsTheMessagesThoughTheChangeHadDeclinedBefore(t *testing.T) {
+	t.Parallel()
+	s := &unread{Store: memstore.New()}
+	theirs := at(1, 7)
+	theirs.Partition.Number = 4
+	must(t, second(guard.Apply(t.Context(), s.Store, "stock", theirs, add("a"))))
+	old, err := s.Store.Get(t.Context(), "stock")
+	must(t, err)
+	theirs.Offset++
+	must(t, second(guard.Apply(t.Context(), s.Store, "stock", theirs, add("b"))))
+	s.old = old
+	m := guard.New(s, at(5, 10))
+	_, err = m.Update(t.Context(), "stock", func(old guard.State) (guard.State, []byte, error) {
+		if strings.Contains(string(old.Value), "b") {
+			return guard.State{}, nil, errors.New("sold out")
+		}
+		return guard.Text("mine"), nil, nil
+	})
+	if !errors.Is(err, errAway) || !errors.Is(m.Err(), errAway) {
+		t.Errorf("%v, after %d reads; the message's error is %v", err, s.reads, m.Err())
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +24,9 @@ type item struct {
 	after map[*item]bool // those that are written before; under the mutex of the batch
 	again *sync.Mutex    // held while a change is made again
 
+	observed bool // events are wanted
+	doubted  bool // the answer to an earlier write of the same change was lost
+
 	turn     chan struct{} // has one element while nobody uses what follows
 	loaded   bool
 	seen     cas.Item
@@ -30,12 +34,13 @@ type item struct {
 	state    State // after the changes
 	made     []made
 	repeated map[epoch.Offset]bool // messages whose change was made before
+	events   []Event               // of write
 }
 
 func newItem(b *Batch, key string) *item {
 	it := &item{
 		store: b.store, key: key, first: b.first, dead: b.dead, keeps: b.keeps, after: map[*item]bool{}, again: &b.again,
-		turn: make(chan struct{}, 1), repeated: map[epoch.Offset]bool{},
+		turn: make(chan struct{}, 1), repeated: map[epoch.Offset]bool{}, observed: b.observe != nil, doubted: b.doubted,
 	}
 	it.unlock()
 	return it
@@ -122,41 +127,43 @@ func (it *item) isAfterOnly(done map[*item]bool) bool {
 	return true
 }
 
-// update makes a change, unless it was made before.
-func (it *item) update(ctx context.Context, at epoch.Position, do Change) (outcome []byte, made bool, err error) {
+// update makes a change, unless it was made before. The event is undecided if the change was made,
+// because it is not written yet.
+func (it *item) update(ctx context.Context, at epoch.Position, do Change) (outcome []byte, made bool, e Event, err error) {
 	if err := it.lock(ctx); err != nil {
-		return nil, false, err
+		return nil, false, Event{}, err
 	}
 	defer it.unlock()
 	if err := it.load(ctx); err != nil {
-		return nil, false, err
+		return nil, false, Event{}, err
 	}
 	if n := len(it.made); n > 0 && it.made[n-1].At == at.Offset || it.repeated[at.Offset] {
-		return nil, false, ErrTwice
+		return nil, false, Event{}, ErrTwice
 	} else if n > 0 && it.made[n-1].At > at.Offset {
-		return nil, false, ErrOrder
+		return nil, false, Event{}, ErrOrder
 	}
 	before := len(it.made)
 	outcome, err = it.apply(at, do)
-	return bytes.Clone(outcome), len(it.made) > before, err
+	made = len(it.made) > before
+	switch {
+	case !it.observed:
+	case err != nil:
+		e = it.refused(at, it.doubted, err)
+	case !made:
+		e = it.found(at, it.doubted)
+	}
+	return bytes.Clone(outcome), made, e, err
 }
 
 // apply makes one change to what is known of the item.
 func (it *item) apply(at epoch.Position, do Change) ([]byte, error) {
-	s := it.first
-	s.Offset, s.Mark = at.Offset, at.Mark
-	was, known := it.note.of(s.Partition)
-	if known {
-		before, err := s.after(was, it.dead)
-		if err != nil {
-			return nil, err
-		}
-		if before != nil {
-			it.repeated[at.Offset] = true
-			return before.Outcome, nil
-		}
-	} else if len(it.note.Stamps) >= MaxPartitions {
-		return nil, ErrPartitions
+	before, err := it.compare(at)
+	if err != nil {
+		return nil, err
+	}
+	if before != nil {
+		it.repeated[at.Offset] = true
+		return before.Outcome, nil
 	}
 	now, outcome, err := do(State{it.state.Exists, bytes.Clone(it.state.Value)})
 	if err != nil {
@@ -174,17 +181,32 @@ func (it *item) apply(at epoch.Position, do Change) ([]byte, error) {
 	return outcome, nil
 }
 
+// compare compares a message with the note of the item. It returns the message's own change if the item
+// has it, and nil if the change is to be made.
+func (it *item) compare(at epoch.Position) (*change, error) {
+	s := it.first.of(at)
+	was, known := it.note.of(s.Partition)
+	if known {
+		return s.after(was, it.dead)
+	}
+	if len(it.note.Stamps) >= MaxPartitions {
+		return nil, ErrPartitions
+	}
+	return nil, nil
+}
+
 // tries limits how often a request whose outcome is not known is repeated.
 const tries = 4
 
 // write writes the changes that were made. A write that is repeated over the same version has the same
 // content, because an earlier one may land late.
-func (it *item) write(ctx context.Context) error {
+func (it *item) write(ctx context.Context) (ended error) {
 	if err := it.lock(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrDoubt, err)
 	}
 	defer it.unlock()
-	pause, doubts := backoff.New(5*time.Millisecond, time.Second), 0
+	pause, doubts, undecided := backoff.New(5*time.Millisecond, time.Second), 0, it.made
+	defer func() { it.settle(undecided, doubts > 0 || it.doubted, ended) }()
 	for len(it.made) > 0 {
 		err := it.swap(ctx)
 		switch {
@@ -209,7 +231,7 @@ func (it *item) write(ctx context.Context) error {
 		if err != nil || found.Version == it.seen.Version {
 			continue // the next swap tells
 		}
-		if err := it.makeAgain(found); err != nil {
+		if undecided, err = it.makeAgain(found, doubts > 0 || it.doubted); err != nil {
 			if doubts > 0 && !errors.Is(err, ErrPassed) && !errors.Is(err, ErrStale) {
 				return fmt.Errorf("%w, and then: %w", ErrDoubt, err) // the answer may be older than that write
 			}
@@ -219,26 +241,30 @@ func (it *item) write(ctx context.Context) error {
 	return nil
 }
 
-// makeAgain makes the changes again over an item that others, or this batch, have written meanwhile.
-func (it *item) makeAgain(found cas.Item) error {
+// makeAgain makes the changes again over an item that others, or this batch, have written meanwhile. It
+// returns the changes that the item does not have.
+func (it *item) makeAgain(found cas.Item, doubted bool) ([]made, error) {
 	before := it.made
 	it.made = nil
 	if err := it.take(found); err != nil {
-		return err
+		return before, err
 	}
-	for _, m := range before {
-		outcome, err := it.apply(epoch.Position{Offset: m.At, Mark: m.Mark}, it.contained(m.make))
+	for i, m := range before {
+		at := epoch.Position{Offset: m.At, Mark: m.Mark}
+		outcome, err := it.apply(at, it.contained(m.make))
 		if _, declined := errors.AsType[*declinedError](err); declined || err == nil && !bytes.Equal(outcome, m.Outcome) {
-			return ErrOutcomeChanged
+			err = ErrOutcomeChanged
 		}
 		if err != nil {
-			return err
+			return slices.Concat(it.made, before[i:]), err
 		}
 		if n := len(it.made); n > 0 && it.made[n-1].At == m.At {
 			it.made[n-1].make = m.make // without what contains it
+		} else if it.observed {
+			it.events = append(it.events, it.found(at, doubted))
 		}
 	}
-	return nil
+	return it.made, nil
 }
 
 var errNoReturn = errors.New("the change did not return")

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -13,6 +14,8 @@ import (
 type Message struct {
 	store cas.Store
 	stamp Stamp
+
+	observe func(Event)
 
 	mu      sync.Mutex
 	changed map[string]bool
@@ -33,6 +36,23 @@ func New(store cas.Store, s Stamp) *Message {
 	return &Message{store: store, stamp: s, changed: map[string]bool{}}
 }
 
+// Observe makes Update call f with an [Event] once the change of the item is decided, and returns m.
+// Call it before Update.
+//
+// Each Update calls f once at most, before it returns. Nothing is decided, and f is not called, if Update
+// returns an error of change or of a read, [ErrTwice], [ErrOutcome], [cas.ErrKey], [cas.ErrTooLarge], or
+// [cas.ErrFull] without ErrDoubt. A message that is delivered again is decided again.
+//
+// After [ErrDoubt] the decision is [InDoubt]. When the message is delivered again, [Repeated] says that the
+// change was written, and [Changed] that it was not. If the process ends between a write and the
+// call of f, this decision has no event. The message is delivered again then, and the decision is Repeated.
+//
+// Update waits for f, so f must return soon. f must not panic. Calls overlap if calls of Update overlap.
+func (m *Message) Observe(f func(Event)) *Message {
+	m.observe = f
+	return m
+}
+
 // Update is [Apply] for an item that the message changes once. After an error of the store or of
 // this package, each later Update returns it too, because the message has to be delivered again. That
 // is not so for an error that change has returned.
@@ -40,16 +60,36 @@ func (m *Message) Update(ctx context.Context, key string, change Change) (outcom
 	if err := m.begin(key); err != nil {
 		return nil, err
 	}
-	var declined error
-	outcome, err = Apply(ctx, m.store, key, m.stamp, func(old State) (State, []byte, error) {
-		now, outcome, err := change(old)
-		declined = err
-		return now, outcome, err
-	})
-	if err != nil && declined == nil {
+	outcome, err = m.apply(ctx, key, change)
+	if _, declined := errors.AsType[*declinedError](err); err != nil && !declined {
 		m.fail(err)
 	}
 	return outcome, err
+}
+
+// apply changes an item. It makes a change again whose outcome has become another one, and reports only
+// the last decision.
+func (m *Message) apply(ctx context.Context, key string, change Change) ([]byte, error) {
+	doubted := false
+	for {
+		b := Begin(m.store, m.stamp)
+		b.observe, b.doubted = m.observe, doubted
+		outcome, e, err := b.update(ctx, m.stamp.at(), key, change)
+		b.report(e)
+		if err != nil {
+			return nil, err
+		}
+		events, err := b.write(ctx)
+		if errors.Is(err, ErrOutcomeChanged) {
+			doubted = doubted || errors.Is(err, ErrDoubt)
+			continue
+		}
+		b.report(events...)
+		if err != nil {
+			return nil, err
+		}
+		return outcome, nil
+	}
 }
 
 func (m *Message) begin(key string) error {

@@ -4,11 +4,13 @@ const (
 	guarding  = "guard/item.go"
 	stamps    = "guard/stamp.go"
 	changes   = "guard/message.go"
+	decisions = "guard/event.go"
 	ofStores  = "sinks/cassink/commit.go"
 	ofOutbox  = "sinks/cassink/outbox.go"
 	ofEntries = "sinks/cassink/entries.go"
 
 	inEachEra  = "TestInEachEraEachMessageChangesAnItemOnceAndInOrder"
+	ofAnswers  = "TestALostAnswerResolvesIntoWhatBecameOfTheWrite"
 	byStamps   = "TestWhatBecomesOfAChangeFollowsFromTheStampsAlone/"
 	ofFences   = "TestInEachEraEachMessageTakesEffectOnce"
 	suiteItems = "TestSuite/"
@@ -49,10 +51,10 @@ var guardsOfItems = []guard{
 		{changes, "if m.changed[key] {", "if false {"},
 	}, "guard", "TestAMessageDoesNotChangeAnItemTwice"},
 	{"R1", "one message of a batch changes an item twice", []edit{
-		{guarding, "return nil, false, ErrTwice", "_ = n"},
+		{guarding, "return nil, false, Event{}, ErrTwice", "_ = n"},
 	}, "guard", "TestABatchRefusesWhatWouldNotBeExact"},
 	{"R1", "messages of a batch change an item in any order", []edit{
-		{guarding, "return nil, false, ErrOrder", "_ = n"},
+		{guarding, "return nil, false, Event{}, ErrOrder", "_ = n"},
 	}, "guard", "TestABatchRefusesWhatWouldNotBeExact"},
 	{"R1", "an item forgets the messages that may be delivered again", []edit{
 		{stamps, "now.Changes = slices.Concat(now.rest(), changes)", "now.Changes = changes"},
@@ -163,4 +165,40 @@ var guardsOfItems = []guard{
 	{"R1", "a replayed message does not say that it is one", []edit{
 		{"consumer/replays.go", "m.Under, m.Replay = p.under, r.ID", "m.Under = p.under"},
 	}, "consumer", "TestAHandlerGuardsItemsOfAnotherStoreWithItsMessages"},
+	{"blame", "a refusal by an item is observed by nobody", []edit{
+		{guarding, "e = it.refused(at, it.doubted, err)", "_ = err"},
+	}, "guard", "TestEachDecisionIsReportedOnceWithTheItemTheStampAndTheEpochThatTheItemHasSeen"},
+	{"blame", "an error of a change is observed as a refusal by the item", []edit{
+		{decisions, "if _, declined := errors.AsType[*declinedError](err); declined {", "if false {"},
+	}, "guard", "TestWhereNothingIsDecidedNothingIsReported"},
+	{"blame", "a change that was written without an answer is observed as an earlier one", []edit{
+		{decisions, "if doubted && e.Seen == it.first.Epoch {", "if false {"},
+	}, "guard", ofAnswers},
+	{"blame", "what an owner of before has changed is observed as a change of this one", []edit{
+		{decisions, "if doubted && e.Seen == it.first.Epoch {", "if doubted {"},
+	}, "guard", ofAnswers},
+	{"blame", "a change that may have been written is observed as refused", []edit{
+		{decisions, "if doubted && d != undecided && d != Passed {", "if false {"},
+	}, "guard", ofAnswers},
+	{"blame", "a change in doubt is observed by nobody", []edit{
+		{decisions, "case errors.Is(err, ErrDoubt):", "case false:"},
+	}, "guard", "TestAMessageInDoubtIsSaidToBeAndTheNextDeliverySaysWhatBecameOfIt"},
+	{"blame", "a lost answer is forgotten when the change is made again", []edit{
+		{changes, "doubted = doubted || errors.Is(err, ErrDoubt)", "_ = doubted"},
+	}, "guard", "TestALostAnswerIsRememberedWhenTheChangeIsMadeAgainFromTheBeginning"},
+	{"blame", "a change is observed before it is made again", []edit{
+		{changes, "doubted = doubted || errors.Is(err, ErrDoubt)", "doubted = doubted || errors.Is(err, ErrDoubt)\n\t\t\tb.report(events...)"},
+	}, "guard", "TestALostAnswerIsRememberedWhenTheChangeIsMadeAgainFromTheBeginning"},
+	{"blame", "what a write finds in the item is observed by nobody", []edit{
+		{guarding, "it.events = append(it.events, it.found(at, doubted))", "_ = doubted"},
+	}, "guard", "TestABatchThatFailsReportsWhatWasDecidedAndNoMore"},
+	{"blame", "a change is observed at each Write of its batch", []edit{
+		{"guard/batch.go", "events, it.events = append(events, it.events...), nil", "events = append(events, it.events...)"},
+	}, "guard", "TestABatchReportsItsChangesOnceTheyAreWrittenAndOneAtATime"},
+	{"blame", "the changes of a cassink are observed by nobody", []edit{
+		{"sinks/cassink/tx.go", "b.Observe(t.sink.observe)", "_ = 0"},
+	}, "sinks/cassink", "TestEachUpdateIsObservedOnceItsItemIsWrittenAndBeforeThePositionIs"},
+	{"blame", "a refusal by an item is not counted among those of fences", []edit{
+		{"ops/stats/stats.go", "if e.Decision == guard.Stale {", "if false {"},
+	}, "ops/stats", "TestEachEventCountsWhatItSays"},
 }

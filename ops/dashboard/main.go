@@ -52,8 +52,9 @@ var sections = []section{
 		"lease_wait_seconds_total", "lease_waiting", "leases_held", "lease_acquisitions_total", "lease_acquire_duration_seconds", "lease_held_duration_seconds",
 		"lease_work_total", "lease_work_ttl_ratio", "leases_lost_working_total", "lease_rejects_total", "lease_token_gap", "lease_renewals_total",
 	}},
-	{"Outbox and receiver", []string{
+	{"Outbox, receiver and items", []string{
 		"outbox_deliveries_total", "outbox_entries", "outbox_oldest_entry_age_seconds", "receiver_requests_total", "receiver_duration_seconds",
+		"item_decisions_total",
 	}},
 }
 

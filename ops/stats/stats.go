@@ -6,6 +6,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/outbox"
 )
@@ -203,5 +204,17 @@ func (s *Stats) ObserveReceiver(e httpfence.Event) {
 	s.update(func(time.Time) {
 		s.values.add(receiverRequests, 1, receiverOutcome(e.Outcome))
 		s.observe(receiverDuration, e.Took.Seconds())
+	})
+}
+
+// ObserveGuard counts a decision about an item. Set it as cassink's Options.Observe, or give it to
+// [guard.Message.Observe].
+func (s *Stats) ObserveGuard(e guard.Event) {
+	s.update(func(time.Time) {
+		s.values.add(itemDecisions, 1, e.Decision.String())
+		if e.Decision == guard.Stale {
+			s.values.add(fenceRejects, 1, consumer.ReasonStale.String(), "item")
+			s.gap(e.Stamp.Epoch, e.Seen)
+		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/lease"
@@ -181,6 +182,12 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 				[]string{"outbox_entries +12", "outbox_oldest_entry_age_seconds +60"},
 			},
 			{httpfence.Event{Outcome: httpfence.KeyReused, Took: time.Second}, []string{"receiver_requests_total{outcome=key_reused} +1", "receiver_duration_seconds_count +1", "receiver_duration_seconds_sum +1"}},
+			{guard.Event{Decision: guard.Changed, Stamp: guard.Stamp{Epoch: 7}, Seen: 3}, []string{"item_decisions_total{decision=changed} +1"}},
+			{
+				guard.Event{Decision: guard.Stale, Stamp: guard.Stamp{Epoch: 7}, Seen: 10},
+				[]string{"item_decisions_total{decision=stale} +1", "fence_rejects_total{reason=stale,stage=item} +1", "token_gap_count +1", "token_gap_sum +3"},
+			},
+			{guard.Event{Decision: guard.InDoubt, Stamp: guard.Stamp{Epoch: 7}, Seen: 10}, []string{"item_decisions_total{decision=in_doubt} +1"}},
 			{
 				consumer.Lost{Partition: at, Epoch: 7, Next: 31, Reason: consumer.ReasonLeaseExpired, InFlight: true},
 				[]string{
@@ -203,6 +210,8 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 				s.ObserveBacklog(e)
 			case httpfence.Event:
 				s.ObserveReceiver(e)
+			case guard.Event:
+				s.ObserveGuard(e)
 			}
 			want(t, fmt.Sprintf("%T", step.event), before, values(s), step.want...)
 		}
@@ -240,6 +249,13 @@ func TestEachValueOfAnEventIsCountedSomewhere(t *testing.T) {
 		s.ObserveReceiver(httpfence.Event{Outcome: o})
 		if values(s)["receiver_requests_total{outcome="+strings.ReplaceAll(o.String(), " ", "_")+"}"] != 1 {
 			t.Errorf("%v is not counted", o)
+		}
+	}
+	for d := guard.Changed; !strings.HasPrefix(d.String(), "Decision("); d++ {
+		s := stats.New()
+		s.ObserveGuard(guard.Event{Decision: d})
+		if values(s)["item_decisions_total{decision="+d.String()+"}"] != 1 {
+			t.Errorf("%v is not counted", d)
 		}
 	}
 	for _, r := range []consumer.Reason{consumer.ReasonLeaseTaken, consumer.ReasonLeaseExpired, consumer.ReasonDrainOverrun} {

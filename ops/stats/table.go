@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/outbox"
@@ -44,6 +45,7 @@ const (
 	outboxOldest
 	receiverRequests
 	receiverDuration
+	itemDecisions
 	leaseAcquisitions
 	leaseAcquire
 	leaseWaiting
@@ -87,7 +89,7 @@ var table = [rows]Metric{
 	fenceRejects: {
 		Name: "epochfence_fence_rejects_total", Kind: Counter, Unit: "{refusal}", KnownAs: "fencing_reject_total",
 		Help: "Refusals by a fence, by reason and stage: claim; commit (of messages); background (a transaction of Handlers.Background); " +
-			"receiver (a request that the outbox sent).",
+			"receiver (a request that the outbox sent); item (a change that an item of package guard or cassink refused).",
 		Labels: []string{"reason", "stage"},
 		Series: [][]string{
 			{"stale", "claim"},
@@ -100,11 +102,12 @@ var table = [rows]Metric{
 			{"stale", "background"},
 			{"missing_fence", "background"},
 			{"stale", "receiver"},
+			{"stale", "item"},
 		},
 	},
 	tokenGap: {
 		Name: "epochfence_token_gap", Kind: Histogram, Unit: "{epoch}", KnownAs: "token_gap",
-		Help:   "Difference between the epoch of the fence or receiver and the lower epoch of what it refused as stale.",
+		Help:   "Difference between the epoch of the fence, receiver or item and the lower epoch of what it refused as stale.",
 		Series: one, Buckets: []float64{1, 2, 3, 5, 10, 100, 1000},
 	},
 	tenuresLostInFlight: {
@@ -236,6 +239,12 @@ var table = [rows]Metric{
 	receiverDuration: {
 		Name: "epochfence_receiver_duration_seconds", Kind: Histogram, Unit: "s",
 		Help: "Time from the arrival of a request at a receiver of this process to its answer, including the wait for its turn.", Series: one, Buckets: short,
+	},
+	itemDecisions: {
+		Name: "epochfence_item_decisions_total", Kind: Counter, Unit: "{decision}",
+		Help: "Decisions about changes of items (package guard, cassink): changed; repeated (the message had changed the item before); in_doubt (the answer to the write was lost); " +
+			"and refusals: stale (a later owner has changed the item); passed (a later message has); truncated, other_log and fence_lost (until an operator acts); omitted; too_many_partitions.",
+		Labels: []string{"decision"}, Series: words(guard.Changed, guard.InDoubt),
 	},
 	leaseAcquisitions: {
 		Name: "epochfence_lease_acquisitions_total", Kind: Counter, Unit: "{acquisition}", KnownAs: "lock_acquire_success_total (outcome acquired)",

@@ -35,7 +35,12 @@ func (b *broken) Swap(ctx context.Context, seen cas.Item, value, note []byte) (c
 // claims returns a sink with a claim of the partition.
 func claims(t *testing.T, store cas.Store) (*cassink.Sink, epoch.Fence) {
 	t.Helper()
-	s, err := cassink.Open(t.Context(), store, cassink.Options{})
+	return claimsWith(t, store, cassink.Options{})
+}
+
+func claimsWith(t *testing.T, store cas.Store, o cassink.Options) (*cassink.Sink, epoch.Fence) {
+	t.Helper()
+	s, err := cassink.Open(t.Context(), store, o)
 	must(t, err)
 	at := epoch.Position{Mark: epoch.NoMark}
 	must(t, s.Seed(t.Context(), []epoch.Start{{Origin: origin(), Next: at, Earliest: at}}))

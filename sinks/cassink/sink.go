@@ -10,6 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/guard"
 )
 
 // Options configure a [Sink]. The zero Options are valid.
@@ -18,6 +19,12 @@ type Options struct {
 	// handlers change must not begin with it and a slash. Two sinks of one prefix and store are one sink.
 	// Defaults to "epochfence".
 	Prefix string
+
+	// Observe, if set, is called with a [guard.Event] for each decided change of an item: during [Tx.Update]
+	// if the item has the change already, or refuses it, and otherwise after the items of the transaction were
+	// written and before the position is. The transaction waits for Observe, so it must return
+	// soon. It must not panic. Calls may overlap. [guard.Message.Observe] says what is not decided.
+	Observe func(guard.Event)
 }
 
 // Sink is an [epoch.Sink] over a [cas.Store]. It is safe for concurrent use.
@@ -25,6 +32,8 @@ type Sink struct {
 	store cas.Store
 	keys  keys
 	facts cas.Facts
+
+	observe func(guard.Event) // or nil
 
 	mu   sync.Mutex
 	held map[epoch.Partition]item   // what this process has claimed, as it has written it last
@@ -52,7 +61,7 @@ func Open(ctx context.Context, store cas.Store, o Options) (*Sink, error) {
 		o.Prefix = "epochfence"
 	}
 	return &Sink{
-		store: store, keys: keys{o.Prefix}, facts: facts,
+		store: store, keys: keys{o.Prefix}, facts: facts, observe: o.Observe,
 		held: map[epoch.Partition]item{}, seen: map[epoch.Partition]record{},
 		turns: map[epoch.Partition]chan struct{}{}, outboxes: map[epoch.Partition]*entryCache{},
 	}, nil

@@ -64,6 +64,7 @@ func (t *transaction) newBatch(replay int64) *guard.Batch {
 	stamp.Replay = replay
 	b := guard.Begin(t.sink.store, stamp, t.dead...)
 	b.Keep(t.isEntry)
+	b.Observe(t.sink.observe)
 	return b
 }
 
