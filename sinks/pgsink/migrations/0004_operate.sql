@@ -3,7 +3,7 @@
 -- log, in one transaction.
 
 -- act does something to a fence. Epochs continue by one, and the owner is the person; what
--- is null stays as it is. See Operated in epoch/act.go, which it agrees with.
+-- is null stays as it is. See Act.Apply in operate/act.go, which it agrees with.
 create function "epochfence".act(kind text, in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
     seen_epoch bigint, seen_claim uuid, seen_offset bigint, new_claim uuid, in_operator text, in_reason text, trace_id text,
     set_offset bigint, set_mark bigint, beginning boolean, log text, source text)
