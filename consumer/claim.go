@@ -52,16 +52,6 @@ func (r *runner[TX]) adopt(ctx context.Context, t Tenure, seen epoch.Fence) (*ep
 	return &at, nil
 }
 
-func (r *runner[TX]) began(got epoch.Fence) string {
-	switch {
-	case got.Applied:
-		return "where the group had committed"
-	case r.Start == StartCommitted:
-		return "at the earliest message, as the group had committed nothing"
-	}
-	return fmt.Sprintf("as Options.Start says (%v)", r.Start)
-}
-
 type unconfirmedError struct {
 	partition epoch.Partition
 	err       error

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -19,7 +20,7 @@ func (o *ownership[TX]) tellClaimed(got, seen epoch.Fence, took time.Duration) {
 	about := []any{"epoch", got.Epoch, "claim", got.Claim, "next", got.Next}
 	level := slog.LevelInfo
 	if seen.Epoch == 0 {
-		about = append(about, "begins", o.run.began(got))
+		about = append(about, "begins", o.began(got))
 		if got.Applied {
 			level = slog.LevelWarn
 			about = append(about, "keep", keepTheTable)
@@ -37,6 +38,20 @@ func (o *ownership[TX]) tellClaimed(got, seen epoch.Fence, took time.Duration) {
 	if o.silent = true; !o.halted {
 		o.run.lags.claimed(o.tenure, got)
 	}
+}
+
+// began says where a partition begins, at its first claim.
+func (o *ownership[TX]) began(got epoch.Fence) string {
+	start, ok := o.tenure.(StartDescriber)
+	switch {
+	case ok:
+		return start.DescribeStart(got)
+	case got.Applied:
+		return "where the group had committed"
+	case o.run.Start == StartCommitted:
+		return "at the earliest message, as the group had committed nothing"
+	}
+	return fmt.Sprintf("as Options.Start says (%v)", o.run.Start)
 }
 
 func (o *ownership[TX]) tellEnded(out outcome, in time.Duration) {

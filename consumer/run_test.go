@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -291,6 +292,38 @@ func TestAPartitionWithoutAFenceStartsAsThePolicySays(t *testing.T) {
 			})
 		})
 	}
+}
+
+type describing struct{ consumer.Source }
+
+type describingTenure struct{ consumer.Tenure }
+
+func (s describing) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
+	return s.Source.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) { own(ctx, describingTenure{t}) })
+}
+
+func (describingTenure) DescribeStart(first epoch.Fence) string {
+	return fmt.Sprintf("with the news after %d", first.Next)
+}
+
+func TestTheLineOfAFirstClaimHasTheWordsOfItsTenure(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 9)
+		r.log.Trim(0, 2)
+		for n, want := range []bool{true, false} { // at the first claim alone
+			var log logged
+			p := r.process("a", nil)
+			p.run(func(ctx context.Context) error {
+				return consumer.Run(ctx, describing{p.member}, p.sink, each(record), p.watched(options{Logger: log.logger()}))
+			})
+			synctest.Wait()
+			p.end()
+			lines := log.lines("msg=claimed")
+			if len(lines) != 1 || want != strings.Contains(lines[0], `begins="with the news after 2"`) || want != strings.Contains(lines[0], "begins=") {
+				t.Errorf("claim %d says %q", n+1, lines)
+			}
+		}
+	})
 }
 
 // What others had committed is not all that they may have applied.

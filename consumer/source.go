@@ -108,6 +108,14 @@ type Tenure interface {
 	GiveUp(returned <-chan struct{})
 }
 
+// StartDescriber is implemented by a [Tenure] whose partitions begin neither as [StartPolicy] says nor
+// where others have committed.
+type StartDescriber interface {
+	// DescribeStart says where the partition begins, for the log line of its first claim. The line
+	// has the text as begins="…". first is the fence after that claim.
+	DescribeStart(first epoch.Fence) string
+}
+
 // Batch has consecutive messages of a partition, and the position after them.
 type Batch struct {
 	// Messages are in the order of their offsets, each with its Mark. There may be none.

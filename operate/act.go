@@ -36,6 +36,10 @@ const (
 	// ActRebase accepts another log or another issuer of leases. It resolves [epoch.ErrLogChanged]
 	// and [epoch.ErrForeignLease].
 	ActRebase ActKind = "rebase"
+
+	// ActRun requests a run of a job of package schedule, beside its ticks. Make it with
+	// schedule.Request.
+	ActRun ActKind = "run"
 )
 
 // Act is an operator action on a partition. It is a claim with the next epoch and a random id of
@@ -62,9 +66,10 @@ type Act struct {
 	// At is the time by the sink's clock. The sink sets it.
 	At time.Time
 
-	// To is the new position for ActRewind, ActSkip and ActRebase, and nil for the other kinds. An
-	// ActRebase that keeps the log may leave it nil to keep the position. The mark may be
-	// [epoch.NoMark].
+	// To is the new position for ActRewind, ActSkip, ActRebase and ActRun, and nil for the other
+	// kinds. An ActRebase that keeps the log may leave it nil to keep the position. The mark may be
+	// [epoch.NoMark], except for ActRun, whose mark is the request. To of an ActRun is less than a
+	// second after the position that was seen, and not before it.
 	To *epoch.Position
 
 	// Beginning says that To is the beginning of the log. If retention passes To before a message
@@ -102,7 +107,6 @@ func (a Act) Check() error {
 	if err := CheckWho(a.By, a.Reason, a.TraceID); err != nil {
 		return fmt.Errorf("operate: %s %s: %w", a.Kind, a.Partition, err)
 	}
-	rebases := a.Log != "" || a.Source != ""
 	switch {
 	case a.Seen.Partition != a.Partition:
 		return wrong("after a look at the fence of %s", a.Seen.Partition)
@@ -112,9 +116,14 @@ func (a Act) Check() error {
 		return wrong("to offset %d; want no negative offset", a.To.Offset)
 	case a.Beginning && a.To == nil:
 		return wrong("to the beginning, without an offset")
-	case rebases && a.Kind != ActRebase:
+	case (a.Log != "" || a.Source != "") && a.Kind != ActRebase:
 		return wrong("only %s sets a log or a lease issuer", ActRebase)
 	}
+	return a.checkKind(wrong)
+}
+
+// checkKind checks what differs from kind to kind.
+func (a Act) checkKind(wrong func(format string, args ...any) error) error {
 	switch a.Kind {
 	case ActRewind, ActSkip:
 		if a.To == nil {
@@ -124,11 +133,18 @@ func (a Act) Check() error {
 			return wrong("from offset %d to %d; want one above it", a.Seen.Next, a.To.Offset)
 		}
 	case ActRebase:
-		if !rebases {
+		if a.Log == "" && a.Source == "" {
 			return wrong("name the log or the lease issuer to accept")
 		}
 		if a.Log != "" && a.Log != a.Seen.Log && a.To == nil {
 			return wrong("to log %q, which counts other offsets: say where to continue in it", a.Log)
+		}
+	case ActRun:
+		if a.Seen.Log != epoch.ScheduleLog {
+			return wrong("it is no job, but a partition of log %q", a.Seen.Log)
+		}
+		if a.To == nil || a.Beginning || a.To.Mark == epoch.NoMark || a.To.Offset < a.Seen.Next || a.To.Offset-a.Seen.Next >= second {
+			return wrong("it requests no run at the job's position; make it with schedule.Request")
 		}
 	case ActPause, ActResume, ActEvict:
 		if a.To != nil {
@@ -139,6 +155,8 @@ func (a Act) Check() error {
 	}
 	return nil
 }
+
+const second = 1_000_000 // in the offsets of a job
 
 // CheckWho returns an error that matches [ErrAct] if by, reason or traceID is not valid in an
 // [Act].
@@ -212,7 +230,7 @@ func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 		if a.Source != "" {
 			f.Source = a.Source
 		}
-	case ActRewind, ActSkip, ActEvict:
+	case ActRewind, ActSkip, ActEvict, ActRun:
 	}
 	return f, nil
 }

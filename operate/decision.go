@@ -95,12 +95,13 @@ const (
 	DecidedResume = DecisionKind(ActResume)
 	DecidedEvict  = DecisionKind(ActEvict)
 	DecidedRebase = DecisionKind(ActRebase)
+	DecidedRun    = DecisionKind(ActRun)
 )
 
 // ReplacesClaim reports whether the decision replaced the claim in the fence.
 func (k DecisionKind) ReplacesClaim() bool {
 	switch k {
-	case DecidedClaim, DecidedRewind, DecidedSkip, DecidedPause, DecidedResume, DecidedEvict, DecidedRebase:
+	case DecidedClaim, DecidedRewind, DecidedSkip, DecidedPause, DecidedResume, DecidedEvict, DecidedRebase, DecidedRun:
 		return true
 	default:
 		return false
@@ -135,7 +136,7 @@ func (k DecisionKind) IsHang() bool { return k == DecidedHang || k == DecidedOnF
 // partition continue.
 func (k DecisionKind) ForgivesHangs() bool {
 	switch k {
-	case DecidedRewind, DecidedSkip, DecidedResume, DecidedRebase:
+	case DecidedRewind, DecidedSkip, DecidedResume, DecidedRebase, DecidedRun:
 		return true
 	default:
 		return false

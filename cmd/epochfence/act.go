@@ -56,11 +56,10 @@ type deed struct {
 	log, source string
 	effect      string // for operators
 	nothing     string // why there is nothing to do
-	run         bool   // of a job
 }
 
 func (d deed) act(now epoch.Fence, by doing) (operate.Act, error) {
-	if d.run {
+	if d.kind == operate.ActRun { // at the position, which may have moved
 		return schedule.Request(now, by.by, by.reason)
 	}
 	a := operate.NewAct(d.kind, now, by.by, by.reason)
@@ -127,7 +126,7 @@ type partitionAct struct {
 
 func (d deed) view() deedView {
 	v := deedView{
-		partitionView: viewOf(d.seen, nil), Act: d.name(), From: int64(d.seen.Next), NewLog: d.log, NewSource: d.source,
+		partitionView: viewOf(d.seen, nil), Act: string(d.kind), From: int64(d.seen.Next), NewLog: d.log, NewSource: d.source,
 		Effect: d.effect,
 	}
 	if d.to != nil {
@@ -137,14 +136,6 @@ func (d deed) view() deedView {
 		v.Effect = "nothing to do: " + d.nothing
 	}
 	return v
-}
-
-// name is what operators call the action.
-func (d deed) name() string {
-	if d.run {
-		return "run"
-	}
-	return string(d.kind)
 }
 
 type planned func(ctx context.Context, seen []operate.Partition) ([]deed, error)
@@ -272,6 +263,10 @@ func (a *app) commandLine(c *cobra.Command, names []string, deeds []deed, number
 		case "to":
 			if len(deeds) == 1 && strings.ContainsAny(value[:1], "+-@") && deeds[0].to != nil {
 				value = text(deeds[0].to.Offset)
+			}
+		case "through":
+			if strings.HasPrefix(value, "@") {
+				value = text(deeds[0].to.Offset - 1)
 			}
 		}
 		line = append(line, "--"+f.Name+"="+shellQuote(value))

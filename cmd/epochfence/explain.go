@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -126,7 +125,7 @@ func afterwards(ctx context.Context, op operate.Operator, span operate.Span) ([]
 
 func (a *app) tell(s operate.Story, now partitionView, q operate.Question, later map[epoch.ClaimID][]operate.Decision) {
 	a.say("%s", now.Name)
-	a.say("  now    %s, epoch %d, next offset %d, owner %s", now.State, now.Epoch, now.Next, printable(dash(now.Owner)))
+	a.say("  now    %s, epoch %d, next %s, owner %s", now.State, now.Epoch, placeIn(s.Partition.Log, s.Partition.Next), printable(dash(now.Owner)))
 	switch now.State {
 	case paused:
 		a.say("         paused at %s by %s: %s", stamp(*now.Since), printable(now.By), printable(now.Reason))
@@ -145,7 +144,7 @@ func (a *app) tell(s operate.Story, now partitionView, q operate.Question, later
 		if after := later[span.Claim.Claim]; len(after) > 0 {
 			a.say("  Afterwards:")
 			for _, d := range after {
-				a.entry(d)
+				a.entry(s.Partition.Log, d)
 			}
 		}
 	}
@@ -156,6 +155,8 @@ func (a *app) tell(s operate.Story, now partitionView, q operate.Question, later
 
 func unanswered(s operate.Story, q operate.Question) string {
 	switch {
+	case q.Offset != nil && *q.Offset >= s.Partition.Next && isJob(s.Partition.Fence):
+		return fmt.Sprintf("The tick of %s was neither run nor left out: the job is at %s.", positionIn(s.Partition.Log, *q.Offset), position(s.Partition.Fence))
 	case q.Offset != nil && *q.Offset >= s.Partition.Next:
 		return fmt.Sprintf("Offset %d was not applied: the next one to apply is %d.", *q.Offset, s.Partition.Next)
 	case s.Complete:
@@ -176,6 +177,8 @@ func (a *app) tellSpan(s operate.Story, span operate.Span) {
 	case c.Kind != operate.DecidedClaim:
 	case applied <= 0:
 		a.say("  nothing was applied under it")
+	case isJob(s.Partition.Fence):
+		a.say("  ran or left out the ticks in [%s, %s)", positionIn(s.Partition.Log, span.From), positionIn(s.Partition.Log, span.To))
 	default:
 		a.say("  applied the offsets in [%d, %d)", span.From, span.To)
 	}
@@ -183,55 +186,13 @@ func (a *app) tellSpan(s operate.Story, span operate.Span) {
 		if d.ID < c.ID || span.End != nil && d.ID > span.End.ID {
 			continue
 		}
-		a.entry(d)
+		a.entry(s.Partition.Log, d)
 	}
 	if span.End == nil {
 		a.say("  It is the claim in the fence.")
 	}
 }
 
-func (a *app) entry(d operate.Decision) {
-	a.say("  %s  %s", d.At.UTC().Format("2006-01-02T15:04:05.000Z"), sentence(d))
-}
-
-func sentence(d operate.Decision) string {
-	owner, by, why := printable(d.Owner), printable(d.By), printable(d.Reason)
-	switch d.Kind {
-	case operate.DecidedClaim:
-		return fmt.Sprintf("%s claimed it under epoch %d, at offset %s", owner, d.Epoch, offset(d.To))
-	case operate.DecidedStale:
-		return fmt.Sprintf("REFUSED: %s tried to continue under epoch %d at offset %s: %s", owner, d.Epoch, offset(d.From), why)
-	case operate.DecidedHalt:
-		return fmt.Sprintf("HALTED by %s at offset %s: %s", dash(owner), offset(d.From), why)
-	case operate.DecidedRecovery:
-		return fmt.Sprintf("%s found it well again at offset %s: %s", dash(owner), offset(d.From), why)
-	case operate.DecidedLoss:
-		return fmt.Sprintf("%s lost it at offset %s: %s", dash(owner), offset(d.From), why)
-	case operate.DecidedHang, operate.DecidedOnFailureHang:
-		return fmt.Sprintf("GIVEN UP by %s, %s: %s", dash(owner), hung(d), why)
-	case operate.DecidedInDoubt:
-		return fmt.Sprintf("%s was in doubt about a commit at offset %s; the next claim found offset %s: %s", owner, offset(d.From), offset(d.To), why)
-	case operate.DecidedRewind, operate.DecidedSkip, operate.DecidedRebase:
-		return fmt.Sprintf("%s: %s, from offset %s to %s: %s", by, d.Kind, offset(d.From), offset(d.To), why)
-	case operate.DecidedPause, operate.DecidedResume, operate.DecidedEvict:
-		return fmt.Sprintf("%s: %s: %s", by, d.Kind, why)
-	default:
-		who := by
-		if who == "" {
-			who = owner
-		}
-		return strings.TrimSpace(fmt.Sprintf("%s: %s of the message at offset %s: %s", who, d.Kind, offset(d.From), why))
-	}
-}
-
-// hung names the hanging call by the offsets of its decision.
-func hung(d operate.Decision) string {
-	switch {
-	case d.From < 0:
-		return "as a call hangs"
-	case d.To == d.From+1:
-		return fmt.Sprintf("as the message at offset %d hangs", d.From)
-	default:
-		return fmt.Sprintf("as a message in [%d, %d) hangs", d.From, d.To)
-	}
+func (a *app) entry(log string, d operate.Decision) {
+	a.say("  %s  %s", d.At.UTC().Format("2006-01-02T15:04:05.000Z"), sentence(log, d))
 }

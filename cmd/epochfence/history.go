@@ -29,10 +29,10 @@ func (a *app) history() *cobra.Command {
 actions.
 
 KIND is claim, stale (a commit was refused), halt, recovery, loss, in-doubt, hang,
-on-failure-hang; rewind, skip, pause, resume, evict, rebase; replay-request,
+on-failure-hang; rewind, skip, pause, resume, evict, rebase, run; replay-request,
 replay-withdraw, replay, replay-failure, discard. FROM and TO are the position before
 and after, or the offset of the dead letter. For a hang, the message is one with an
-offset in [FROM, TO). WHO is the name that the process or the operator gave; ROLE is
+offset in [FROM, TO). Those of a job are times, as in list. WHO is the name that the process or the operator gave; ROLE is
 the role of its connection to PostgreSQL.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, names []string) error { return a.runHistory(c.Context(), f, names) },
@@ -99,12 +99,19 @@ func (a *app) runHistory(ctx context.Context, f historyFlags, names []string) er
 	if err != nil {
 		return err
 	}
+	var ps []operate.Partition
 	if len(names) > 0 {
 		p, err := a.partition(ctx, op, f.chosen, names[0])
 		if err != nil {
 			return err
 		}
-		q.Partition = &p.Fence.Partition
+		ps, q.Partition = append(ps, p), &p.Fence.Partition
+	} else if ps, err = op.Partitions(ctx, operate.Filter{Group: f.group, Topic: f.topic}); err != nil {
+		return err
+	}
+	logs := map[epoch.Partition]string{}
+	for _, p := range ps {
+		logs[p.Fence.Partition] = p.Log
 	}
 	ds, err := decisions(ctx, op, q, f.chosen)
 	if err != nil {
@@ -113,9 +120,9 @@ func (a *app) runHistory(ctx context.Context, f historyFlags, names []string) er
 	vs := []decisionView{}
 	t := newTable(">ID", "AT", "KIND", "PARTITION", ">EPOCH", ">FROM", ">TO", "WHO", "ROLE", "WHY")
 	for _, d := range ds {
-		v := decided(d)
+		v, log := decided(d), logs[d.Partition]
 		vs = append(vs, v)
-		t.row(v.ID, stamp(v.At), v.Kind, v.Partition, v.Epoch, offset(d.From), offset(d.To), dash(cmp.Or(v.By, v.Owner)), dash(v.Role), v.Reason)
+		t.row(v.ID, stamp(v.At), v.Kind, v.Partition, v.Epoch, positionIn(log, d.From), positionIn(log, d.To), dash(cmp.Or(v.By, v.Owner)), dash(v.Role), v.Reason)
 	}
 	return a.show(map[string]any{"decisions": vs}, func() { t.print(a.out) })
 }
@@ -142,11 +149,4 @@ func decisions(ctx context.Context, op operate.Operator, q operate.HistoryQuery,
 		}
 		q.Before = ds[len(ds)-1].ID
 	}
-}
-
-func offset(o epoch.Offset) string {
-	if o < 0 {
-		return "-"
-	}
-	return text(o)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"log/slog"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
+
+var microseconds = regexp.MustCompile(`\d{16}`) // since 1970
 
 func TestAJobIsOperatedByTimes(t *testing.T) {
 	c := golden(t)
@@ -30,13 +33,16 @@ func TestAJobIsOperatedByTimes(t *testing.T) {
 			return nil
 		}})
 	must(t, err)
-	claimed := make(chan struct{}, 10)
+	claimed, advanced := make(chan struct{}, 10), make(chan struct{}, 10)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
 		done <- consumer.Run(ctx, jobs, sink, jobs.Handlers(), consumer.Options{MaxBatch: 1, Logger: quiet, Observe: func(e consumer.Event) {
-			if _, ok := e.(consumer.Claimed); ok {
+			switch e.(type) {
+			case consumer.Claimed:
 				claimed <- struct{}{}
+			case consumer.Advanced:
+				advanced <- struct{}{}
 			}
 		}})
 	}()
@@ -58,13 +64,36 @@ func TestAJobIsOperatedByTimes(t *testing.T) {
 	if tick := <-ran; !tick.Requested {
 		t.Errorf("it ran %+v", tick)
 	}
-	if out := c.does(exitOK, "history", job).out; !strings.Contains(out, "the auditors came early") {
-		t.Errorf("history:\n%s", out)
+	<-advanced
+	f, err := sink.Fence(t.Context(), epoch.Partition{Group: "reports", Topic: "yearly"})
+	must(t, err)
+	at, _ := schedule.TimeOf(f.Next) // after the requested run, and before the next tick
+	for _, command := range []string{"history " + job, "history --group reports", "history --kind run"} {
+		out := c.does(exitOK, strings.Fields(command)...).out
+		tells(t, out, " run ", "the auditors came early", stamp(at.Add(-time.Second)))
+		if strings.Contains(out, "rewind") || microseconds.MatchString(out) {
+			t.Errorf("%s:\n%s", command, out)
+		}
 	}
+	out := c.does(exitOK, "explain", job, "--at", "-0s").out
+	tells(t, out, "next position "+stamp(at), "ran or left out the ticks in [", ", "+stamp(at)+")", "claimed it under epoch", ", at position "+stamp(at.Add(-time.Second)))
+	if microseconds.MatchString(out) {
+		t.Errorf("explain:\n%s", out)
+	}
+	tells(t, c.does(exitOK, "explain", job, "--offset", text(f.Next)).out, "The tick of "+stamp(at)+" was neither run nor left out: the job is at "+stamp(at))
+	var requested struct{ Decisions []struct{ Claim string } }
+	c.reads(&requested, "history", job, "--kind", "run")
+	tells(t, c.does(exitOK, "explain", job, "--claim", requested.Decisions[0].Claim).out, "anna requested a run: the auditors came early")
 	if out := c.does(exitOK, "rewind", job, "--to", "@2026-01-01T00:00:00Z").out; !strings.Contains(out, "continues with its ticks from 2026-01-01T00:00:00Z on") {
 		t.Errorf("a dry run of rewind:\n%s", out)
 	}
 	c.does(exitUsage, "rewind", job, "--to", "start")
+	tells(t, c.does(exitOK, "skip", job, "--through", "@2099-01-01T00:00:00Z").out, "the ticks before 2099-01-01T00:00:01Z are left out")
+	c.does(exitUsage, "skip", job, "--through", "+1")
+	c.does(exitUsage, "skip", "billing/orders/0", "--through", "@2099-01-01T00:00:00Z")
+	if out := c.does(exitError, "skip", job, "--through", "@2026-01-01T00:00:00Z").errs; !strings.Contains(out, "was applied or skipped: the next one is "+stamp(at)) {
+		t.Error(out)
+	}
 	c.does(exitOK, "rewind", job, "--to", "@2025-01-01T00:00:00Z", "--execute", "--by", "anna", "--reason", "again")
 	if tick := <-ran; tick.Requested || tick.At.Format(time.RFC3339) != "2026-01-01T00:00:00+13:00" {
 		t.Errorf("after the rewind it ran %+v", tick)

@@ -22,7 +22,7 @@ two steps.`,
 		RunE: func(c *cobra.Command, names []string) error {
 			return a.perform(c, which, by, names, func(_ context.Context, seen []operate.Partition) (ds []deed, err error) {
 				for _, p := range seen {
-					d := deed{kind: operate.ActRewind, seen: p, goal: "now", effect: "runs now, beside its ticks", run: true}
+					d := deed{kind: operate.ActRun, seen: p, goal: "now", effect: "runs now, beside its ticks"}
 					switch r, err := schedule.Request(p.Fence, by.by, by.reason); {
 					case errors.Is(err, operate.ErrNothingToDo):
 						d.nothing = "a run was requested and has not begun"

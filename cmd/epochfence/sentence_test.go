@@ -17,7 +17,7 @@ func TestAHangIsToldWithItsMessage(t *testing.T) {
 		{5, 9, "GIVEN UP by a, as a message in [5, 9) hangs: it waits"},
 	} {
 		for _, kind := range []operate.DecisionKind{operate.DecidedHang, operate.DecidedOnFailureHang} {
-			if got := sentence(operate.Decision{Kind: kind, Owner: "a", From: c.from, To: c.to, Reason: "it waits"}); got != c.want {
+			if got := sentence("a log", operate.Decision{Kind: kind, Owner: "a", From: c.from, To: c.to, Reason: "it waits"}); got != c.want {
 				t.Errorf("%s: %s, want %s", kind, got, c.want)
 			}
 		}

@@ -3,39 +3,49 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/operate"
 )
 
 func (a *app) skip() *cobra.Command {
 	var which chosen
 	var by doing
-	var through int64
+	var through string
 	c := &cobra.Command{
-		Use:   "skip PARTITION --through OFFSET",
+		Use:   "skip PARTITION --through OFFSET|@TIME",
 		Short: "Move past messages that are not to be applied",
 		Long: `Move the position past messages that are not to be applied: those from the
-position up to and with --through. It is refused if the position has moved
+position up to and with --through, for a job its ticks up to and with that time
+(@2006-01-02T15:04:05Z). It is refused if the position has moved
 since it was looked at. Where the handler has a dead-letter function, that is
 the better place for a message that fails.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, names []string) error {
-			if through < 0 {
-				return usage("--through is %d; want an offset", through)
+			last, err := parseGoal(through, time.Now())
+			if err != nil || last.relative || last.at.IsZero() && last.word != text(last.offset) {
+				return usage("--through is %q; want an offset, or @TIME for a job", through)
 			}
 			return a.perform(c, which, by, names, func(ctx context.Context, seen []operate.Partition) ([]deed, error) {
-				if p := seen[0]; int64(p.Next) > through {
-					return nil, fmt.Errorf("%s: offset %d was applied or skipped: the next one is %d", p.Fence.Partition, through, p.Next)
+				p, next := seen[0], last.offset+1
+				if !last.at.IsZero() {
+					if !isJob(p.Fence) {
+						return nil, usage("--through is %q, and %s is no job; want an offset", through, p.Fence.Partition)
+					}
+					next = schedule.OffsetOf(last.at.Add(time.Second))
 				}
-				return a.planMoves(ctx, operate.ActSkip, goal{offset: epoch.Offset(through + 1)}, seen)
+				if p.Next >= next {
+					return nil, fmt.Errorf("%s: what --through %s names was applied or skipped: the next one is %s", p.Fence.Partition, through, position(p.Fence))
+				}
+				return a.planMoves(ctx, operate.ActSkip, goal{offset: next}, seen)
 			})
 		},
 	}
 	which.add(c.Flags())
-	c.Flags().Int64Var(&through, "through", -1, "the last offset that is not applied")
+	c.Flags().StringVar(&through, "through", "", "the last offset that is not applied")
 	_ = c.MarkFlagRequired("through")
 	by.add(c.Flags())
 	return c

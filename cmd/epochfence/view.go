@@ -82,6 +82,9 @@ func position(f epoch.Fence) string { return positionIn(f.Log, f.Next) }
 
 // positionIn returns an offset of a log for operators: a time for a job.
 func positionIn(log string, o epoch.Offset) string {
+	if o < 0 {
+		return "-"
+	}
 	if log != epoch.ScheduleLog {
 		return text(o)
 	}
@@ -90,6 +93,14 @@ func positionIn(log string, o epoch.Offset) string {
 		return fmt.Sprintf("%s, step %d", stamp(at), step)
 	}
 	return stamp(at)
+}
+
+// placeIn is positionIn for sentences.
+func placeIn(log string, o epoch.Offset) string {
+	if log == epoch.ScheduleLog {
+		return "position " + positionIn(log, o)
+	}
+	return "offset " + positionIn(log, o)
 }
 
 func viewOf(p operate.Partition, h *operate.Decision) partitionView {

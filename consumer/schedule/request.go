@@ -32,7 +32,7 @@ func Request(f epoch.Fence, by, reason string) (operate.Act, error) {
 	case at.step > 0:
 		return wrong(ErrAtWork, "%d steps of %s are done; wait for the others", at.step, at.at.Format(time.RFC3339))
 	}
-	a := operate.NewAct(operate.ActRewind, f, by, reason)
+	a := operate.NewAct(operate.ActRun, f, by, reason)
 	a.To = &epoch.Position{Offset: at.offset(), Mark: requested}
 	return a, nil
 }

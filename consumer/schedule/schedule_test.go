@@ -32,6 +32,25 @@ func TestEachTickRunsOnceInThreeProcesses(t *testing.T) {
 	})
 }
 
+func TestTheFirstClaimOfAJobSaysWhenItsFirstTickIsDue(t *testing.T) {
+	for _, start := range []consumer.StartPolicy{consumer.StartCommitted, consumer.StartLatest} {
+		t.Run(start.String(), func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				job := writes("nightly", "30 2 * * *")
+				job.Zone, job.Jitter = "Europe/Berlin", time.Hour
+				p := w.podWith("a", func(h consumer.Handlers[*memsink.Tx]) consumer.Handlers[*memsink.Tx] { return h }, consumer.Options{Start: start}, job)
+				w.until("01 00:01:00")
+				due := time.Date(2000, 1, 1, 1, 30, 0, 0, time.UTC).Add(p.jobs.jobs["nightly"].plan.delay)
+				want := fmt.Sprintf(`begins="with its ticks from 2000-01-01T00:00:02Z on; the first is due at %s+01:00"`, due.Add(time.Hour).Format("2006-01-02T15:04:05"))
+				if !w.says(want) || w.says("as the group had committed") || w.says("Options.Start") {
+					t.Errorf("it does not say %s, but\n%s", want, w.said.String())
+				}
+				p.end()
+			})
+		})
+	}
+}
+
 func TestATickThatComesWhileNobodyIsThereRunsLate(t *testing.T) {
 	inWorld(t, func(w *world) {
 		last, all, late := writes("last", "@hourly"), writes("all", "@hourly"), writes("late", "@hourly")

@@ -26,7 +26,10 @@ type tenure struct {
 	replaced atomic.Pointer[epoch.ClaimID] // the claim in the fence that was confirmed last
 }
 
-var _ consumer.Tenure = (*tenure)(nil)
+var (
+	_ consumer.Tenure         = (*tenure)(nil)
+	_ consumer.StartDescriber = (*tenure)(nil)
+)
 
 func (s *Schedule[TX]) newTenure(base context.Context, l *lease.Held, term time.Duration) *tenure {
 	j := s.jobs[l.Name]
@@ -49,6 +52,16 @@ func (t *tenure) Starts(context.Context, consumer.StartPolicy) ([]epoch.Start, e
 	}
 	begin := epoch.Position{Offset: place{at: t.now()}.after().offset(), Mark: epoch.NoMark}
 	return []epoch.Start{{Origin: t.Origin(), Next: begin, Earliest: begin}}, nil
+}
+
+// DescribeStart implements [consumer.StartDescriber].
+func (t *tenure) DescribeStart(first epoch.Fence) string {
+	begin := placeOf(first.Next).at
+	text := "with its ticks from " + begin.Format(time.RFC3339) + " on"
+	if tick := t.plan.from(begin); !tick.IsZero() {
+		text += "; the first is due at " + tick.Add(t.plan.delay).In(t.plan.where).Format(time.RFC3339)
+	}
+	return text
 }
 
 // Committed implements [consumer.Tenure]. Nobody else has positions of jobs.

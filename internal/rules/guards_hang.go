@@ -50,7 +50,7 @@ var guardsOfHangs = []guard{
 		{"sinks/sqlsink/operable.go", "if forgiven = forgiven || d.Kind.ForgivesHangs(); !forgiven {", "if forgiven = !d.Kind.IsHang(); !forgiven {"},
 	}, "sinks/sqlsink", actsOnSQLite + forgiving},
 	{"blame", "hangs from before an operator let the partition continue count in PostgreSQL", []edit{
-		{decideSQL, "and a.kind in ('rewind', 'skip', 'resume', 'rebase')", "and a.kind in ('rewind', 'skip', 'rebase')"},
+		{decideSQL, "and a.kind in ('rewind', 'skip', 'resume', 'rebase', 'run')", "and a.kind in ('rewind', 'skip', 'rebase', 'run')"},
 	}, "sinks/pgsink", actsOnPostgres + forgiving},
 	{"R12", "a partition is not given up while the audit log does not answer", []edit{
 		{"consumer/record.go", "hangTimeToRecord = 2 * time.Second", "hangTimeToRecord = 2 * time.Hour"},

@@ -10,6 +10,9 @@ var guardsOfSchedules = []guard{
 	{"R5", "a run is over before its last step", []edit{
 		{ticking, "if r.isOver(m.Offset) {", "if r.isOver(m.Offset) || true {"},
 	}, schedules, "TestALongJobContinuesAfterItsLastStepInAnotherProcess"},
+	{"R5", "a tenure is asked for the next batch before the last one was applied", []edit{
+		{owning, "\tselect {\n\tcase out := <-o.outcome:", "\tif o.running(o.claim) {\n\t\tgo func() { <-o.outcome }()\n\t\treturn outcome{action: advance}\n\t}\n\tselect {\n\tcase out := <-o.outcome:"},
+	}, "consumer", "TestATenureIsAskedForTheNextBatchOnceTheLastOneWasApplied"},
 	{"R5", "a step begins without the position after the one before", []edit{
 		{ticking, "b.Next, b.Mark, b.End = m.Offset+1, between, 0", "b.Mark, b.End = between, 0"},
 	}, schedules, "TestALongJobContinuesAfterItsLastStepInAnotherProcess"},

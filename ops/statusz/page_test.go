@@ -50,14 +50,23 @@ func TestAJobIsShownByItsTime(t *testing.T) {
 	job := epoch.Origin{Partition: epoch.Partition{Group: "reports", Topic: "nightly"}, Log: epoch.ScheduleLog, Source: epoch.LeaseLog}
 	at := epoch.Position{Offset: 1_798_770_600_000_003}
 	err := r.sink.Seed(t.Context(), []epoch.Start{{Origin: job, Next: at, Earliest: at}})
+	var f epoch.Fence
 	if err == nil {
-		_, err = r.sink.Claim(t.Context(), epoch.Fence{Origin: job, Next: at.Offset}, epoch.NewClaim(epoch.Lease{Origin: job, Generation: 3, Owner: "pod-1"}))
+		f, err = r.sink.Claim(t.Context(), epoch.Fence{Origin: job, Next: at.Offset}, epoch.NewClaim(epoch.Lease{Origin: job, Generation: 3, Owner: "pod-1"}))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, page := get(r.page(nil), "")
 	wants(t, page, "2027-01-01T02:30:00.000003Z", "No process of group reports is alive")
+
+	run := operate.NewAct(operate.ActRun, f, "anna", "the auditors came early")
+	run.To = &epoch.Position{Offset: 1_798_770_601_000_000, Mark: 1}
+	if _, err := r.op.Act(t.Context(), run); err != nil {
+		t.Fatal(err)
+	}
+	_, page = get(r.page(nil), "")
+	wants(t, page, "run reports/nightly/0 4 by anna:", "the auditors came early")
 }
 
 // Between two holders nobody has a lock, and no consumer of its group need be alive.

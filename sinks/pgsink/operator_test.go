@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -87,6 +88,58 @@ func TestEachKindOfRoleMayDoWhatItIsFor(t *testing.T) {
 	}
 	if _, err := op.DoDeadLetter(t.Context(), discard); err != nil {
 		t.Error(err)
+	}
+}
+
+// An operator's role may call the function without package operate.
+func TestPostgreSQLRefusesARunThatIsNotOfAJobAtItsPosition(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s, op, operator := r.open(), r.operator(t), newPool(t, r.operatorsURL)
+	nightly := epoch.Partition{Group: "billing", Topic: "nightly"}
+	job := epoch.Origin{Partition: nightly, Log: epoch.ScheduleLog, Source: epoch.LeaseLog}
+	if err := s.Seed(t.Context(), []epoch.Start{{Origin: job, Next: epoch.Position{Offset: 5_000_000, Mark: epoch.NoMark}}}); err != nil {
+		t.Fatal(err)
+	}
+	seed(t, s, orders)
+	for _, p := range []epoch.Partition{nightly, orders} {
+		seen, err := op.Partition(t.Context(), p)
+		if err == nil {
+			_, err = s.Claim(t.Context(), seen.Fence, epoch.NewClaim(epoch.Lease{Origin: seen.Origin, Generation: 1, Owner: "pod-1"}))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		what      string
+		of        epoch.Partition
+		to        epoch.Offset
+		mark      epoch.Mark
+		beginning bool
+		want      string
+	}{
+		{"a partition that is no job", orders, 0, 1, false, "XF013"},
+		{"before the position", nightly, 4_999_999, 1, false, "XF013"},
+		{"a second after the position", nightly, 6_000_000, 1, false, "XF013"},
+		{"without a mark", nightly, 5_000_000, epoch.NoMark, false, "XF013"},
+		{"at the beginning", nightly, 5_000_000, 1, true, "XF013"},
+		{"at the position", nightly, 5_000_000, 1, false, ""},
+	} {
+		seen, err := op.Partition(t.Context(), c.of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = operator.Exec(t.Context(), "select epochfence.act('run', $1, $2, $3, 1000, $4, $5, $6, gen_random_uuid(), 'anna', 'now', '', $7::bigint, $8, $9, null::text, null)",
+			c.of.Group, c.of.Topic, c.of.Number, int64(seen.Epoch), seen.Claim.String(), int64(seen.Next), int64(c.to), int64(c.mark), c.beginning)
+		var pg *pgconn.PgError
+		if errors.As(err, &pg); (err == nil) != (c.want == "") || err != nil && (pg == nil || pg.Code != c.want) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		now, err := op.Partition(t.Context(), c.of)
+		if err != nil || (now.Fence == seen.Fence) != (c.want != "") {
+			t.Errorf("%s: the fence is %+v, %v", c.what, now.Fence, err)
+		}
 	}
 }
 

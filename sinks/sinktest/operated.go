@@ -16,6 +16,7 @@ var operated = []history{
 	{"a fence that was never claimed takes a position, and nothing else", "R8", unclaimedActs},
 	{"what only says that a partition is in another database is left alone", "R1", redirectRowsAreLeftAlone},
 	{"another log and another lease source are accepted with a position", "R2 R10", rebasing},
+	{"a run is requested of a job, at its position and with a mark, and of no other partition", "R2", runsAreRequested},
 	{"acts at random: every answer is as epoch.Fences says", "R1 R2", actsAgainstModel},
 	{"each claim and each act is in the audit log, and nothing that was refused or committed", "R1", decisionsAreLogged},
 	{"what consumers record is in the audit log, and they record no acts", "R1", recording},

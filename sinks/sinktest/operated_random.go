@@ -34,14 +34,14 @@ func actsAgainstModel(w *world) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"act": func(t *rapid.T) {
-				kinds := []operate.ActKind{operate.ActRewind, operate.ActSkip, operate.ActPause, operate.ActResume, operate.ActEvict, operate.ActRebase}
+				kinds := []operate.ActKind{operate.ActRewind, operate.ActSkip, operate.ActPause, operate.ActResume, operate.ActEvict, operate.ActRebase, operate.ActRun}
 				d := act(rapid.SampledFrom(kinds).Draw(t, "kind"), draw())
 				if rapid.Bool().Draw(t, "sets a position") {
 					d.To = &epoch.Position{Offset: epoch.Offset(rapid.IntRange(0, 9).Draw(t, "to")), Mark: 3}
 					d.Beginning = rapid.Bool().Draw(t, "beginning")
 				}
 				if d.Kind == operate.ActRebase {
-					d.Log = rapid.SampledFrom([]string{"", "log-1", "log-2"}).Draw(t, "log")
+					d.Log = rapid.SampledFrom([]string{"", "log-1", epoch.ScheduleLog}).Draw(t, "log")
 					d.Source = rapid.SampledFrom([]string{"", "source-1"}).Draw(t, "source")
 				}
 				got, err := h.op.Act(w.ctx, d)

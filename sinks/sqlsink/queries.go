@@ -49,11 +49,11 @@ func newQueries(d Dialect, prefix string) queries {
 			` WHERE operator = '' AND id <= ? ORDER BY id LIMIT 4)`,
 		pruneOld: `DELETE FROM ` + decisions + ` WHERE id IN (SELECT id FROM (SELECT id, decided_at FROM ` + decisions +
 			` ORDER BY id LIMIT 4) WHERE ` + d.outOfDate(`decided_at`) + `)`,
-		acts: `SELECT COALESCE(MAX(id), 0) FROM ` + decisions + ` WHERE kind IN ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase')`,
+		acts: `SELECT COALESCE(MAX(id), 0) FROM ` + decisions + ` WHERE kind IN ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase', 'run')`,
 
 		// SQLite uses the index only if the kinds are written as in the index.
 		hangs: `SELECT ` + decision + ` FROM ` + decisions + key +
-			` AND kind IN ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase') ORDER BY id DESC LIMIT ?`,
+			` AND kind IN ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase', 'run') ORDER BY id DESC LIMIT ?`,
 
 		requested: `SELECT id, request, message_offset, message_time, message_key, message_value, headers FROM ` + letters +
 			` WHERE group_name = ? AND topic = ? AND number = ? AND requested = 1 ORDER BY id LIMIT ?`,

@@ -22,8 +22,8 @@ create table "epochfence".decision (
 create index decision_partition on "epochfence".decision (group_name, topic, partition, id);
 create index decision_unattended on "epochfence".decision (id) where operator = '';
 create index decision_hangs on "epochfence".decision (group_name, topic, partition, id)
-    where kind in ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase');
-create index decision_acts on "epochfence".decision (id) where kind in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase');
+    where kind in ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase', 'run');
+create index decision_acts on "epochfence".decision (id) where kind in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase', 'run');
 
 create trigger decision_follow before insert on "epochfence".decision for each row execute function "epochfence".follow();
 
@@ -135,7 +135,7 @@ as $$
             and d.id > coalesce((
                 select a.id from decision a
                 where a.group_name = k.group_name and a.topic = k.topic and a.partition = k.partition
-                    and a.kind in ('rewind', 'skip', 'resume', 'rebase')
+                    and a.kind in ('rewind', 'skip', 'resume', 'rebase', 'run')
                 order by a.id desc limit 1), 0)
         order by d.id desc limit most) h
     order by h.id desc

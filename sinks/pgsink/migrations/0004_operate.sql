@@ -3,7 +3,7 @@
 -- log, in one transaction.
 
 -- act does something to a fence. Epochs continue by one, and the owner is the person; what
--- is null stays as it is. See Operated in epoch/act.go, which it agrees with.
+-- is null stays as it is. See Act.Apply in operate/act.go, which it agrees with.
 create function "epochfence".act(kind text, in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
     seen_epoch bigint, seen_claim uuid, seen_offset bigint, new_claim uuid, in_operator text, in_reason text, trace_id text,
     set_offset bigint, set_mark bigint, beginning boolean, log text, source text)
@@ -15,8 +15,8 @@ declare
     g fence;
 begin
     perform set_config('lock_timeout', lock_timeout_ms::text, true);
-    if trim(in_operator) = '' or trim(in_reason) = '' or kind not in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase')
-        or (kind in ('rewind', 'skip') and set_offset is null) or (kind in ('pause', 'resume', 'evict') and set_offset is not null)
+    if trim(in_operator) = '' or trim(in_reason) = '' or kind not in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase', 'run')
+        or (kind in ('rewind', 'skip', 'run') and set_offset is null) or (kind in ('pause', 'resume', 'evict') and set_offset is not null)
         or set_offset < 0 or (kind <> 'rebase' and (log is not null or source is not null))
     then
         raise exception using errcode = 'XF013', message = 'the act makes no sense';
@@ -46,7 +46,10 @@ begin
     if f.epoch = 9223372036854775807 then
         raise exception using errcode = 'XF009', message = 'epochs are used up', detail = row_to_json(f);
     end if;
-    if kind = 'rebase' and coalesce(log, f.log_id) <> f.log_id and set_offset is null or kind = 'skip' and set_offset <= f.next_offset then
+    if kind = 'rebase' and coalesce(log, f.log_id) <> f.log_id and set_offset is null or kind = 'skip' and set_offset <= f.next_offset
+        or kind = 'run' and (f.log_id <> 'epochfence/schedule' or beginning or set_mark = -1
+            or set_offset < f.next_offset or set_offset - f.next_offset >= 1000000)
+    then
         raise exception using errcode = 'XF013', message = 'the act makes no sense', detail = row_to_json(f);
     end if;
     update fence t
@@ -104,7 +107,7 @@ returns table (acts bigint, id bigint, request bigint, group_name text, topic te
 language sql stable security definer set search_path = "epochfence", pg_temp
 as $$
     select coalesce((select sum(a.id) from (
-            select d.id from decision d where d.kind in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase') order by d.id desc limit 8) a)::bigint, 0),
+            select d.id from decision d where d.kind in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase', 'run') order by d.id desc limit 8) a)::bigint, 0),
         null::bigint, null::bigint, null::text, null::text, null::integer, null::bigint,
         null::timestamptz, null::bytea, null::bytea, null::bytea[], null::bytea[]
     union all

@@ -19,7 +19,7 @@ CREATE TABLE {{prefix}}decision (
 CREATE INDEX {{prefix}}decision_partition ON {{prefix}}decision (group_name, topic, number, id);
 CREATE INDEX {{prefix}}decision_unattended ON {{prefix}}decision (id) WHERE operator = '';
 CREATE INDEX {{prefix}}decision_hangs ON {{prefix}}decision (group_name, topic, number, id)
-    WHERE kind IN ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase');
+    WHERE kind IN ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase', 'run');
 CREATE INDEX {{prefix}}decision_attended ON {{prefix}}decision (id) WHERE operator <> '';
 
 -- Dead letters that are to be replayed, and what has become of it.
