@@ -14,6 +14,10 @@ import (
 // when the source answered that the lease is not granted.
 var ErrLost = errors.New("lease lost")
 
+// ErrBlocked is returned by a source that can be read, and does not go on from the position until an
+// operator has done what the error says.
+var ErrBlocked = errors.New("needs an operator")
+
 // Reasons for a lost lease other than a rebalance. Errors match them in addition to [ErrLost].
 var (
 	// ErrLeaseExpired is returned when the source acknowledged nothing from this process for

@@ -25,6 +25,7 @@ const (
 	ReasonMessagesExpired // the log may have lost messages before they were applied: [ErrOffsetExpired]
 	ReasonLogTruncated    // the log ends below the position: [ErrTruncated]
 	ReasonOutOfOrder      // an offset below the position came again: [ErrOutOfOrder]
+	ReasonBlocked         // the source does not go on until an operator has acted: [ErrBlocked]
 	ReasonMissingFence    // the sink has lost the fence: [epoch.ErrMissing]
 	ReasonElsewhere       // another database of the sink keeps the partition: [epoch.ErrElsewhere]
 	ReasonUnhealthy       // a table or privilege is missing, or the disk is full: [epoch.ErrUnhealthy]
@@ -46,7 +47,7 @@ const (
 
 var reasonNames = [...]string{
 	"none", "message_failed", "on_failure_failed", "handler_ended_tx", "log_changed", "foreign_lease", "messages_expired",
-	"log_truncated", "out_of_order", "missing_fence", "elsewhere", "unhealthy", "paused", "stale", "moved", "in_doubt", "transient", "timeout",
+	"log_truncated", "out_of_order", "blocked", "missing_fence", "elsewhere", "unhealthy", "paused", "stale", "moved", "in_doubt", "transient", "timeout",
 	"not_confirmed", "source", "sink", "lease_taken", "lease_expired", "drain_overrun", "hung",
 }
 
@@ -88,6 +89,7 @@ func reasonOf(err error) Reason {
 		{ErrOffsetExpired, ReasonMessagesExpired},
 		{ErrTruncated, ReasonLogTruncated},
 		{ErrOutOfOrder, ReasonOutOfOrder},
+		{ErrBlocked, ReasonBlocked},
 		{ErrLeaseExpired, ReasonLeaseExpired},
 		{ErrDrainOverrun, ReasonDrainOverrun},
 		{ErrLost, ReasonLeaseTaken},

@@ -84,7 +84,7 @@ func (t *tenure) explain(ctx context.Context, f *feed, from epoch.Fence, err err
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		return fmt.Errorf("kafkasource: read %s: this user may not read the topic: %w", from.Partition, err)
 	case errors.As(err, &huge):
-		return fmt.Errorf("kafkasource: read %s: the record batch at offset %d is larger than kgo.MaxDecompressBatchBytes; raise it: %w", from.Partition, huge.Offset, err)
+		return fmt.Errorf("kafkasource: read %s: the record batch at offset %d is larger than kgo.MaxDecompressBatchBytes; raise it: %w: %w", from.Partition, huge.Offset, consumer.ErrBlocked, err)
 	}
 	return fmt.Errorf("kafkasource: read %s: %w", from.Partition, err)
 }

@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -13,8 +12,9 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// ErrAhead is returned when the position of a job is more than a day ahead of this process's clock.
-var ErrAhead = errors.New("the position is far ahead of the clock")
+// ErrAhead is returned when the position of a job is more than a day ahead of this process's clock. It
+// matches [consumer.ErrBlocked].
+var ErrAhead = fmt.Errorf("the position is far ahead of the clock: %w", consumer.ErrBlocked)
 
 // reader yields the ticks of one job from a position on.
 type reader struct {
@@ -179,8 +179,8 @@ func (r *reader) step(d decision) (consumer.Message, consumer.Batch) {
 }
 
 func (r *reader) wrong(format string, args ...any) error {
-	return fmt.Errorf("schedule: %s, the run of %s: %s; to leave the other steps out: epochfence skip %[1]s --through %[4]d",
-		r.Origin().Partition, r.at.at.Format(time.RFC3339), fmt.Sprintf(format, args...), r.at.after().offset()-1)
+	return fmt.Errorf("schedule: %s, the run of %s: %s: %w; to leave the other steps out: epochfence skip %[1]s --through %[5]d",
+		r.Origin().Partition, r.at.at.Format(time.RFC3339), fmt.Sprintf(format, args...), consumer.ErrBlocked, r.at.after().offset()-1)
 }
 
 func (r *reader) message(missed int) consumer.Message {

@@ -241,7 +241,7 @@ func TestARunThatTakesLongerThanMaxRunHaltsUntilAnOperatorSkipsIt(t *testing.T) 
 		if !ok || n < 55 || n > 65 {
 			t.Fatalf("%d steps, halted: %v", n, ok)
 		}
-		want := fmt.Sprintf("the run of 2000-01-01T01:00:00Z: this process has worked on it for longer than MaxRun, 1m0s; to leave the other steps out: epochfence skip billing/reindex/0 --through %d", place{at: clock(t, "01 01:00:01")}.offset()-1)
+		want := fmt.Sprintf("the run of 2000-01-01T01:00:00Z: this process has worked on it for longer than MaxRun, 1m0s: needs an operator; to leave the other steps out: epochfence skip billing/reindex/0 --through %d", place{at: clock(t, "01 01:00:01")}.offset()-1)
 		if text := h.Err.Error(); !strings.Contains(text, want) {
 			t.Errorf("it says %q, want %q", text, want)
 		}

@@ -265,6 +265,19 @@ var scenarios = map[consumer.Reason]func(r *rig){
 		r.broken.Store(false)
 		r.wantGoesOn("a")
 	},
+	consumer.ReasonBlocked: func(r *rig) {
+		r.read = func(epoch.Fence) iter.Seq2[consumer.Batch, error] {
+			return func(yield func(consumer.Batch, error) bool) {
+				yield(consumer.Batch{}, fmt.Errorf("the run is too long: %w", consumer.ErrBlocked))
+			}
+		}
+		r.log.Append(0, "a", "b")
+		r.begin()
+		r.wantHalt(consumer.ReasonBlocked)
+		r.act(operate.ActSkip, to(1))
+		r.broken.Store(false) // the source blocks at "a" alone
+		r.wantGoesOn("b")
+	},
 	consumer.ReasonSource: func(r *rig) {
 		r.read = func(epoch.Fence) iter.Seq2[consumer.Batch, error] {
 			return func(yield func(consumer.Batch, error) bool) { yield(consumer.Batch{}, errors.New("no leader")) }

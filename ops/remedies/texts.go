@@ -113,6 +113,19 @@ var all = []Remedy{
 		Commands: []Command{explain, {"epochfence evict PARTITION --reason '…' --execute", "the owner claims again, and reads from the position"}},
 	},
 	{
+		Reason: consumer.ReasonBlocked,
+		Means: "The source can be read, and does not go on from the position. A run of a job has taken longer than MaxRun, or has had as many steps as a run can have. " +
+			"Or the position of a job is more than a day ahead of the clock. Or a record batch of Kafka is larger than the client's MaxDecompressBatchBytes.",
+		Do: "Read the error. If a run was too long, find out why: skip leaves the rest of it out, and the job continues with its next tick. Another process, or this one restarted with a longer MaxRun, continues the run. " +
+			"If a clock was wrong, set it right, and rewind to the time up to which ticks were done. If a batch is too large, deploy a program with a higher limit.",
+		Check: continues,
+		Commands: []Command{
+			{"epochfence describe PARTITION", "the error, and the position"},
+			{"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "for a job, with the OFFSET in the error"},
+			{"epochfence rewind PARTITION --to @TIME --reason '…' --execute", "for a job that is ahead of the clock"},
+		},
+	},
+	{
 		Reason: consumer.ReasonMissingFence,
 		Means: "The sink has no fence for a partition that this process had claimed. Its row or table was deleted, or the application is connected to another database or schema. " +
 			"Without the fence nobody knows what was applied, so this process applies nothing.",
