@@ -41,8 +41,8 @@ type Store interface {
 	// Delete removes the item if it is still as seen. Its errors are those of Swap. If seen is not
 	// Live, it returns [ErrConflict] and deletes nothing.
 	//
-	// A store may forget deleted items. Then a process that saw the item absent before it was
-	// written and deleted can still write it. Where that matters, write an empty item instead.
+	// A store may forget deleted items. Then a Swap succeeds whose process saw the item absent,
+	// although the item was written and deleted since. Where that matters, write an empty item instead.
 	Delete(ctx context.Context, seen Item) error
 
 	// List returns the live items whose keys begin with prefix, in any order, each at most once. An

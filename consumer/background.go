@@ -19,8 +19,8 @@ type Background[TX any] interface {
 
 	// Do runs apply in a transaction that commits only under this claim and applies no message. The
 	// transaction neither reads nor moves the position. It runs beside the transactions of the
-	// partition's messages; see [epoch.Holding]. One call of Do runs at a time for each partition,
-	// and in total as many as there are committers. The others wait, so apply must not call Do.
+	// partition's messages; see [epoch.Holding]. One call of Do runs at a time for each
+	// committer, for all partitions that belong to it. The others wait, so apply must not call Do.
 	// [Options.BatchTimeout] limits the transaction.
 	//
 	// If apply returns an error, everything is rolled back and Do returns the error. Do does not

@@ -151,8 +151,8 @@ type InDoubt struct {
 
 // Halted reports that the partition has stopped at Next because of Err. It is tried again after
 // RetryIn; if RetryIn is zero, this process does not try it again. A partition whose transactions
-// keep failing is reported too, once, when it has not advanced for a third of the term of its lease.
-// It has not stopped: its transactions are still tried.
+// keep failing for another reason than a message is reported too, once, when it has not advanced for a
+// third of the term of its lease. It has not stopped: its transactions are still tried.
 type Halted struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch // of the last claim; 0 before the first

@@ -105,13 +105,13 @@ func (o *ownership[TX]) tellUnclaimed(n refusedClaim, err error, took, in time.D
 		o.tellHalted(err, in)
 		return
 	case operatorPause:
-		o.trouble(n.level, n.what, err, "next", o.next(), "retry_in", in)
+		o.trouble(n.level, n.what, err, "next", o.next(), "reason", reasonOf(err), "retry_in", in)
 	default:
 		if !n.halted {
 			o.logger.Log(context.Background(), n.level, n.what, "err", err, "retry_in", in)
 			return
 		}
-		o.trouble(n.level, n.what, err, "retry_in", in)
+		o.trouble(n.level, n.what, err, "reason", reasonOf(err), "remedy", o.remedy(), "retry_in", in)
 	}
 	o.observeHalt(err, in)
 }
@@ -188,7 +188,7 @@ func (p *pending[TX]) tellStandstill(err error, took, in time.Duration) {
 	if !p.still.failed(now.Add(-took), now, in, p.tenure.Term()) {
 		return
 	}
-	p.logger.Error("the partition does not move, trying again", "next", next, "for", now.Sub(p.still.since), "err", err)
+	p.logger.Error("the partition does not move, trying again", "next", next, "for", now.Sub(p.still.since), "reason", reasonOf(err), "remedy", p.remedy(), "err", err)
 	p.observeHalt(err, in)
 }
 

@@ -1,6 +1,6 @@
 // Package epoch is the fencing protocol: the words, the rules and the
-// state machine, with no clock, no I/O and no goroutine. It imports the
-// standard library alone.
+// state machine, with no clock and no I/O. It imports the standard
+// library alone.
 //
 // A [Fence] is a sink's record of one partition: which claim holds it, under
 // which epoch, and the offset of the next message to apply. A process that applies
@@ -33,6 +33,7 @@
 // restart: a static member swaps in at the same generation, a deleted group starts again at one. So
 // the random [ClaimID], compared for equality only, decides who owns a partition. The [Epoch] is
 // for other systems: it is strictly greater at every claim of a partition. It is the lease's
-// generation if that is higher than every epoch before, and otherwise the last epoch plus one, such
-// as after an operator's action or a second claim under one generation.
+// generation if that is higher than every epoch before and than [Claim].Above. Otherwise it is the
+// higher of these two plus one, such as after an operator's action or a second claim under one
+// generation.
 package epoch

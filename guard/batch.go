@@ -43,8 +43,8 @@ type DeadLetter struct {
 }
 
 // Begin returns an empty batch. The offset of the stamp is the position of the fence, and its mark is
-// not used. dead are the dead letters of the partition: items remember their changes until they are
-// replayed.
+// not used. dead are the dead letters of the partition. Items remember what these have changed until
+// they are replayed.
 func Begin(store cas.Store, first Stamp, dead ...DeadLetter) *Batch {
 	return &Batch{
 		store: store, first: first, dead: dead, keeps: func(int64) bool { return false },
@@ -181,9 +181,9 @@ func (b *Batch) item(key string) *item {
 // sideBySide limits how many items of a batch are read or written at a time.
 const sideBySide = 32
 
-// Fits returns [cas.ErrTooLarge] if a store with these limits could not have the items as they are now.
-// It also does so if the changes of several messages would leave other partitions too little room in
-// an item's note, which keeps a partition's changes until that partition changes the item again.
+// Fits returns [cas.ErrTooLarge] if an item is too large for a store with these limits. It also does so
+// if the changes of several messages leave other partitions too little room in the item's note. The note
+// keeps a partition's changes until that partition changes the item again.
 func (b *Batch) Fits(f cas.Facts) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

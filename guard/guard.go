@@ -187,8 +187,8 @@ const (
 	MaxOutcome = 256
 
 	// MaxReplays limits the replays of dead letters of one partition that an item remembers, beside
-	// those of [Batch.Keep]. If a replay changes the item and fails, and as many other replays
-	// change the item before it is requested again, it changes the item twice.
+	// those of [Batch.Keep]. A replay that has changed the item and failed changes it again
+	// if MaxReplays other replays change the item before it is requested again.
 	MaxReplays = 32
 )
 

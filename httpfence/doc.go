@@ -38,8 +38,8 @@
 // The Handler trusts the headers. Anybody who can reach it can lock out a scope's owner forever,
 // with one request under the highest possible epoch, and can get stored answers without a call of
 // next. So put the Handler behind authentication. It limits the size of a body and not the time
-// that the body takes to arrive: set the http.Server's ReadTimeout. Its bodies and answers take up
-// to MaxInside times the sum of MaxBody and MaxAnswer in memory, 160 MiB by default: see [Options].
+// that the body takes to arrive: set the http.Server's ReadTimeout. The bodies and answers that the
+// Handler holds take up to MaxInside times the sum of MaxBody and MaxAnswer in memory, 160 MiB by default: see [Options].
 //
 // # What holds
 //
@@ -48,8 +48,8 @@
 //	knows the idempotency key only         keyed: once for as long as it knows the key; a zombie's first request counts
 //	Handler with Memory                    once and never under a lower epoch after a higher, until the process ends;
 //	                                       an effect whose handler then fails has happened, and happens again
-//	Handler with SQLStore, outside of Tx   as with Memory, but epochs and answers survive the process; an effect
-//	                                       whose answer a crash kept from being stored happens again
+//	Handler with SQLStore, outside of Tx   as with Memory, but epochs and answers survive the process; after a
+//	                                       crash before the answer was stored, the effect happens again
 //	Handler with SQLStore, through Tx      exactly once, and never under a lower epoch after a higher
 //
 // The last line rests on the database alone. Epoch, effect and stored answer commit

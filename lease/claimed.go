@@ -23,7 +23,7 @@ type Work[TX any] func(ctx context.Context, tx TX, e epoch.Epoch) error
 
 // Do waits for the lease of a resource, claims the resource in a sink, and runs work in a transaction
 // of the sink's database. It commits the transaction only if no other process has claimed the resource
-// meanwhile: a process that was paused during work changes nothing. Then Do releases the lease. Do is
+// meanwhile. A process that was paused until then changes nothing. At the end, Do releases the lease. Do is
 // [Member.Acquire], [Claim] and [Claimed.Do], and returns their errors.
 //
 // When Do returns nil, work's effects were committed once. After an error that matches

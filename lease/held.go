@@ -139,8 +139,9 @@ func (h *Held) Decline(until <-chan struct{}) {
 	h.m.decline(h.slot, until)
 }
 
-// Release gives the resource back. The lease is over even after an error: then others get it later,
-// at most a TTL after [Member.Close]. Further calls of Release do nothing.
+// Release gives the resource back. The lease is over even after an error. The member then tries
+// again to give it back, and others get it after [Member.Close] at the latest, when the member's
+// registration has expired. Further calls of Release do nothing.
 func (h *Held) Release(ctx context.Context) error {
 	var err error
 	h.finish.Do(func() {

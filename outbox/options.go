@@ -12,8 +12,8 @@ import (
 
 // Options configure a [Box]. The zero value works.
 type Options[TX any] struct {
-	// Client sends the requests. Redirects are not followed. Defaults to a client that keeps as
-	// many connections to a host as Concurrency allows.
+	// Client sends the requests. Redirects are not followed. Defaults to a client that keeps 64
+	// idle connections to a host, or Concurrency if that is more.
 	Client *http.Client
 
 	// Concurrency is the number of requests of one partition that may be under way at a time.

@@ -40,8 +40,8 @@
 // In the form <, a [RefusedError] whose Seen equals Token says that the token has written the row
 // before. Read the token once and keep it: [Held.Generation] grows with each confirmation of the lease.
 //
-// A later owner is protected from the moment of its first write to the row. In the form <=, let work
-// that begins by reading the row write the columns before it reads.
+// A later owner is protected from the moment of its first write to the row. In the form <=, work that
+// begins by reading the row must set the two columns before it reads.
 //
 // # Tokens
 //

@@ -70,8 +70,8 @@
 //     for the transaction under way, up to DrainTimeout. Then the tenure is cancelled and the
 //     group continues without it.
 //   - It is lost at once when the group has removed this member, when the member gets another id,
-//     when another process joins as the same static member (which also ends Run), and when
-//     the coordinator has not acknowledged a heartbeat for nine tenths of the session timeout,
+//     when the topic was deleted and created again, when another process joins as the same static
+//     member (which also ends Run) or Run ends with another error, and when the coordinator has not acknowledged a heartbeat for nine tenths of the session timeout,
 //     or of the rebalance timeout if that is shorter. That silence ends the tenure before the group
 //     assigns the partition to another member. If the group has kept the partition for this member,
 //     a new tenure begins when contact is back.

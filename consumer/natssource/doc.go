@@ -43,7 +43,7 @@
 //	GROUP.position.STREAM.NUMBER        {"next", "print", "epoch", "owner", "log", "lag"}
 //
 // In group and stream, bytes other than letters, digits, '-' and '_' are written as '=' and two
-// hexadecimal digits. In a group, a slash is =252F and a percent sign =2525.
+// hexadecimal digits. In a group, a slash is =252F. In both, a percent sign is =2525.
 //
 // All tenures of a member end when no renewal was acknowledged for nine tenths of LeaseTTL. This is
 // their Term: 13.5 s by default, so consumer.Options.BatchTimeout defaults to 6.75 s. A partition

@@ -7,7 +7,7 @@
 //	)
 //	err = consumer.Run(ctx, jobs, sink, jobs.Handlers(), consumer.Options{MaxBatch: 1, Committers: 4})
 //
-// The processes of a group do this. Each job is a resource of package lease: one process at a time has
+// All processes of a group run this code. Each job is a resource of package lease: one process at a time has
 // it, and the jobs are assigned to the processes evenly. What the job writes through its transaction, and the
 // position after its tick, commit together with the check that this process still owns the job. A
 // process that was frozen in a job, and wakes up when another process has done it, changes nothing.
@@ -34,8 +34,8 @@
 // the default Options.LeaseTTL. [Job.Step] is called for one transaction after another until it reports
 // that the job is done. Each step commits with its number, and a new owner continues after the last
 // step that was committed. consumer.Options.MaxBatch should be 1, so that no two jobs share a
-// transaction. Committers limits the transactions that are open at a time in one process; each job
-// belongs to one committer.
+// transaction. consumer.Options.Committers limits how many jobs work at a time in one process:
+// each job belongs to one committer, and the jobs of a committer take turns.
 //
 // A failed Do or Step is tried again like any message: see consumer.Options.MaxAttempts and
 // consumer.Handlers.OnFailure. If OnFailure takes a step, the rest of that run is left out.

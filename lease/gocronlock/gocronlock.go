@@ -1,5 +1,5 @@
 // Package gocronlock lets schedulers of gocron take turns by leases, and commits the work of a job
-// only while no other process has taken the job over.
+// only if no other process has taken the job over and claimed it since.
 //
 //	locker := gocronlock.New(member, gocronlock.Options{})
 //	scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
@@ -40,7 +40,7 @@ var ErrNotLocked = errors.New("no run of this job has the lease in this process"
 type Options struct {
 	// Splay is the time for which a run keeps its lease at least, counted from its start. The
 	// schedulers of other processes skip the tick if they reach it within Splay. So Splay must be
-	// longer than the clocks of two processes differ. A run that starts within Splay after the last
+	// longer than the difference between the clocks of two processes. A run that starts within Splay after the last
 	// one is skipped too, so the ticks of a job must be further apart. If Splay is negative, a lease
 	// is released when its run ends. Defaults to 500 ms.
 	Splay time.Duration
@@ -136,8 +136,8 @@ func (l *Locker) run(job string) (*run, error) {
 }
 
 // Do runs work in a transaction of a sink. It commits the transaction only if no other process has
-// taken the job over since this run began: a process that was paused changes nothing. Call it within
-// the task of a job. job is the name that the job has by [gocron.WithName].
+// taken the job over and claimed it since this run began. A process that was paused until then changes
+// nothing. Call it within the task of a job. job is the name that the job has by [gocron.WithName].
 //
 // The first call of a run claims the job in the sink, as [lease.Claim] does. A long job calls Do for
 // each of its steps. The context of work ends when the lease is lost. The sink must be a pointer, or

@@ -1,6 +1,6 @@
 // Package leaderlock lets client-go's leader election, and with it controller-runtime, run on any
-// store that has a driver of package cas, and commits what the leader writes only while no other
-// process has led since.
+// store that has a driver of package cas, and commits what the leader writes only if no other
+// process has led and claimed since.
 //
 //	lock, err := leaderlock.New(member, "controller")
 //	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
@@ -19,9 +19,9 @@
 //
 // A member renews its lease in the background, and other members take the lease after
 // [lease.Options].TTL. client-go's LeaseDuration decides nothing for them. TTL must be at least one
-// and a half times LeaseDuration, because a renewal may be a third of TTL old when the store fails, and
-// LeaseDuration at least RetryPeriod plus RenewDeadline. Then a leader that cannot renew stops before
-// another one can lead. With client-go's defaults of 15 s, 2 s and 10 s, TTL must be at least 22.5 s.
+// and a half times LeaseDuration, because a renewal may be a third of TTL old when the store fails.
+// LeaseDuration must be at least RetryPeriod plus RenewDeadline. Then a leader that cannot renew stops
+// before another one can lead. With client-go's defaults of 15 s, 2 s and 10 s, TTL must be at least 22.5 s.
 // [Lock.Create] and [Lock.Update] return an error if TTL is shorter.
 //
 // The member also renews for an elector that hangs. Set [lease.Options].MaxStall to LeaseDuration to
@@ -222,7 +222,7 @@ func (l *Lock) leading() (*term, error) {
 }
 
 // Do runs work in a transaction of a sink. It commits the transaction only if no other process has led
-// and claimed since this process was elected: a leader that was paused changes nothing.
+// and claimed since this process was elected. A leader that was paused until then changes nothing.
 //
 // The first call of a term claims the resource in the sink, as [lease.Claim] does. The context of work
 // ends when the lease is lost. The sink must be a pointer, or of another type that can be compared.

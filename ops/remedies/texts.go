@@ -28,7 +28,7 @@ var all = []Remedy{
 	{
 		Reason: consumer.ReasonOnFailureFailed,
 		Means: "The partition stops before a message. Its handler failed, and then OnFailure failed too. Neither has written anything. " +
-			"If the connection was lost in each of OnFailure's transactions, the halt follows after MaxAttempts tries and two more.",
+			"If the connection was lost in each of OnFailure's transactions, the partition halts after MaxAttempts plus two tries.",
 		Do: "Read the error: it has both causes, the handler's first. Fix the cause of OnFailure. Most often the table of dead letters is missing, or the application may not write to it. " +
 			"The partition is tried again within Options.HaltMax, a minute by default. If the error says that the message \"is tried again once an operator has paused and resumed the partition\", OnFailure hung: pause the partition, deploy an OnFailure that returns, and resume. Skip the message only if it need not be kept.",
 		Check:    continues,
@@ -53,7 +53,7 @@ var all = []Remedy{
 		Do: "Find out whether the owner in the fence still runs. Two deployments on two Kafka clusters that share a group name and a sink halt like this: if both are meant to run, give one of them another group or another schema, and do not rebase. " +
 			"If the client is connected to the wrong cluster, connect it to the right one: the partition continues by itself. " +
 			"If the log is new for good, accept it with rebase and say where to begin: at its start, unless messages that are applied already were copied into it. " +
-			"If only filters have changed, do not begin at the start: give the log in the error, and the offset from which the messages of this filter were not applied. " +
+			"If only filters have changed, do not begin at the start: pass the log in the error as --log, and as --to the first offset from which messages of the new filter were not applied. " +
 			"If the error says that no fence is added, the partition is a new one. It waits until an operator has decided about the partition that the error names. Then it begins at the earliest message, or on NATS at the position in its key of the bucket: see docs/nats.md.",
 		Check: continues,
 		Commands: []Command{
@@ -130,14 +130,15 @@ var all = []Remedy{
 		Means: "The sink has no fence for a partition that this process had claimed. Its row or table was deleted, or the application is connected to another database or schema. " +
 			"Without the fence nobody knows what was applied, so this process applies nothing.",
 		Do: "Do not insert a row, do not restart a process and do not deploy: a process that gets the partition anew takes the group for a new one, creates a fence at the earliest message, and applies everything again. " +
-			"Note the position and the epoch of each partition first: the metrics epochfence_partition_next_offset and epochfence_partition_epoch, or next in the log line of the halt. " +
-			"If a table was dropped or renamed, restore it: the partition continues with the old fence. " +
-			"Otherwise kill all processes of the group at the same time. If they were connected to the wrong database or schema, correct that, and start the group. " +
-			"If the fence is lost for good, start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
-			"Rewind to the position that you noted. " +
-			"If handlers change items through package guard, now set epoch and set_under of the new fence to the same number, above the old epoch, and claim_id to a random UUID, as the owner of the tables: under the old epoch a frozen process could change items. " +
-			"If you did not raise the epoch, lower the epochs that other systems of your own have seen. The outbox claims by itself above what its receivers have seen. " +
-			"Then end that process, and start the group.",
+			"(1) Note the position and the epoch of each partition: the metrics epochfence_partition_next_offset and epochfence_partition_epoch, or next in the log line of the halt. " +
+			"(2) If a table was dropped or renamed, restore it. The partition continues with the old fence, and you are done. " +
+			"(3) Otherwise kill all processes of the group at the same time. " +
+			"(4) If they were connected to the wrong database or schema, correct that, start the group, and you are done. " +
+			"(5) The fence is lost for good. Start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
+			"(6) Rewind to the position that you noted. " +
+			"(7) If handlers change items through package guard, set epoch and set_under of the new fence to the same number, above the old epoch, and claim_id to a random UUID, as the owner of the tables: under the old epoch a frozen process could change items. " +
+			"Otherwise lower the epochs that other systems of your own have seen. The outbox claims by itself above what its receivers have seen. " +
+			"(8) End the process of step 5, and start the group.",
 		Check: continues,
 		Commands: []Command{
 			doctor,

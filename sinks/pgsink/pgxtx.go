@@ -15,12 +15,11 @@ import (
 // InsertTx, [pgx.BeginFunc], a repository. What they write is committed with the fence. If tx came
 // from AsPgxTx or from Begin, AsPgxTx returns it as it is.
 //
-// Commit and Rollback send nothing, because the sink ends the transaction. To the call, they mean
-// what they mean in pgx:
+// Commit and Rollback send nothing, because the sink ends the transaction. For the call, they do this:
 //
-//   - Commit, and a Rollback deferred behind it: nothing. What the handler returns decides.
+//   - Commit, and a Rollback deferred behind it, do nothing. What the handler returns decides.
 //   - Rollback, and an error returned: the message fails, as with any error.
-//   - Rollback, and nil returned: the call's writes are undone, and the message is passed.
+//   - Rollback, and nil returned: the call's writes are undone, and the position moves past the message.
 //   - a statement after Rollback: the statement is refused, and the message fails.
 //
 // Begin sets a savepoint. Commit and Rollback of its result release the savepoint or go back to it.

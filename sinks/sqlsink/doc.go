@@ -38,8 +38,8 @@
 // A process that is frozen (SIGSTOP, a suspended machine) while it holds the lock stops all others,
 // and nobody can take the lock away. The others wait until the process continues or dies, but no
 // longer than their contexts and [Options.LockTimeout] allow. When the process dies, the lock is
-// free and its transaction is gone. A process frozen before its first statement holds nothing, and
-// is refused when it wakes up. If a frozen process must not delay the rest, use a database with row
+// free and its transaction is gone. A process frozen before its first statement holds nothing. If
+// another process has claimed the partition since, it is refused when it wakes up. If a frozen process must not delay the rest, use a database with row
 // locks.
 //
 // With PRAGMA synchronous=FULL, a committed transaction survives a power cut. With NORMAL, which is

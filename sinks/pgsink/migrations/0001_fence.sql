@@ -65,8 +65,8 @@ create table "epochfence".fence (
     next_offset      bigint not null,           -- the next message to apply
     mark             bigint not null default -1, -- what the source recognises its log by at next_offset; -1: nothing
     applied          boolean not null default false, -- the group has applied what is before next_offset
-    set_under        bigint not null default 0, -- the epoch under which an operator has set next_offset last, but by a skip; zero: nobody has
-    mode             text not null default '',  -- takes claims where it is empty; 'paused': an operator has paused it
+    set_under        bigint not null default 0, -- epoch of the last operator action, other than a skip, that set next_offset; zero: none
+    mode             text not null default '',  -- empty: accepts claims; 'paused': an operator has paused it
     mode_by          text not null default '',  -- who set the mode, why and when, for people
     mode_reason      text not null default '',
     mode_at          timestamptz,
