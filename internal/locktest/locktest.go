@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,11 +61,21 @@ func build(t *testing.T) string {
 		t.Fatal(err)
 	}
 	program := filepath.Join(t.TempDir(), "locktest")
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-race", "-c", "-o", program, "./internal/locktest/play")
+	args := []string{"test", "-c", "-o", program}
+	if raced() {
+		args = append(args, "-race")
+	}
+	cmd := exec.CommandContext(t.Context(), "go", append(args, "./internal/locktest/play")...)
 	cmd.Dir = strings.TrimSpace(string(root))
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the program: %v\n%s", err, out)
 	}
 	return program
+}
+
+// raced reports whether the race detector is on.
+func raced() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
