@@ -46,6 +46,16 @@ func (i *ice) holds(do func() error) error {
 	return do()
 }
 
+// holdsOne reports whether a process has stood still.
+func (i *ice) holdsOne() bool {
+	select {
+	case <-i.reached:
+		return true
+	default:
+		return false
+	}
+}
+
 // freezes starts work until it stands still. A busy machine may cost the member its lease before.
 func (w *works[TX]) freezes(i *ice, line string, do func(lease.Work[TX]) error) <-chan error {
 	w.Helper()
@@ -156,6 +166,11 @@ func workComesBack[TX any](w *works[TX]) {
 		if err != nil {
 			return err
 		}
+		defer func() {
+			if !i.holdsOne() { // and so there is another try, which needs the lock
+				_ = h.Release(w.ctx)
+			}
+		}()
 		sink := &frail[TX]{Sink: w.desk.Sink}
 		if c, err = lease.Claim(w.ctx, h, sink); err != nil {
 			return err
