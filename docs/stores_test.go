@@ -80,6 +80,9 @@ func TestTheRolesOfAStoreAreThoseWhoseSuitesItsDriverPlays(t *testing.T) {
 		if systems[driver] == "" || !plays(t, driver, "castest") {
 			t.Errorf("%s has no name, or does not play castest", driver)
 		}
+		if plays(t, driver, "leasetest") != plays(t, driver, "locktest") {
+			t.Errorf("%s plays one of leasetest and locktest: docs/leases.md says that all drivers for leases play both", driver)
+		}
 		table += "| `" + driver + "`"
 		for suite, guide := range map[string]string{"leasetest": "leases.md", "cassinktest": "items.md"} {
 			if listed := names(t, string(readme), guide, systems[driver]); listed != plays(t, driver, suite) {

@@ -15,6 +15,7 @@ import (
 	"github.com/epochfence/epochfence/cas/consulstore"
 	"github.com/epochfence/epochfence/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/commandtest"
+	"github.com/epochfence/epochfence/internal/locktest"
 	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
@@ -83,6 +84,8 @@ func restore(t testing.TB, s *servertest.Server, snapshot []byte) {
 func TestRealSuite(t *testing.T) { castest.Run(t, rig) }
 
 func TestRealLeases(t *testing.T) { leasetest.Run(t, rig) }
+
+func TestRealLocks(t *testing.T) { locktest.Run(t, rig) }
 
 func TestRealItems(t *testing.T) { guardtest.Run(t, rig) }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/epochfence/epochfence/cas/dynamostore"
 	"github.com/epochfence/epochfence/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/commandtest"
+	"github.com/epochfence/epochfence/internal/locktest"
 	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
@@ -88,6 +89,8 @@ func open(t testing.TB, c *dynamodb.Client, table string) cas.Store {
 func TestRealSuite(t *testing.T) { castest.Run(t, onTables(t)) }
 
 func TestRealLeases(t *testing.T) { leasetest.Run(t, onTables(t)) }
+
+func TestRealLocks(t *testing.T) { locktest.Run(t, onTables(t)) }
 
 func TestRealItems(t *testing.T) { guardtest.Run(t, onTables(t)) }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/epochfence/epochfence/cas/kubestore"
 	"github.com/epochfence/epochfence/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/freeport"
+	"github.com/epochfence/epochfence/internal/locktest"
 	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/internal/tlstest"
 	"github.com/epochfence/epochfence/lease/leasetest"
@@ -238,6 +239,10 @@ func TestRealLeases(t *testing.T) {
 			return start(t).rig(t)
 		}
 	})
+}
+
+func TestRealLocks(t *testing.T) {
+	locktest.Run(t, func(t testing.TB) castest.Rig { return start(t).rig(t) })
 }
 
 func TestRealItems(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/natsstore"
 	"github.com/epochfence/epochfence/guard/guardtest"
+	"github.com/epochfence/epochfence/internal/locktest"
 	"github.com/epochfence/epochfence/internal/natstest"
 	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/lease/leasetest"
@@ -177,6 +178,8 @@ func TestAStrangersKeyIsNeitherListedNorWatched(t *testing.T) {
 }
 
 func TestLeases(t *testing.T) { leasetest.Run(t, rig) }
+
+func TestLocks(t *testing.T) { locktest.Run(t, rig) }
 
 func TestItems(t *testing.T) { guardtest.Run(t, rig) }
 

@@ -8,12 +8,15 @@ import (
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/pgstore"
 	"github.com/epochfence/epochfence/guard/guardtest"
+	"github.com/epochfence/epochfence/internal/locktest"
 	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
 
 func TestLeases(t *testing.T) { leasetest.Run(t, rig) }
+
+func TestLocks(t *testing.T) { locktest.Run(t, rig) }
 
 func TestItems(t *testing.T) { guardtest.Run(t, rig) }
 

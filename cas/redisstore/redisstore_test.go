@@ -13,6 +13,7 @@ import (
 	"github.com/epochfence/epochfence/cas/redisstore"
 	"github.com/epochfence/epochfence/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/commandtest"
+	"github.com/epochfence/epochfence/internal/locktest"
 	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
@@ -58,6 +59,10 @@ func TestSuite(t *testing.T) {
 
 func TestLeases(t *testing.T) {
 	leasetest.Run(t, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
+}
+
+func TestLocks(t *testing.T) {
+	locktest.Run(t, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
 }
 
 func TestItems(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/epochfence/epochfence/cas/s3store"
 	"github.com/epochfence/epochfence/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/commandtest"
+	"github.com/epochfence/epochfence/internal/locktest"
 	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
@@ -108,6 +109,8 @@ func copied(t testing.TB, from, to string) {
 func TestRealSuite(t *testing.T) { castest.Run(t, rig) }
 
 func TestRealLeases(t *testing.T) { leasetest.Run(t, rig) }
+
+func TestRealLocks(t *testing.T) { locktest.Run(t, rig) }
 
 func TestRealItems(t *testing.T) { guardtest.Run(t, rig) }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/epochfence/epochfence/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/commandtest"
 	"github.com/epochfence/epochfence/internal/freeport"
+	"github.com/epochfence/epochfence/internal/locktest"
 	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
@@ -192,6 +193,8 @@ func rig(t testing.TB) castest.Rig {
 func TestRealSuite(t *testing.T) { castest.Run(t, rig) }
 
 func TestRealLeases(t *testing.T) { leasetest.Run(t, rig) }
+
+func TestRealLocks(t *testing.T) { locktest.Run(t, rig) }
 
 func TestRealItems(t *testing.T) { guardtest.Run(t, rig) }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/epochfence/epochfence/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/commandtest"
 	"github.com/epochfence/epochfence/internal/etcdtest"
+	"github.com/epochfence/epochfence/internal/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
@@ -42,6 +43,8 @@ func rig(t testing.TB) castest.Rig {
 func TestSuite(t *testing.T) { castest.Run(t, rig) }
 
 func TestLeases(t *testing.T) { leasetest.Run(t, rig) }
+
+func TestLocks(t *testing.T) { locktest.Run(t, rig) }
 
 func TestItems(t *testing.T) { guardtest.Run(t, rig) }
 

@@ -4,106 +4,288 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
+	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/lease"
-	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-const report = "report"
-
-func writes(line string) lease.Work[*memsink.Tx] {
-	return func(_ context.Context, tx *memsink.Tx, _ epoch.Epoch) error {
-		tx.Append(report, line)
-		return nil
+// locked are the histories of work under a lock. Each has a desk of its own.
+func locked[TX any](open func(t testing.TB) Desk[TX]) []history {
+	at := func(play func(w *works[TX])) func(w *world) {
+		return func(w *world) {
+			at := &works[TX]{world: w, desk: open(w)}
+			play(at)
+			at.adds()
+		}
+	}
+	return []history{
+		{claim: "a holder that is frozen before its commit commits nothing once another one has claimed", play: at(frozenCommit[TX])},
+		{claim: "a holder that is frozen in its work, and does not see that its lease is over, commits nothing", play: at(frozenWork[TX])},
+		{claim: "a holder that is frozen before its claim replaces no later one", play: at(frozenClaim[TX])},
+		{claim: "a holder whose name came back commits no step after the other's", play: at(workComesBack[TX])},
+		{claim: "work under a lock is committed once, whatever requests and answers are lost", play: at(contendedWork[TX])},
+		{claim: "a commit whose answer was lost is found out by claiming again, and late ones are refused", play: at(lostCommit[TX])},
+		{claim: "a short outage of both stores in the middle of the work doubles nothing", play: at(shortOutageInWork[TX])},
+		{claim: "a long outage of both stores in the middle of the work leaves a doubt, and the next holder works", play: at(longOutageInWork[TX])},
+		{claim: "epochs of a lock grow though a backup of the store repeats its numbers", play: at(restoredWork[TX]), loses: true},
 	}
 }
 
-// frozenWork freezes the holder with its transaction open, until another member has done the work.
-func frozenWork(w *world) {
-	a, b := w.join("a"), w.join("b")
-	sink := memsink.New()
-	frozen, reached, thawed := sink.Open(), make(chan struct{}), make(chan struct{})
-	frozen.Script(memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
-		close(reached)
-		<-thawed
-		return do()
-	}})
-	done := make(chan error, 1)
-	go func() { done <- lease.Do(w.ctx, a.Member, frozen, lock, writes("a")) }()
-	<-reached
+// ice freezes a process in a step.
+type ice struct {
+	reached, thawed chan struct{}
+}
+
+func newIce() *ice { return &ice{reached: make(chan struct{}), thawed: make(chan struct{})} }
+
+func (i *ice) holds(do func() error) error {
+	close(i.reached)
+	<-i.thawed
+	return do()
+}
+
+// holdsOne reports whether a process has stood still.
+func (i *ice) holdsOne() bool {
+	select {
+	case <-i.reached:
+		return true
+	default:
+		return false
+	}
+}
+
+// freezes starts work until it stands still. A busy machine may cost the member its lease before.
+func (w *works[TX]) freezes(i *ice, line string, do func(lease.Work[TX]) error) <-chan error {
+	w.Helper()
+	for {
+		done := make(chan error, 1)
+		go func() {
+			_, err := w.tries(line, do)
+			done <- err
+		}()
+		select {
+		case <-i.reached:
+			return done
+		case err := <-done:
+			if !errors.Is(err, lease.ErrLost) || w.ctx.Err() != nil {
+				w.Fatalf("before it stood still: %v", err)
+			}
+		}
+	}
+}
+
+// changesNothing wants a process that was frozen to have committed nothing, and the error to say why.
+// Whoever froze it knows that it has committed nothing, also if it is in doubt itself.
+func (w *works[TX]) changesNothing(err, why error) {
+	w.Helper()
+	w.lostFor(err, why)
+	w.doubt = nil
+}
+
+func (w *works[TX]) lostFor(err, why error) {
+	w.Helper()
+	if !errors.Is(err, lease.ErrLost) || !errors.Is(err, why) {
+		w.Errorf("after it stood still: %v, want %v and %v", err, lease.ErrLost, why)
+	}
+}
+
+// under is lease.Do of a member at a sink.
+func (w *works[TX]) under(m *member, sink epoch.Sink[TX]) func(lease.Work[TX]) error {
+	return func(work lease.Work[TX]) error { return lease.Do(w.ctx, m.Member, sink, lock, work) }
+}
+
+// The other one has not worked yet, so the position of the fence is as it was.
+func frozenCommit[TX any](w *works[TX]) {
+	a, b, i := w.join("a"), w.join("b"), newIce()
+	done := w.freezes(i, "a", w.under(a, &frail[TX]{Sink: w.desk.Sink, commit: i.holds}))
 	a.cut()
-	if err := lease.Do(w.ctx, b.Member, sink, lock, writes("b")); err != nil {
-		w.Errorf("the second: %v", err)
-	}
-	close(thawed)
-	if err := <-done; !errors.Is(err, epoch.ErrStale) {
-		w.Errorf("the frozen one: %v, want %v", err, epoch.ErrStale)
-	}
+	c := w.claims(b)
+	close(i.thawed)
+	w.changesNothing(<-done, epoch.ErrStale)
 	a.mend()
-	if got := sink.List(report); !slices.Equal(got, []string{"b"}) {
-		w.Errorf("the report is %q", got)
+	if _, err := w.tries("b", func(work lease.Work[TX]) error { return c.Do(w.ctx, work) }); err != nil && !errors.Is(err, lease.ErrLost) {
+		w.Errorf("the one that has claimed: %v", err)
+	}
+	_ = c.Release(w.ctx)
+}
+
+// claims acquires the lock and claims it. A busy machine may cost the member its lease in between.
+func (w *works[TX]) claims(m *member) *lease.Claimed[TX] {
+	w.Helper()
+	for {
+		h := m.locks()
+		c, err := lease.Claim(w.ctx, h, w.desk.Sink)
+		if err == nil {
+			return c
+		}
+		_ = h.Release(w.ctx)
+		if !errors.Is(err, lease.ErrLost) || w.ctx.Err() != nil {
+			w.Fatalf("claim: %v", err)
+		}
+	}
+}
+
+// The transaction is open, and has written. In SQLite, it keeps the others out until it is abandoned.
+// In PostgreSQL, the next claim ends its connection.
+func frozenWork[TX any](w *works[TX]) {
+	a, b, i := w.join("a"), w.join("b"), newIce()
+	do := w.under(a, &frail[TX]{Sink: w.desk.Sink, abandons: w.desk.Excludes})
+	done := w.freezes(i, "a", func(work lease.Work[TX]) error {
+		return do(func(ctx context.Context, tx TX, e epoch.Epoch) error {
+			err := work(ctx, tx, e)
+			return i.holds(func() error { return err })
+		})
+	})
+	a.cut()
+	w.does(b, w.desk.Sink, "b")
+	close(i.thawed)
+	w.changesNothing(<-done, lease.ErrLost)
+	a.mend()
+}
+
+// The holder has read the fence and confirmed its lease.
+func frozenClaim[TX any](w *works[TX]) {
+	a, b, i := w.join("a"), w.join("b"), newIce()
+	done := w.freezes(i, "a", w.under(a, &frail[TX]{Sink: w.desk.Sink, claim: i.holds}))
+	a.cut()
+	w.does(b, w.desk.Sink, "b")
+	close(i.thawed)
+	w.changesNothing(<-done, epoch.ErrStale)
+	a.mend()
+	w.does(b, w.desk.Sink, "b again")
+}
+
+// A job of several steps is frozen before the commit of its second one.
+func workComesBack[TX any](w *works[TX]) {
+	a, i := w.join("a"), newIce()
+	var c *lease.Claimed[TX]
+	done := w.freezes(i, "the second step", func(work lease.Work[TX]) error {
+		h, err := a.Acquire(w.ctx, lock)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if !i.holdsOne() { // and so there is another try, which needs the lock
+				_ = h.Release(w.ctx)
+			}
+		}()
+		sink := &frail[TX]{Sink: w.desk.Sink}
+		if c, err = lease.Claim(w.ctx, h, sink); err != nil {
+			return err
+		}
+		if _, err := w.tries("the first step", func(work lease.Work[TX]) error { return c.Do(w.ctx, work) }); err != nil {
+			return err
+		}
+		sink.commit = i.holds
+		return c.Do(w.ctx, work)
+	})
+	a.cut()
+	w.does(w.join("a"), w.desk.Sink, "the second step")
+	close(i.thawed)
+	w.changesNothing(<-done, epoch.ErrStale)
+	a.mend()
+	if _, err := w.tries("the third step", func(work lease.Work[TX]) error { return c.Do(w.ctx, work) }); !errors.Is(err, lease.ErrLost) {
+		w.Errorf("the next step: %v, want %v", err, lease.ErrLost)
 	}
 }
 
 // contendedWork has members work in turn while requests and answers of the store are lost.
-func contendedWork(w *world) {
-	const members, each = 3, 4
-	sink := memsink.New()
+func contendedWork[TX any](w *works[TX]) {
 	var all sync.WaitGroup
-	for n := range members {
+	for n := range 3 {
 		m := w.join(fmt.Sprint("m", n))
 		all.Go(func() {
-			for i := range each {
+			for i := range 4 {
 				m.next(fault{in: lock, request: (n+i)%2 == 0})
-				line := fmt.Sprint(m.name, " ", i)
-				for {
-					err := lease.Do(w.ctx, m.Member, sink, lock, writes(line))
-					if err == nil {
-						break
-					}
-					if !errors.Is(err, lease.ErrLost) || w.ctx.Err() != nil {
-						w.Errorf("%s: %v", line, err)
-						return
-					}
-				}
+				w.does(m, w.desk.Sink, m.name)
 			}
 		})
 	}
 	all.Wait()
-	got := sink.List(report)
-	slices.Sort(got)
-	if want := len(slices.Compact(slices.Clone(got))); len(got) != members*each || want != len(got) {
-		w.Errorf("of %d works, these were committed: %q", members*each, got)
+}
+
+func lostCommit[TX any](w *works[TX]) {
+	m := w.join("a")
+	loses := func(commit func(do func() error) error) {
+		w.does(m, &frail[TX]{Sink: w.desk.Sink, commit: commit}, "a")
+	}
+	loses(answer)
+	loses(request)
+	var late func() error
+	loses(func(do func() error) error {
+		late = do
+		return epoch.ErrInDoubt
+	})
+	if err := late(); !errors.Is(err, epoch.ErrStale) {
+		w.Errorf("the late commit: %v, want %v", err, epoch.ErrStale)
+	}
+}
+
+func answer(do func() error) error {
+	if err := do(); err != nil {
+		return err
+	}
+	return epoch.ErrInDoubt
+}
+
+func request(func() error) error { return epoch.ErrInDoubt }
+
+// outage cuts two members off the leases and the sink while one of them commits. It returns what to
+// do when both are back, and the outcome of the commit.
+func (w *works[TX]) outage(commit func(do func() error) error) (mend func(), done <-chan error) {
+	a, b := w.join("a"), w.join("b")
+	sink, i := &frail[TX]{Sink: w.desk.Sink}, newIce()
+	sink.commit = func(do func() error) error {
+		a.cut()
+		b.cut()
+		sink.isAway(true)
+		close(i.reached)
+		return commit(do)
+	}
+	done = w.freezes(i, "a", w.under(a, sink))
+	other := make(chan struct{})
+	go func() {
+		defer close(other)
+		w.does(b, sink, "b")
+	}()
+	return func() {
+		sink.isAway(false)
+		a.mend()
+		b.mend()
+		<-other
+	}, done
+}
+
+func shortOutageInWork[TX any](w *works[TX]) {
+	for _, lost := range []func(do func() error) error{answer, request} {
+		mend, done := w.outage(lost)
+		w.sleep(w.ttl / 3)
+		mend()
+		if err := <-done; err != nil && !errors.Is(err, lease.ErrLost) {
+			w.Errorf("after the outage: %v", err)
+		}
+	}
+}
+
+func longOutageInWork[TX any](w *works[TX]) {
+	for _, lost := range []func(do func() error) error{answer, request} {
+		mend, done := w.outage(lost)
+		w.lostFor(<-done, epoch.ErrInDoubt)
+		mend()
 	}
 }
 
 // restoredWork restores a backup of the store, whose numbers then repeat.
-func restoredWork(w *world) {
+func restoredWork[TX any](w *works[TX]) {
 	if w.rig.Backup == nil || w.rig.Strands {
 		w.Skip("needs Rig.Backup, after which clients can go on")
 	}
 	w.resets = true
-	m, sink := w.join("a"), memsink.New()
+	m := w.join("a")
 	var epochs []epoch.Epoch
-	work := func() {
-		var under epoch.Epoch
-		for {
-			err := lease.Do(w.ctx, m.Member, sink, lock, func(_ context.Context, _ *memsink.Tx, e epoch.Epoch) error {
-				under = e
-				return nil
-			})
-			if err == nil {
-				break
-			}
-			if !errors.Is(err, lease.ErrLost) || w.ctx.Err() != nil {
-				w.Fatalf("after %v: %v", epochs, err)
-			}
-		}
-		epochs = append(epochs, under)
-	}
+	work := func() { epochs = append(epochs, w.does(m, w.desk.Sink, "a")) }
 	work()
 	restore := w.rig.Backup(w)
 	work()
