@@ -242,8 +242,8 @@ func TestARunThatTakesLongerThanMaxRunHaltsUntilAnOperatorSkipsIt(t *testing.T) 
 			t.Fatalf("%d steps, halted: %v", n, ok)
 		}
 		want := fmt.Sprintf("the run of 2000-01-01T01:00:00Z: this process has worked on it for longer than MaxRun, 1m0s: needs an operator; to leave the other steps out: epochfence skip billing/reindex/0 --through %d", place{at: clock(t, "01 01:00:01")}.offset()-1)
-		if text := h.Err.Error(); !strings.Contains(text, want) {
-			t.Errorf("it says %q, want %q", text, want)
+		if text := h.Err.Error(); !strings.Contains(text, want) || h.Reason != consumer.ReasonBlocked {
+			t.Errorf("%v: it says %q, want %q", h.Reason, text, want)
 		}
 		f := w.fence("reindex")
 		a := operate.NewAct(operate.ActSkip, f, "amy", "it never ends")
@@ -329,7 +329,7 @@ func TestAPositionFarAheadOfTheClockHaltsTheJob(t *testing.T) {
 		b := w.pod("b", j)
 		w.until("01 00:50:00")
 		h, ok := b.halted()
-		if !ok || !errors.Is(h.Err, ErrAhead) {
+		if !ok || !errors.Is(h.Err, ErrAhead) || h.Reason != consumer.ReasonBlocked {
 			t.Errorf("halted: %v, %v", ok, h.Err)
 		}
 		b.end()

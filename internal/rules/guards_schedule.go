@@ -46,6 +46,9 @@ var guardsOfSchedules = []guard{
 	{"R13", "the work on a run is not counted", []edit{
 		{schedules + "/course.go", "c.took += d", "_ = d"},
 	}, schedules, "TestARunThatTakesLongerThanMaxRunHaltsUntilAnOperatorSkipsIt"},
+	{"blame", "the halt of a run that is too long says that it passes by itself", []edit{
+		{"consumer/reason.go", "\t\t{ErrBlocked, ReasonBlocked},\n", ""},
+	}, schedules, "TestARunThatTakesLongerThanMaxRunHaltsUntilAnOperatorSkipsIt"},
 	{"R5", "a requested run is a tick after its first step", []edit{
 		{ticking, "b.Mark = requested", "b.Mark = between"},
 	}, schedules, "TestAnOperatorRunsAJobNow"},
