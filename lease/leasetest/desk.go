@@ -74,7 +74,7 @@ func (w *works[TX]) tries(line string, do func(lease.Work[TX]) error) (e epoch.E
 // does works under the lock until the work is committed. A busy machine may cost a member its lease.
 func (w *works[TX]) does(m *member, sink epoch.Sink[TX], line string) (e epoch.Epoch) {
 	for {
-		e, err := w.tries(line, func(work lease.Work[TX]) error { return lease.Do(w.ctx, m.Member, sink, lock, work) })
+		e, err := w.tries(line, w.under(m, sink))
 		if err == nil {
 			return e
 		}
