@@ -224,25 +224,25 @@ func TestRealSuiteOnHTTP1(t *testing.T) {
 	})
 }
 
+func TestRealLeases(t *testing.T) { leasetest.Run(t, onClusters(t)) }
+
+func TestRealLocks(t *testing.T) { locktest.Run(t, onClusters(t)) }
+
 // Histories that restore the store need a cluster of their own. All have started before, because
 // that takes an API server seconds of a processor.
-func TestRealLeases(t *testing.T) {
+func onClusters(t *testing.T) func(t testing.TB) castest.Rig {
 	clusters := make(chan *cluster, 3)
 	for range cap(clusters) {
 		clusters <- start(t)
 	}
-	leasetest.Run(t, func(t testing.TB) castest.Rig {
+	return func(t testing.TB) castest.Rig {
 		select {
 		case c := <-clusters:
 			return c.rig(t)
 		default:
 			return start(t).rig(t)
 		}
-	})
-}
-
-func TestRealLocks(t *testing.T) {
-	locktest.Run(t, func(t testing.TB) castest.Rig { return start(t).rig(t) })
+	}
 }
 
 func TestRealItems(t *testing.T) {

@@ -74,7 +74,7 @@ func (w *works[TX]) tries(line string, do func(lease.Work[TX]) error) (e epoch.E
 // does works under the lock until the work is committed. A busy machine may cost a member its lease.
 func (w *works[TX]) does(m *member, sink epoch.Sink[TX], line string) (e epoch.Epoch) {
 	for {
-		e, err := w.tries(line, func(work lease.Work[TX]) error { return lease.Do(w.ctx, m.Member, sink, lock, work) })
+		e, err := w.tries(line, w.under(m, sink))
 		if err == nil {
 			return e
 		}
@@ -85,8 +85,8 @@ func (w *works[TX]) does(m *member, sink epoch.Sink[TX], line string) (e epoch.E
 	}
 }
 
-// adds compares what was committed with what was told.
-func (w *works[TX]) adds() {
+// addsUp compares what was committed with what the members were told.
+func (w *works[TX]) addsUp() {
 	got := w.desk.Lines(w)
 	slices.Sort(got)
 	for i, line := range got {
@@ -124,11 +124,14 @@ func (f *frail[TX]) isAway(away bool) {
 	f.away = away
 }
 
-// step takes a step, or lets happen what was set for the next one.
+// step calls do, or once what next points to.
 func (f *frail[TX]) step(next *func(do func() error) error, do func() error) error {
 	f.mu.Lock()
-	happens, away := *next, f.away
-	*next = nil
+	var happens func(do func() error) error
+	if next != nil {
+		happens, *next = *next, nil
+	}
+	away := f.away
 	f.mu.Unlock()
 	switch {
 	case away:
@@ -140,8 +143,7 @@ func (f *frail[TX]) step(next *func(do func() error) error, do func() error) err
 }
 
 func (f *frail[TX]) Fence(ctx context.Context, p epoch.Partition) (got epoch.Fence, err error) {
-	var nothing func(func() error) error
-	err = f.step(&nothing, func() error {
+	err = f.step(nil, func() error {
 		got, err = f.Sink.Fence(ctx, p)
 		return err
 	})

@@ -60,7 +60,7 @@ func At[TX any](name string, open func(t testing.TB) Desk[TX]) Sink {
 }
 
 // RunLocks plays the histories of work under a lock, with leases on rigs as in [Run] and effects in the
-// sinks. [Run] plays them with memsink.
+// sinks, several at a time. [Run] plays them with memsink.
 func RunLocks(t *testing.T, create func(t testing.TB) castest.Rig, sinks ...Sink) {
 	var hs []history
 	for _, s := range sinks {

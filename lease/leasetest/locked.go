@@ -17,7 +17,7 @@ func locked[TX any](open func(t testing.TB) Desk[TX]) []history {
 		return func(w *world) {
 			at := &works[TX]{world: w, desk: open(w)}
 			play(at)
-			at.adds()
+			at.addsUp()
 		}
 	}
 	return []history{
