@@ -19,14 +19,13 @@ import (
 )
 
 // startGateway serves a gateway that does not answer one in silent requests.
-func startGateway(t *testing.T, fenced bool, silent int64) (url string, db *show.Database) {
+func startGateway(t *testing.T, fenced bool, silent int) (url string, db *show.Database) {
 	t.Helper()
 	db, err := show.OpenDatabase(t.Context(), filepath.Join(t.TempDir(), "gateway.db"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	db.SetMaxOpenConns(1)
 	h, err := gateway(t.Context(), db, fenced, silent)
 	if err != nil {
 		t.Fatal(err)

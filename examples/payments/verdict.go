@@ -92,11 +92,10 @@ func judge(ctx context.Context, ledger, charges *show.Database, seed uint64, acc
 }
 
 func (v verdict) rows() []show.Row {
-	rows := []show.Row{{Label: "payments asked for", Value: show.Thousands(v.Ledger.Sent)}}
+	rows := []show.Row{show.Number("payments asked for", v.Ledger.Sent)}
 	rows = append(rows, v.Ledger.Rows("lines in the ledger")...)
 	rows = append(rows, v.Charges.Rows("charges by the gateway")...)
 	return append(rows,
 		show.Row{Label: "charged too much", Value: fmt.Sprintf("$%s.%02d", show.Thousands(int(v.Overpaid/100)), v.Overpaid%100)},
-		show.Row{Label: "ledger and gateway agree", Value: show.Yes(v.Crossed == 0, fmt.Sprintf("no, for %s lines", show.Thousands(v.Crossed)))},
-	)
+		show.Holds("ledger and gateway agree", v.Crossed == 0, "for "+show.Thousands(v.Crossed)+" lines"))
 }

@@ -30,7 +30,7 @@ func testStage(t *testing.T) (*Stage, *json.Encoder, *json.Decoder) {
 	in, orders := io.Pipe()
 	reports, out := io.Pipe()
 	t.Cleanup(func() { _, _ = orders.Close(), reports.Close() })
-	stage := newStage("{}", in, out, func() {})
+	stage := newStage(role{}, in, out, func() {})
 	return stage, json.NewEncoder(orders), json.NewDecoder(reports)
 }
 
@@ -92,24 +92,41 @@ func TestAnOrderToContinueIsForWhoHasSaidWhereItStands(t *testing.T) {
 	stage, orders, reports := testStage(t)
 	told, next := reading(t, reports)
 	var ended sync.WaitGroup
-	for _, subject := range []string{"0/1", "0/2"} { // as if the order had come twice
+	stand := func(subject string) { // as if the order had come twice
 		send(t, orders, InHand)
 		armed(t, stage)
 		cue := stage.Cue(subject, InHand)
 		ended.Go(func() { cue.Reach(InHand) })
 	}
-	first := next(reportReached)
+	stand("0/1")
+	next(reportReached)
+	stand("0/2")
 	select {
 	case r := <-told:
 		t.Errorf("%+v while another one stands there", r)
 	case <-time.After(50 * time.Millisecond): // nothing is to be waited for: it must not come
 	}
 	send(t, orders, "")
-	if second := next(reportReached); second.Text == first.Text {
-		t.Errorf("%+v again", second)
+	if second := next(reportReached); second.Text != "0/2" {
+		t.Errorf("%+v stands there", second)
 	}
 	send(t, orders, "")
 	ended.Wait()
+}
+
+func TestOneOfTwoTransactionsThatBeginWithAnOrderIsStopped(t *testing.T) {
+	stage, orders, reports := testStage(t)
+	_, next := reading(t, reports)
+	send(t, orders, AfterWrites)
+	armed(t, stage)
+	first, second := stage.Cue("0/1", InHand, AfterWrites), stage.Cue("0/2", InHand, AfterWrites)
+	first.Reach(InHand) // which is not the point
+	go first.Reach(AfterWrites)
+	if r := next(reportReached); r.Text != "0/1" {
+		t.Errorf("%+v stands there", r)
+	}
+	second.Reach(AfterWrites) // would block
+	send(t, orders, "")
 }
 
 func TestADatabaseSaysWhetherItsLockIsFree(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 func TestAFrozenProcessHasNoThreadThatRuns(t *testing.T) {
 	c := newTestCrew(t, 1)
 	c.mu.Lock()
-	p := c.workers[1].cmd.Process
+	p := c.workers[0].cmd.Process
 	c.mu.Unlock()
 	for range 100 {
 		if err := freeze(p); err != nil {

@@ -1,12 +1,9 @@
 package stock
 
 import (
-	"bytes"
-	"context"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -15,26 +12,16 @@ import (
 	"github.com/epochfence/epochfence/internal/kafkatest"
 	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/showtest"
 )
 
 // The long form of this is `make demo-real`.
 func TestRealKafkaAndPostgresEndExactAndAreLeftAsTheyWere(t *testing.T) {
 	broker := kafkatest.Start(t, kafkatest.Config{})
 	db := pgtest.Start(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	var out, errOut bytes.Buffer
-	status := show.Run(ctx, newInventory(), []string{
-		"-brokers", broker.Addr, "-database", db.URL, "-messages", "40000", "-partitions", "8", "-duration", "10s",
-	}, &out, &errOut)
-	t.Log(out.String() + errOut.String())
-	if status != show.StatusExact {
-		t.Errorf("status %d", status)
-	}
-	if !strings.Contains(out.String(), "the baseline's is not exact") {
-		t.Error("freezes and kills did the baseline no harm")
-	}
+	showtest.Exact(t, newInventory(), "-brokers", broker.Addr, "-database", db.URL, "-messages", "40000", "-partitions", "8", "-duration", "10s")
 
+	ctx := t.Context()
 	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr))
 	if err != nil {
 		t.Fatal(err)
@@ -63,17 +50,9 @@ func TestRealPostgresThatRefusesUsIsSaidClearly(t *testing.T) {
 		t.Fatal(err)
 	}
 	wrong.User = url.UserPassword(wrong.User.Username(), "guess")
-	for name, c := range map[string]struct{ url, want string }{
-		"no permission":    {powerless, "permission denied"},
-		"wrong password":   {wrong.String(), "authentication failed"},
-		"no such database": {strings.Replace(db.URL, db.Name, "nowhere", 1), `database "nowhere" does not exist`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var out, errOut bytes.Buffer
-			status := show.Run(t.Context(), newInventory(), []string{"-database", c.url}, &out, &errOut)
-			if all := out.String() + errOut.String(); status != show.StatusNot || !strings.Contains(all, c.want) {
-				t.Errorf("status %d: %s", status, all)
-			}
-		})
-	}
+	showtest.Refused(t, show.StatusNot, func() show.Show { return New() }, map[string]string{
+		"-database " + powerless:                                      "permission denied",
+		"-database " + wrong.String():                                 "authentication failed",
+		"-database " + strings.Replace(db.URL, db.Name, "nowhere", 1): `database "nowhere" does not exist`,
+	})
 }

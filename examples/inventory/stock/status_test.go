@@ -32,7 +32,7 @@ func TestTheStatusPageShowsATakeoverAndARefusal(t *testing.T) {
 	var out bytes.Buffer
 	played := make(chan error, 1)
 	go func() {
-		_, err := show.Play(ctx, s, show.NewBoard(&out))
+		_, _, err := show.Play(ctx, s, &out)
 		played <- err
 	}()
 	saw, metrics := map[string]bool{}, ""

@@ -1,57 +1,24 @@
 package stock
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/sinks/cassink"
 )
 
 // newTestItems are what the show's parent makes.
 func newTestItems(t *testing.T) itemBooks {
 	t.Helper()
-	b := itemBooks{memstore.New(), "inventory-test"}
-	if err := b.create(t.Context(), &show.Column{}, testItems); err != nil {
+	b := itemBooks{memstore.New(), &show.Column{ID: "inventory-test"}}
+	if err := b.create(t.Context(), testItems); err != nil {
 		t.Fatal(err)
 	}
 	return b
-}
-
-func TestTheHandlerOfAStoreTakesStockOnceForEachReservation(t *testing.T) {
-	b := newTestItems(t)
-	log, sent := testLog(t, 50)
-	sink, err := cassink.Open(t.Context(), b.store, cassink.Options{Prefix: fences(b.id)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := consumer.Run(bounded(t, log), log.Member("m"), sink, consumer.Batches(reserveItems(prefix(b.id), "worker 7")), consumer.Options{Guarantee: epoch.PerItem}); err != nil {
-		t.Fatal(err)
-	}
-	v, err := judge(t.Context(), b, testSeed, testItems, sent)
-	if err != nil || !v.exact() || !v.Epochs {
-		t.Errorf("%+v, %v", v, err)
-	}
-	if n, err := b.applied(t.Context()); n != 50 || err != nil {
-		t.Errorf("%d are applied, %v", n, err)
-	}
-	for not, want := range map[string]bool{"worker 7": false, "worker 8": true} {
-		if found, err := b.elsewhere(t.Context(), place{1, 24}, not); found != want || err != nil {
-			t.Errorf("elsewhere than %s: %t, %v", not, found, err)
-		}
-	}
-	if err := b.remove(t.Context()); err != nil {
-		t.Error(err)
-	}
-	for item, err := range b.store.List(t.Context(), "") {
-		t.Errorf("%s is left, %v", item.Key, err)
-	}
 }
 
 func TestTheVerdictOfAStoreFindsDamage(t *testing.T) {
@@ -73,7 +40,7 @@ func TestTheVerdictOfAStoreFindsDamage(t *testing.T) {
 				sent[i] = place{int32(i % 2), int64(i / 2)}
 				r := reservation(testSeed, i, testItems)
 				m := consumer.Message{Partition: epoch.Partition{Number: sent[i].partition}, Offset: epoch.Offset(sent[i].offset), Value: fmt.Appendf(nil, `{"id":%d,"item":%q,"quantity":%d}`, i, r.Item, r.Quantity)}
-				if err := replaceItem(t.Context(), b.store, prefix(b.id), m, 1, "w"); err != nil {
+				if err := replaceItem(t.Context(), b.store, prefix(b.ID), m, 1, "w"); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -91,7 +58,7 @@ func TestTheVerdictOfAStoreFindsDamage(t *testing.T) {
 func damage(t *testing.T, b itemBooks, harm func(*record)) {
 	t.Helper()
 	var r record
-	seen, err := b.store.Get(t.Context(), prefix(b.id)+itemName(1))
+	seen, err := b.store.Get(t.Context(), prefix(b.ID)+itemName(1))
 	if err == nil {
 		err = json.Unmarshal(seen.Value, &r)
 	}
@@ -105,33 +72,5 @@ func damage(t *testing.T, b itemBooks, harm func(*record)) {
 	}
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestTheHandlerOfAStoreRefusesBadMessagesAndWritesNothing(t *testing.T) {
-	b := newTestItems(t)
-	for _, value := range badMessages {
-		if err := replaceItem(t.Context(), b.store, prefix(b.id), consumer.Message{Value: []byte(value)}, 1, "w"); err == nil {
-			t.Errorf("%q: no error", value)
-		}
-	}
-	if n, err := b.applied(t.Context()); n > 0 || err != nil {
-		t.Errorf("%d are applied, %v", n, err)
-	}
-}
-
-func TestAWrongSinkIsRefusedWithWhatThereIs(t *testing.T) {
-	for args, want := range map[string]string{
-		"-sink redis": "-sink is none of nats (a server in this process), nats://HOST:PORT/BUCKET",
-		"-sink nats -database postgres://u:p@h/d": "-sink and -database are both given",
-	} {
-		var out bytes.Buffer
-		if err := show.Parse(New(NATS), strings.Fields(args), &out); err == nil || !strings.Contains(out.String(), want) {
-			t.Errorf("%s: %v, %q", args, err, out.String())
-		}
-	}
-	var out, errOut bytes.Buffer
-	if status := show.Run(t.Context(), New(NATS), []string{"-sink", "nats://127.0.0.1:1/items"}, &out, &errOut); status != show.StatusNot || !strings.Contains(errOut.String(), "-sink: cannot reach nats") {
-		t.Errorf("status %d: %s%s", status, out.String(), errOut.String())
 	}
 }

@@ -3,8 +3,6 @@ package stock
 import (
 	"fmt"
 	"testing"
-
-	"github.com/epochfence/epochfence/internal/show"
 )
 
 const (
@@ -13,7 +11,7 @@ const (
 )
 
 // exactBooks are what 40 messages on two partitions lead to.
-func exactBooks(t *testing.T) (*show.Database, []place) {
+func exactBooks(t *testing.T) (sqlBooks, []place) {
 	t.Helper()
 	b := newTestDatabase(t, "")
 	sent := make([]place, 40)
@@ -27,9 +25,9 @@ func exactBooks(t *testing.T) (*show.Database, []place) {
 	return b, sent
 }
 
-func change(t *testing.T, b *show.Database, statements string) {
+func change(t *testing.T, b sqlBooks, statements string) {
 	t.Helper()
-	if _, err := b.ExecContext(t.Context(), statements); err != nil {
+	if _, err := b.DB.ExecContext(t.Context(), statements); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -82,7 +80,7 @@ func TestTheVerdictFindsEachKindOfDamage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, sent := exactBooks(t)
 			change(t, b, c.harm)
-			v, err := judge(t.Context(), sqlBooks{b}, testSeed, testItems, sent)
+			v, err := judge(t.Context(), b, testSeed, testItems, sent)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +96,7 @@ func TestTheVerdictFindsEachKindOfDamage(t *testing.T) {
 
 func TestTheVerdictOnExactBooksIsExact(t *testing.T) {
 	b, sent := exactBooks(t)
-	v, err := judge(t.Context(), sqlBooks{b}, testSeed, testItems, sent)
+	v, err := judge(t.Context(), b, testSeed, testItems, sent)
 	if err != nil || !v.exact() {
 		t.Errorf("%+v, %v", v, err)
 	}
@@ -107,7 +105,7 @@ func TestTheVerdictOnExactBooksIsExact(t *testing.T) {
 func TestBooksThatCannotBeReadAreNotJudged(t *testing.T) {
 	b, sent := exactBooks(t)
 	change(t, b, `DROP TABLE stock`)
-	if _, err := judge(t.Context(), sqlBooks{b}, testSeed, testItems, sent); err == nil {
+	if _, err := judge(t.Context(), b, testSeed, testItems, sent); err == nil {
 		t.Error("no error")
 	}
 }
