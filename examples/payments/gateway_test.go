@@ -77,18 +77,6 @@ func countCharges(t *testing.T, db *show.Database) int {
 
 const patient = 20 * time.Second
 
-func TestAGatewayWithoutAFenceChargesAsOftenAsItIsAsked(t *testing.T) {
-	url, db := startGateway(t, false, 0)
-	for range 2 {
-		if status, r, err := ask(t.Context(), t, url, testPayment(3), 0); status != http.StatusCreated || err != nil || r.Payment != 3 {
-			t.Errorf("status %d, %+v, %v", status, r, err)
-		}
-	}
-	if n := countCharges(t, db); n != 2 {
-		t.Errorf("%d charges, want 2", n)
-	}
-}
-
 func TestAFencedGatewayChargesOnceAndNotForAFormerOwner(t *testing.T) {
 	url, db := startGateway(t, true, 0)
 	first, second := sameAccount()

@@ -87,7 +87,6 @@ CREATE INDEX payments_payment ON payments (payment);`
 func makeTables(ctx context.Context, c *show.Column) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
 	defer cancel()
-	c.Page.Title = "payments"
 	var creating, operating, queueing error
 	db := c.DB
 	_, creating = db.ExecContext(ctx, fmt.Sprintf(ledgerTable, db.Counter()))

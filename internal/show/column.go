@@ -59,7 +59,7 @@ type Column struct {
 }
 
 func (c *Column) play(ctx context.Context, s *Settings, b *Board) (err error) {
-	c.board = b
+	c.board, c.Page.Title = b, s.Name
 	if c.DB, err = NewDatabase(ctx, s, c.ID); err != nil {
 		return err
 	}

@@ -87,12 +87,12 @@ func (c *Crew) resume(p *process) {
 var errTimeout = errors.New("took too long")
 
 // Poll calls done until it returns true. It fails when ctx ends, when a worker has ended by itself, or
-// after limit.
-func (c *Crew) Poll(ctx context.Context, limit time.Duration, done func(context.Context) (bool, error)) error {
-	return c.poll(ctx, often, limit, done)
+// after limit. The error then says what was awaited.
+func (c *Crew) Poll(ctx context.Context, limit time.Duration, what string, done func(context.Context) (bool, error)) error {
+	return c.poll(ctx, often, limit, what, done)
 }
 
-func (c *Crew) poll(ctx context.Context, every, limit time.Duration, done func(context.Context) (bool, error)) error {
+func (c *Crew) poll(ctx context.Context, every, limit time.Duration, what string, done func(context.Context) (bool, error)) error {
 	for deadline := time.Now().Add(limit); backoff.Sleep(ctx, every); {
 		c.mu.Lock()
 		failure := c.failure
@@ -104,15 +104,15 @@ func (c *Crew) poll(ctx context.Context, every, limit time.Duration, done func(c
 			return err
 		}
 		if time.Now().After(deadline) {
-			return errTimeout
+			return fmt.Errorf("%s: %w: more than %v", what, errTimeout, limit)
 		}
 	}
 	return context.Cause(ctx)
 }
 
 // await polls what workers report. It calls done with the mutex held.
-func (c *Crew) await(ctx context.Context, limit time.Duration, done func() bool) error {
-	return c.poll(ctx, 10*time.Millisecond, limit, func(context.Context) (bool, error) {
+func (c *Crew) await(ctx context.Context, what string, done func() bool) error {
+	return c.poll(ctx, 10*time.Millisecond, Patience, what, func(context.Context) (bool, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return done(), nil

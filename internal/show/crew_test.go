@@ -52,7 +52,7 @@ func TestAKilledWorkerIsReplacedAndItsPartitionTakenOver(t *testing.T) {
 	if !strings.Contains(line, "worker 3 joined") {
 		t.Errorf("line is %q", line)
 	}
-	if err := c.await(t.Context(), 20*time.Second, func() bool { return c.workers[0].over || c.workers[1].over }); err != nil {
+	if err := c.await(t.Context(), "they end", func() bool { return c.workers[0].over || c.workers[1].over }); err != nil {
 		t.Error(err)
 	}
 }
@@ -69,7 +69,7 @@ func TestAWorkerThatEndsByItselfOrWritesNoReportsFailsTheShowWithItsLastWords(t 
 		if _, err := crew.Start(); err != nil {
 			t.Fatal(err)
 		}
-		err := crew.Poll(t.Context(), Patience, func(context.Context) (bool, error) { return false, nil })
+		err := crew.Poll(t.Context(), Patience, "it ends", func(context.Context) (bool, error) { return false, nil })
 		if err == nil || !strings.Contains(err.Error()+crew.logs(), c.want) {
 			t.Errorf("%s: error is %v%s", name, err, crew.logs())
 		}
@@ -87,7 +87,7 @@ func TestStopLeavesNoWorkerBehindEvenAFrozenOne(t *testing.T) {
 	if err := c.Stop(20 * time.Second); err != nil {
 		t.Error(err)
 	}
-	if err := c.await(t.Context(), 20*time.Second, func() bool { return c.workers[0].over && c.workers[1].over }); err != nil {
+	if err := c.await(t.Context(), "they end", func() bool { return c.workers[0].over && c.workers[1].over }); err != nil {
 		t.Error("workers are left")
 	}
 }

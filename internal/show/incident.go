@@ -42,10 +42,7 @@ func (c *Crew) freezeStopped(ctx context.Context, p *process, at Point, release 
 		return "", err
 	}
 	c.resume(p)
-	err := c.await(ctx, Patience, func() bool { return p.outcome != "" })
-	if errors.Is(err, errTimeout) {
-		err = fmt.Errorf("%s was thawed %v ago and neither committed nor gave up", p.name, Patience)
-	}
+	err := c.await(ctx, p.name+", which was thawed, commits or gives up", func() bool { return p.outcome != "" })
 	return fmt.Sprintf("%s frozen %s at %s %s, then %s", p.name, seconds(frozen), p.subject, at, p.outcome), err
 }
 
@@ -75,11 +72,7 @@ func (c *Crew) stop(ctx context.Context, at Point, release func()) (*process, er
 		}
 		c.mu.Unlock()
 		once()
-		err := c.await(ctx, Patience, func() bool { return c.struck != nil })
-		if errors.Is(err, errTimeout) {
-			return nil, fmt.Errorf("no worker got a message to be stopped at for %v", Patience)
-		}
-		if err != nil {
+		if err := c.await(ctx, "a worker gets a message to be stopped at", func() bool { return c.struck != nil }); err != nil {
 			return nil, err
 		}
 		p := c.struck
@@ -124,12 +117,10 @@ func (c *Crew) awaitElsewhere(ctx context.Context, p *process, at Point) error {
 	case AfterCommit:
 		limit, not = takeover, p.name
 	}
-	err := c.Poll(ctx, limit, func(ctx context.Context) (bool, error) { return c.elsewhere(ctx, p.subject, at, not) })
-	switch {
-	case errors.Is(err, errTimeout) && limit == takeover:
+	what := fmt.Sprintf("another worker goes on at %s, where %s was", p.subject, p.name)
+	err := c.Poll(ctx, limit, what, func(ctx context.Context) (bool, error) { return c.elsewhere(ctx, p.subject, at, not) })
+	if errors.Is(err, errTimeout) && limit == takeover {
 		return nil
-	case err != nil:
-		return fmt.Errorf("no other worker has gone on at %s, where %s was: %w", p.subject, p.name, err)
 	}
-	return nil
+	return err
 }

@@ -102,7 +102,7 @@ func (l *Load) Play(ctx context.Context, c *Column, of Consumed) error {
 	random := rand.New(rand.NewPCG(l.Seed, 0x5ced))
 	due := func(ctx context.Context, n int) error {
 		share := (float64(n) + 0.4 + 0.3*random.Float64()) / float64(len(incidents)+1)
-		return c.Crew.Poll(ctx, l.Duration+Patience, func(context.Context) (bool, error) {
+		return c.Crew.Poll(ctx, l.Duration+Patience, "the load until the incident is sent", func(context.Context) (bool, error) {
 			return p.sent.Load() >= int64(share*float64(l.Messages)), nil
 		})
 	}
@@ -112,15 +112,10 @@ func (l *Load) Play(ctx context.Context, c *Column, of Consumed) error {
 	if err := loading.Wait(); err != nil {
 		return err
 	}
-	n := 0
-	err := c.Crew.Poll(ctx, l.Duration+Patience, func(ctx context.Context) (_ bool, err error) {
-		n, err = of.Applied(ctx)
+	return c.Crew.Poll(ctx, l.Duration+Patience, "all messages are applied", func(ctx context.Context) (bool, error) {
+		n, err := of.Applied(ctx)
 		return n == l.Messages, err
 	})
-	if errors.Is(err, errTimeout) {
-		return fmt.Errorf("%d messages are not applied %v after the last was sent", l.Messages-n, l.Duration+Patience)
-	}
-	return err
 }
 
 // incidents returns freezes and kills in turn: one for each period of length Every, and at least a

@@ -54,15 +54,8 @@ func testLog(t *testing.T, n int) (*memsource.Log, []place) {
 	return log, sent
 }
 
-func bounded(t *testing.T, log *memsource.Log) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return log.UntilApplied(ctx)
-}
-
 // takesStockOnce runs a consumer, and compares the books with the messages.
-func takesStockOnce[TX any](t *testing.T, b books, sink epoch.Sink[TX], handlers consumer.Handlers[TX], o consumer.Options) {
+func takesStockOnce[TX any](t *testing.T, b books, sink epoch.Sink[TX], handlers consumer.Handlers[TX], o consumer.Options) (sent []place) {
 	t.Helper()
 	log, sent := testLog(t, 50)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -82,6 +75,7 @@ func takesStockOnce[TX any](t *testing.T, b books, sink epoch.Sink[TX], handlers
 			t.Errorf("elsewhere than %s: %t, %v", worker, found, err)
 		}
 	}
+	return sent
 }
 
 func TestTheSQLiteHandlerTakesStockOnceForEachReservation(t *testing.T) {
@@ -108,7 +102,8 @@ func TestTheHandlerOfAStoreTakesStockOnceForEachReservation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	takesStockOnce(t, b, sink, consumer.Batches(reserveItems(prefix(b.ID), "worker 7")), consumer.Options{Guarantee: epoch.PerItem})
+	sent := takesStockOnce(t, b, sink, consumer.Batches(reserveItems(prefix(b.ID), "worker 7")), consumer.Options{Guarantee: epoch.PerItem})
+	disorder(t, b, sent)
 	if err := b.remove(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -111,7 +111,8 @@ func (v *inventory) Introduce() []string {
 	database, point := "SQLite in a temporary directory", "before their SQL"
 	switch {
 	case v.store != nil:
-		database, point = "items of "+v.sink, "before their handler"
+		kind, _, _ := strings.Cut(v.sink, "://")
+		database, point = "items in "+kind, "before their handler"
 	case show.IsPostgres(v.Database):
 		database, point = "PostgreSQL", "before their SQL or after it"
 	}

@@ -1,8 +1,6 @@
 package stock
 
 import (
-	"net/url"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -11,7 +9,6 @@ import (
 
 	"github.com/epochfence/epochfence/internal/kafkatest"
 	"github.com/epochfence/epochfence/internal/pgtest"
-	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/internal/showtest"
 )
 
@@ -40,19 +37,4 @@ func TestRealKafkaAndPostgresEndExactAndAreLeftAsTheyWere(t *testing.T) {
 	if schemas, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(schemas) > 0 {
 		t.Errorf("left in PostgreSQL: %v, %v", schemas, err)
 	}
-}
-
-func TestRealPostgresThatRefusesUsIsSaidClearly(t *testing.T) {
-	db := pgtest.Start(t)
-	_, powerless := db.Role(t)
-	wrong, err := url.Parse(powerless)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wrong.User = url.UserPassword(wrong.User.Username(), "guess")
-	showtest.Refused(t, show.StatusNot, func() show.Show { return New() }, map[string]string{
-		"-database " + powerless:                                      "permission denied",
-		"-database " + wrong.String():                                 "authentication failed",
-		"-database " + strings.Replace(db.URL, db.Name, "nowhere", 1): `database "nowhere" does not exist`,
-	})
 }

@@ -47,7 +47,6 @@ func (sd *side) Config(worker string) any {
 func (sd *side) Prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
 	defer cancel()
-	sd.column.Page.Title = "inventory"
 	if err := sd.books.create(ctx, sd.items); err != nil {
 		return fmt.Errorf("put %d items in stock: %w", sd.items, err)
 	}

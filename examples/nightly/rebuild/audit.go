@@ -84,15 +84,19 @@ func (c *column) judgeTicks(ctx context.Context, job string, a *audit) (last tim
 	}
 	builds := show.NewAudit(c.between(first, last))
 	err = c.DB.Each(ctx, `SELECT tick FROM builds WHERE job = '`+job+`'`, func(scan show.Scan) error {
-		var tick int64
-		err := scan(&tick)
-		builds.Add(show.Effect{Message: c.between(first, time.Unix(tick, 0)) - 1})
+		var unix int64
+		err := scan(&unix)
+		build := show.Effect{Message: -1} // of what is no tick
+		if tick := time.Unix(unix, 0); tick.Sub(first)%c.every == 0 {
+			build.Message = c.between(first, tick) - 1
+		}
+		builds.Add(build)
 		return err
 	})
 	f := builds.Findings()
 	a.ticks += f.Sent
 	a.builds += f.Effects
-	a.doubled += f.Doubled
+	a.doubled += f.Doubled + f.Alien
 	a.lost += f.Lost
 	return last, err
 }

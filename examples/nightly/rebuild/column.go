@@ -11,7 +11,6 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// column is a running column.
 type column struct {
 	*show.Column
 	*nightly

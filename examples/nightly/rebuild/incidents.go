@@ -89,7 +89,7 @@ func (c *column) due(ctx context.Context, incident int) error {
 		c.disturb(ctx, incident)
 	}
 	want := (incident + 1) * c.ticks / (len(c.incidents) + 1)
-	return c.Crew.Poll(ctx, c.patience(), func(ctx context.Context) (bool, error) {
+	return c.Crew.Poll(ctx, c.patience(), "the builds before an incident", func(ctx context.Context) (bool, error) {
 		built, err := c.DB.Count(ctx, `SELECT count(*) FROM builds`)
 		return built >= want, err
 	})
@@ -101,7 +101,7 @@ func (c *column) patience() time.Duration { return show.Patience + time.Duration
 // settle returns once all jobs have built all ticks until this moment, and enough of them.
 func (c *column) settle(ctx context.Context) error {
 	due := time.Now().Truncate(c.every) // the last tick
-	return c.Crew.Poll(ctx, c.patience(), func(ctx context.Context) (bool, error) {
+	return c.Crew.Poll(ctx, c.patience(), "the builds of all ticks", func(ctx context.Context) (bool, error) {
 		done, ticks := true, 0
 		for _, job := range c.jobs {
 			first, last, err := c.span(ctx, job)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -59,14 +60,11 @@ const most = 10_000 // protects the machine from a mistyped flag
 
 func (n *nightly) Check() error {
 	n.incidents = inTurn(n.freezes, n.kills)
-	err := errors.Join(
+	return errors.Join(
 		show.Within("ticks", n.ticks, 1, most),
 		show.Within("freezes", n.freezes, 0, most),
-		show.Within("kills", n.kills, 0, most))
-	if err != nil {
-		return err
-	}
-	return n.stores.Check("lease", n.lease)
+		show.Within("kills", n.kills, 0, most),
+		n.stores.Check("lease", n.lease))
 }
 
 // Open starts the servers of this process, and sees that the store of -lease answers.
@@ -102,10 +100,11 @@ func startRedis(atEnd func(func())) (address string, err error) {
 }
 
 func (n *nightly) Introduce() []string {
+	kind, _, _ := strings.Cut(n.lease, "://")
 	return []string{
 		fmt.Sprintf("A build of the index: every %v, %d parts of %d documents, and what names them; pods: 2 of each column", n.every, n.parts, documents),
 		"Objects: versitygw, an S3 server, in this process; database: SQLite in a temporary directory",
-		"Leases: " + n.lease + "; the baseline has a lock with a time to live in Redis (miniredis)",
+		"Leases: " + kind + "; the baseline has a lock with a time to live in Redis (miniredis)",
 		"",
 		"Frozen:  SIGSTOP in the middle of a build, or with its pointer in hand, until the other pod",
 		"         has finished a later build; then SIGCONT.",

@@ -21,12 +21,9 @@ type reader struct {
 	last      map[string]reading
 }
 
-// betweenReads keeps the reader from using up the machine.
-const betweenReads = 50 * time.Millisecond
-
 // run reads until ctx ends. It fails if an index cannot be read.
 func (r *reader) run(ctx context.Context) error {
-	for backoff.Sleep(ctx, betweenReads) {
+	for backoff.Sleep(ctx, 50*time.Millisecond) { // so that it does not use up the machine
 		if err := r.read(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
