@@ -15,6 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/show/stores"
 )
 
 type inventory struct {
@@ -22,7 +23,7 @@ type inventory struct {
 	brokers string        // with commas; "" means a fake one
 	session time.Duration // the session timeout of the group's members
 	sink    string        // "" for SQL, or the URL of a store; "nats" for one in this process
-	stores  show.Stores
+	stores  stores.Kinds
 
 	broker string // where it is
 	client *kgo.Client
@@ -31,12 +32,12 @@ type inventory struct {
 }
 
 // New returns the show, whose -sink knows NATS and these stores.
-func New(stores ...show.Store) show.Show { return newInventory(stores...) }
+func New(more ...stores.Kind) show.Show { return newInventory(more...) }
 
 // kafkaMinSession is Kafka's default of group.min.session.timeout.ms.
 const kafkaMinSession = 6 * time.Second
 
-func newInventory(stores ...show.Store) *inventory {
+func newInventory(more ...stores.Kind) *inventory {
 	return &inventory{
 		Load: show.Load{
 			Settings: show.Settings{Name: "inventory", Worker: "worker", Evidence: "what is stored alone"},
@@ -45,7 +46,7 @@ func newInventory(stores ...show.Store) *inventory {
 			Every:   8 * time.Second,
 			Freezes: []show.Point{show.InHand}, Kills: []show.Point{show.AfterCommit},
 		},
-		session: kafkaMinSession, stores: append(show.Stores{show.NATS}, stores...),
+		session: kafkaMinSession, stores: append(stores.Kinds{stores.NATS}, more...),
 	}
 }
 

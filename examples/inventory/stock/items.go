@@ -8,6 +8,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/show/stores"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )
 
@@ -75,7 +76,7 @@ func (b itemBooks) elsewhere(ctx context.Context, at place, worker string) (foun
 // remove deletes the items, and those of the sink.
 func (b itemBooks) remove(ctx context.Context) error {
 	for _, prefix := range []string{prefix(b.ID), fences(b.ID) + "/"} {
-		if err := show.RemoveItems(ctx, b.store, prefix); err != nil {
+		if err := stores.Remove(ctx, b.store, prefix); err != nil {
 			return err
 		}
 	}

@@ -28,15 +28,16 @@ import (
 	"github.com/epochfence/epochfence/cas/redisstore"
 	"github.com/epochfence/epochfence/examples/inventory/stock"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/show/stores"
 )
 
 func main() { show.Main(theShow()) }
 
 func theShow() show.Show {
 	return stock.New(
-		show.Store{Schemes: []string{"redis", "rediss"}, URL: "redis://HOST:PORT/DB", Open: openRedis},
-		show.Store{Schemes: []string{"etcd"}, URL: "etcd://HOST:PORT,…", Open: openEtcd},
-		show.Store{Schemes: []string{"dynamodb"}, URL: "dynamodb://TABLE", Open: openDynamoDB},
+		stores.Kind{Schemes: []string{"redis", "rediss"}, URL: "redis://HOST:PORT/DB", Open: openRedis},
+		stores.Kind{Schemes: []string{"etcd"}, URL: "etcd://HOST:PORT,…", Open: openEtcd},
+		stores.Kind{Schemes: []string{"dynamodb"}, URL: "dynamodb://TABLE", Open: openDynamoDB},
 	)
 }
 
@@ -48,7 +49,7 @@ func openRedis(ctx context.Context, at string) (cas.Store, func(), error) {
 	o.MaxRetries = -1 // a write that is sent again finds itself, and looks like a conflict
 	c := redis.NewClient(o)
 	s, err := redisstore.Open(ctx, c, redisstore.Options{})
-	return show.Opened(s, err, func() { _ = c.Close() })
+	return stores.Opened(s, err, func() { _ = c.Close() })
 }
 
 func openEtcd(_ context.Context, at string) (cas.Store, func(), error) {
@@ -59,7 +60,7 @@ func openEtcd(_ context.Context, at string) (cas.Store, func(), error) {
 		return nil, nil, err
 	}
 	s, err := etcdstore.Open(c, etcdstore.Options{})
-	return show.Opened(s, err, func() { _ = c.Close() })
+	return stores.Opened(s, err, func() { _ = c.Close() })
 }
 
 func openDynamoDB(ctx context.Context, at string) (cas.Store, func(), error) {

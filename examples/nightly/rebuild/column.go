@@ -8,6 +8,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/show/stores"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
@@ -26,15 +27,13 @@ CREATE TABLE parts (job TEXT NOT NULL, tick INTEGER NOT NULL, part INTEGER NOT N
 CREATE INDEX builds_tick ON builds (job, tick);
 CREATE INDEX parts_tick ON parts (job, tick);`
 
-func (c *column) isBaseline() bool { return c.Name == show.Baseline }
-
 func (c *column) Prepare(ctx context.Context) error {
 	if _, err := c.DB.ExecContext(ctx, tables); err != nil {
 		return fmt.Errorf("create the tables: %w", err)
 	}
 	objects := client(c.objects)
 	c.reader = &reader{look: usualLook(objects, c.ID, c.parts), jobs: c.jobs, tell: c.Event, last: map[string]reading{}}
-	if c.isBaseline() {
+	if c.Name == show.Baseline {
 		return nil
 	}
 	pointers, err := openPointers(ctx, objects, c.ID)
@@ -66,7 +65,7 @@ func (c *column) Play(ctx context.Context) error {
 
 // Close removes what the pods have left in a store that others use, too.
 func (c *column) Close() error {
-	if c.isBaseline() {
+	if c.Name == show.Baseline {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), show.Preparing)
@@ -76,5 +75,5 @@ func (c *column) Close() error {
 		return err
 	}
 	defer closer()
-	return show.RemoveItems(ctx, s, cas.Join(c.ID, ""))
+	return stores.Remove(ctx, s, cas.Join(c.ID, ""))
 }

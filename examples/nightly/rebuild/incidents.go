@@ -85,7 +85,7 @@ func (c *column) Elsewhere(ctx context.Context, subject string, at show.Point, _
 
 // due spreads the incidents over the builds.
 func (c *column) due(ctx context.Context, incident int) error {
-	if c.disturb != nil && !c.isBaseline() {
+	if c.disturb != nil && c.Name == show.Fence {
 		c.disturb(ctx, incident)
 	}
 	want := (incident + 1) * c.ticks / (len(c.incidents) + 1)

@@ -13,16 +13,16 @@ import (
 
 	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/show/stores"
 )
 
-// nightly is the show.
 type nightly struct {
 	show.Settings
 	ticks   int // at least, of all jobs together
 	freezes int
 	kills   int
 	lease   string // the URL of the store of leases, or "nats"
-	stores  show.Stores
+	stores  stores.Kinds
 
 	jobs      []string
 	every     time.Duration // between two ticks
@@ -37,14 +37,14 @@ type nightly struct {
 }
 
 // New returns the show, whose -lease knows NATS, PostgreSQL and these stores.
-func New(stores ...show.Store) show.Show { return newNightly(stores...) }
+func New(more ...stores.Kind) show.Show { return newNightly(more...) }
 
-func newNightly(stores ...show.Store) *nightly {
+func newNightly(more ...stores.Kind) *nightly {
 	return &nightly{
 		Settings: show.Settings{
 			Name: "nightly", Worker: "pod", Workers: 2, Evidence: "what the reader has read, and from what is stored",
 		},
-		stores: append(show.Stores{show.NATS, postgres}, stores...),
+		stores: append(stores.Kinds{stores.NATS, postgres}, more...),
 		jobs:   []string{"search-index"}, every: 3 * time.Second, ttl: 1500 * time.Millisecond, parts: 8,
 	}
 }

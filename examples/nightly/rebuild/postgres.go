@@ -7,10 +7,10 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/pgstore"
-	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/show/stores"
 )
 
-var postgres = show.Store{
+var postgres = stores.Kind{
 	Schemes: []string{"postgres", "postgresql"}, URL: "postgres://…",
 	Open: func(ctx context.Context, at string) (cas.Store, func(), error) {
 		pool, err := pgxpool.New(ctx, at)
@@ -18,9 +18,9 @@ var postgres = show.Store{
 			return nil, nil, err
 		}
 		if err := pgstore.Migrate(ctx, pool, pgstore.Options{}); err != nil {
-			return show.Opened(nil, err, pool.Close)
+			return stores.Opened(nil, err, pool.Close)
 		}
 		s, err := pgstore.Open(ctx, pool, pgstore.Options{})
-		return show.Opened(s, err, pool.Close)
+		return stores.Opened(s, err, pool.Close)
 	},
 }

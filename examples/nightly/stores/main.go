@@ -37,17 +37,18 @@ import (
 	"github.com/epochfence/epochfence/cas/zkstore"
 	"github.com/epochfence/epochfence/examples/nightly/rebuild"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/show/stores"
 )
 
 func main() { show.Main(theShow()) }
 
 func theShow() show.Show {
 	return rebuild.New(
-		show.Store{Schemes: []string{"etcd"}, URL: "etcd://HOST:PORT,…", Open: openEtcd},
-		show.Store{Schemes: []string{"consul"}, URL: "consul://HOST:PORT", Open: openConsul},
-		show.Store{Schemes: []string{"zookeeper"}, URL: "zookeeper://HOST:PORT,…", Open: openZooKeeper},
-		show.Store{Schemes: []string{"redis", "rediss"}, URL: "redis://HOST:PORT/DB", Open: openRedis},
-		show.Store{Schemes: []string{"kubernetes"}, URL: "kubernetes://NAMESPACE", Open: openKubernetes},
+		stores.Kind{Schemes: []string{"etcd"}, URL: "etcd://HOST:PORT,…", Open: openEtcd},
+		stores.Kind{Schemes: []string{"consul"}, URL: "consul://HOST:PORT", Open: openConsul},
+		stores.Kind{Schemes: []string{"zookeeper"}, URL: "zookeeper://HOST:PORT,…", Open: openZooKeeper},
+		stores.Kind{Schemes: []string{"redis", "rediss"}, URL: "redis://HOST:PORT/DB", Open: openRedis},
+		stores.Kind{Schemes: []string{"kubernetes"}, URL: "kubernetes://NAMESPACE", Open: openKubernetes},
 	)
 }
 
@@ -62,7 +63,7 @@ func openEtcd(_ context.Context, at string) (cas.Store, func(), error) {
 		return nil, nil, err
 	}
 	s, err := etcdstore.Open(c, etcdstore.Options{})
-	return show.Opened(s, err, func() { _ = c.Close() })
+	return stores.Opened(s, err, func() { _ = c.Close() })
 }
 
 func openConsul(_ context.Context, at string) (cas.Store, func(), error) {
@@ -82,7 +83,7 @@ func openZooKeeper(ctx context.Context, at string) (cas.Store, func(), error) {
 		return nil, nil, err
 	}
 	s, err := zkstore.Open(ctx, c, zkstore.Options{})
-	return show.Opened(s, err, c.Close)
+	return stores.Opened(s, err, c.Close)
 }
 
 func openRedis(ctx context.Context, at string) (cas.Store, func(), error) {
@@ -93,7 +94,7 @@ func openRedis(ctx context.Context, at string) (cas.Store, func(), error) {
 	o.MaxRetries = -1 // a write that is sent again finds itself, and looks like a conflict
 	c := redis.NewClient(o)
 	s, err := redisstore.Open(ctx, c, redisstore.Options{})
-	return show.Opened(s, err, func() { _ = c.Close() })
+	return stores.Opened(s, err, func() { _ = c.Close() })
 }
 
 func openKubernetes(ctx context.Context, at string) (cas.Store, func(), error) {

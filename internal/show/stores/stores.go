@@ -1,4 +1,6 @@
-package show
+// Package stores opens the stores of items that flags of the shows name. Package show does not import it, so that
+// a show without such a flag has no clients of them.
+package stores
 
 import (
 	"context"
@@ -15,21 +17,22 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/natsstore"
 	"github.com/epochfence/epochfence/internal/localnats"
+	"github.com/epochfence/epochfence/internal/show"
 )
 
-// Store is a kind of store of items that a flag can name by a URL.
-type Store struct {
+// Kind is a kind of store of items that a flag can name by a URL.
+type Kind struct {
 	Schemes []string // of its URLs
 	URL     string   // an example
 	// Open connects to the server at a URL. If it fails, it leaves nothing open.
 	Open func(ctx context.Context, url string) (s cas.Store, closer func(), err error)
 }
 
-// Stores are the kinds of stores that a show knows.
-type Stores []Store
+// Kinds are the kinds of stores that a show knows.
+type Kinds []Kind
 
 // String lists what a flag may be.
-func (ss Stores) String() string {
+func (ss Kinds) String() string {
 	all := []string{"nats (a server in this process)"}
 	for _, s := range ss {
 		all = append(all, s.URL)
@@ -37,8 +40,8 @@ func (ss Stores) String() string {
 	return strings.Join(all, ", ")
 }
 
-// Check reports whether a flag that [Stores.Reach] takes is of a known store.
-func (ss Stores) Check(flag, at string) error {
+// Check reports whether a flag that [Kinds.Reach] takes is of a known store.
+func (ss Kinds) Check(flag, at string) error {
 	if at == "nats" {
 		return nil
 	}
@@ -48,18 +51,18 @@ func (ss Stores) Check(flag, at string) error {
 	return nil
 }
 
-func (ss Stores) find(url string) (Store, error) {
+func (ss Kinds) find(url string) (Kind, error) {
 	scheme, _, _ := strings.Cut(url, "://")
 	for _, s := range ss {
 		if slices.Contains(s.Schemes, scheme) {
 			return s, nil
 		}
 	}
-	return Store{}, fmt.Errorf("want one of %v", ss)
+	return Kind{}, fmt.Errorf("want one of %v", ss)
 }
 
 // Open opens the store at a URL, and sees that its server answers.
-func (ss Stores) Open(ctx context.Context, url string) (cas.Store, func(), error) {
+func (ss Kinds) Open(ctx context.Context, url string) (cas.Store, func(), error) {
 	kind, err := ss.find(url)
 	if err != nil {
 		return nil, nil, err
@@ -74,7 +77,7 @@ func (ss Stores) Open(ctx context.Context, url string) (cas.Store, func(), error
 
 // Reach opens the store at a URL until the end of the show. In place of a URL, "nats" starts a server in this
 // process, with its data in dir and a bucket.
-func (ss Stores) Reach(ctx context.Context, at, dir, bucket string, atEnd func(func())) (url string, s cas.Store, err error) {
+func (ss Kinds) Reach(ctx context.Context, at, dir, bucket string, atEnd func(func())) (url string, s cas.Store, err error) {
 	if url = at; at == "nats" {
 		server, stop, err := localnats.Start(dir)
 		if err != nil {
@@ -83,7 +86,7 @@ func (ss Stores) Reach(ctx context.Context, at, dir, bucket string, atEnd func(f
 		atEnd(stop)
 		url = server + "/" + bucket
 	}
-	ctx, cancel := context.WithTimeout(ctx, Reachable)
+	ctx, cancel := context.WithTimeout(ctx, show.Reachable)
 	defer cancel()
 	s, closer, err := ss.Open(ctx, url)
 	if err == nil {
@@ -102,7 +105,7 @@ func Opened(s cas.Store, err error, closer func()) (cas.Store, func(), error) {
 }
 
 // NATS is a key-value bucket.
-var NATS = Store{[]string{"nats"}, "nats://HOST:PORT/BUCKET", func(ctx context.Context, at string) (cas.Store, func(), error) {
+var NATS = Kind{[]string{"nats"}, "nats://HOST:PORT/BUCKET", func(ctx context.Context, at string) (cas.Store, func(), error) {
 	u, err := url.Parse(at)
 	if err != nil {
 		return nil, nil, err
@@ -124,8 +127,8 @@ var NATS = Store{[]string{"nats"}, "nats://HOST:PORT/BUCKET", func(ctx context.C
 	return Opened(s, err, nc.Close)
 }}
 
-// RemoveItems removes what workers have left in a store that others use, too.
-func RemoveItems(ctx context.Context, s cas.Store, prefix string) error {
+// Remove removes what workers have left in a store that others use, too.
+func Remove(ctx context.Context, s cas.Store, prefix string) error {
 	for item, err := range s.List(ctx, prefix) {
 		if err == nil {
 			err = s.Delete(ctx, item)
