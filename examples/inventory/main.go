@@ -22,4 +22,4 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-func main() { show.Main(stock.New(stock.NATS)) }
+func main() { show.Main(stock.New()) }

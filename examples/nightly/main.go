@@ -16,6 +16,9 @@
 // The code to copy, the job and its wiring, is rebuild/index.go.
 package main
 
-import "github.com/epochfence/epochfence/examples/nightly/rebuild"
+import (
+	"github.com/epochfence/epochfence/examples/nightly/rebuild"
+	"github.com/epochfence/epochfence/internal/show"
+)
 
-func main() { rebuild.New(rebuild.NATS, rebuild.Postgres).Main() }
+func main() { show.Main(rebuild.New()) }

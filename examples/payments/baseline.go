@@ -25,16 +25,15 @@ const baselineAtOnce = 8
 type usualCode struct {
 	config
 	stage  *show.Stage
-	db     *show.Database
 	client *http.Client
 }
 
 // baseline is a careful form of the code that most services run: a durable consumer that all workers
 // share, and explicit acks. For each message it charges, writes the payment and acks. It retries
 // failures. A message without an ack is delivered again, to any worker. Incidents strike at its cue.
-func baseline(ctx context.Context, c config, js jetstream.JetStream, db *show.Database, stage *show.Stage) error {
-	if db.Pool == nil {
-		db.SetMaxOpenConns(1) // SQLite has one write lock in any case
+func baseline(ctx context.Context, c config, js jetstream.JetStream, stage *show.Stage) error {
+	if stage.DB.Pool == nil {
+		stage.DB.SetMaxOpenConns(1) // SQLite has one write lock in any case
 	}
 	var messages jetstream.Consumer
 	err := patiently(ctx, func(ctx context.Context) (err error) {
@@ -46,7 +45,7 @@ func baseline(ctx context.Context, c config, js jetstream.JetStream, db *show.Da
 	if err != nil {
 		return fmt.Errorf("baseline: %w", err)
 	}
-	u := &usualCode{config: c, stage: stage, db: db, client: &http.Client{Transport: transport(), Timeout: c.Timeout}}
+	u := &usualCode{config: c, stage: stage, client: &http.Client{Transport: transport(), Timeout: c.Timeout}}
 	var working sync.WaitGroup
 	for range baselineAtOnce {
 		working.Go(func() {
@@ -79,13 +78,13 @@ func (u *usualCode) apply(ctx context.Context, m jetstream.Msg) {
 	cue.Reach(show.BeforeSend)
 	var r Receipt
 	err = again(func() (err error) {
-		r, err = u.charge(ctx, p)
+		r, err = u.charge(p)
 		return err
 	})
 	if err == nil {
 		cue.Reach(show.Answered)
 		err = again(func() error {
-			_, err := u.db.ExecContext(ctx, `INSERT INTO payments (payment, account, cents, charge, stream_sequence, worker) VALUES ($1, $2, $3, $4, $5, $6)`,
+			_, err := u.stage.DB.ExecContext(ctx, `INSERT INTO payments (payment, account, cents, charge, stream_sequence, worker) VALUES ($1, $2, $3, $4, $5, $6)`,
 				p.ID, p.Account, p.Cents, r.Charge, int64(at.Sequence.Stream), u.Worker)
 			return err
 		})
@@ -102,27 +101,22 @@ func (u *usualCode) apply(ctx context.Context, m jetstream.Msg) {
 	}
 }
 
-func (u *usualCode) charge(ctx context.Context, p Payment) (Receipt, error) {
+func (u *usualCode) charge(p Payment) (r Receipt, err error) {
 	body, err := json.Marshal(p)
 	if err != nil {
-		return Receipt{}, err
+		return r, err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, u.Gateway+chargesPath, bytes.NewReader(body))
+	answer, err := u.client.Post(u.Gateway+chargesPath, "application/json", bytes.NewReader(body))
 	if err != nil {
-		return Receipt{}, err
-	}
-	r.Header.Set("Content-Type", "application/json")
-	answer, err := u.client.Do(r)
-	if err != nil {
-		return Receipt{}, err
+		return r, err
 	}
 	defer func() { _ = answer.Body.Close() }()
-	body, err = io.ReadAll(io.LimitReader(answer.Body, 1<<16))
-	if err != nil {
-		return Receipt{}, err
+	body, err = io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusCreated {
+		err = fmt.Errorf("gateway: %s: %s", answer.Status, body)
 	}
-	if answer.StatusCode != http.StatusCreated {
-		return Receipt{}, fmt.Errorf("gateway: %s: %s", answer.Status, body)
+	if err != nil {
+		return r, err
 	}
 	return receipt(body, p.name())
 }

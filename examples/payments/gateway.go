@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -15,36 +13,13 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-func serveGateway(ctx context.Context, c config, stage *show.Stage) error {
-	db, err := show.OpenDatabase(ctx, c.Database, "")
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	db.SetMaxOpenConns(1) // writers queue for it better than for SQLite's write lock
-	handler, err := gateway(ctx, db, c.Fenced, int64(c.Silent))
-	if err != nil {
-		return err
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	stage.Ready("http://" + l.Addr().String())
-	s := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	context.AfterFunc(ctx, func() { _ = s.Close() }) // all workers have ended
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
-
 // gatewayGrace is longer than the clients' timeout.
 const gatewayGrace = 10 * time.Second
 
 // gateway returns the handler for charges. If fenced, it charges each payment once, and never for a
 // worker whose epoch is over.
-func gateway(ctx context.Context, db *show.Database, fenced bool, silent int64) (http.Handler, error) {
+func gateway(ctx context.Context, db *show.Database, fenced bool, silent int) (http.Handler, error) {
+	db.SetMaxOpenConns(1) // writers queue for it better than for SQLite's write lock
 	if _, err := db.ExecContext(ctx, gatewayTables); err != nil {
 		return nil, fmt.Errorf("create the tables: %w", err)
 	}
@@ -57,7 +32,7 @@ func gateway(ctx context.Context, db *show.Database, fenced bool, silent int64) 
 		if err != nil {
 			return nil, err
 		}
-		h = httpfence.Handler(store, h, httpfence.Options{})
+		h = httpfence.Handler(store, h, httpfence.Options{Logger: slog.New(slog.DiscardHandler)}) // the workers retry
 	}
 	mux := http.NewServeMux()
 	mux.Handle("POST "+chargesPath, unreliable(h, silent))
@@ -87,7 +62,6 @@ func (g charging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		number, err = done.LastInsertId()
 	}
 	if err != nil {
-		slog.Error("charge", "payment", p.ID, "err", err)
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 		return
 	}
@@ -98,10 +72,10 @@ func (g charging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // unreliable makes one of so many requests time out: the gateway has made the charge, but the client
 // does not learn of it.
-func unreliable(next http.Handler, silent int64) http.Handler {
+func unreliable(next http.Handler, silent int) http.Handler {
 	var requests atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if silent == 0 || requests.Add(1)%silent != 0 {
+		if silent == 0 || requests.Add(1)%int64(silent) != 0 {
 			next.ServeHTTP(w, r)
 			return
 		}

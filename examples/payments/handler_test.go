@@ -8,6 +8,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/outbox"
@@ -67,24 +68,36 @@ func untilCharged(t *testing.T, d *show.Database, n int) context.Context {
 	return ctx
 }
 
-func checkExact(t *testing.T, ledger, charges *show.Database, sent []int64) {
+const testWorker = "worker 7"
+
+// hasPaymentsChargedOnce runs a consumer with an outbox, and compares its ledger and the charges of its
+// gateway with the messages.
+func hasPaymentsChargedOnce[TX any](t *testing.T, d *show.Database, sink epoch.Sink[TX], store outbox.Store[TX],
+	onAnswer func(context.Context, TX, outbox.Sent, outbox.Answer) error, handlers func(*outbox.Box[TX], config) consumer.Handlers[TX],
+) {
 	t.Helper()
-	v, err := judge(t.Context(), ledger, charges, testSeed, testAccounts, sent)
+	url, charges := startGateway(t, true, 10)
+	log, sent := testLog(t, 50)
+	box, err := outbox.New(store, outbox.Options[TX]{OnAnswer: onAnswer, RequestTimeout: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := handlers(box, config{Gateway: url, Worker: testWorker}).Background(box.Relay)
+	if err := consumer.Run(untilCharged(t, d, len(sent)), log.Group("payments").Member(testWorker), sink, h, consumer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	v, err := judge(t.Context(), d, charges, testSeed, testAccounts, sent)
 	if err != nil || !v.exact(true) {
 		t.Errorf("%+v, %v", v, err)
 	}
-	if n, err := ledger.Count(t.Context(), `SELECT count(*) FROM payments WHERE epoch IS NULL OR charge IS NULL OR worker <> 'worker 7'`); n > 0 || err != nil {
+	if n, err := d.Count(t.Context(), `SELECT count(*) FROM payments WHERE epoch IS NULL OR charge IS NULL OR worker <> $1`, testWorker); n > 0 || err != nil {
 		t.Errorf("%d lines do not say under which epoch, which charge or who; %v", n, err)
 	}
 }
 
-const testGroup = "payments"
-
 func TestTheSQLiteHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	t.Parallel()
-	url, charges := startGateway(t, true, 10)
 	d := newTestLedger(t, "")
-	log, sent := testLog(t, 50)
 	sink, err := sqlsink.Open(t.Context(), d.DB, sqlsink.SQLite, sqlsink.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -93,24 +106,14 @@ func TestTheSQLiteHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{OnAnswer: charged, RequestTimeout: 200 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = consumer.Run(untilCharged(t, d, len(sent)), log.Group(testGroup).Member("worker 7"), sink, consumer.Each(pay(box, config{Gateway: url, Worker: "worker 7"})).Background(box.Relay),
-		consumer.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkExact(t, d, charges, sent)
+	hasPaymentsChargedOnce(t, d, sink, store, charged, func(box *outbox.Box[*sqlsink.Tx], c config) consumer.Handlers[*sqlsink.Tx] {
+		return consumer.Each(pay(box, c))
+	})
 }
 
 func TestThePostgresHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Start(t)
-	url, charges := startGateway(t, true, 10)
-	d := newTestLedger(t, db.URL)
-	log, sent := testLog(t, 50)
+	d := newTestLedger(t, pgtest.Start(t).URL)
 	sink, err := pgsink.Open(t.Context(), d.Pool, pgsink.Options{Schema: d.Schema})
 	if err != nil {
 		t.Fatal(err)
@@ -119,16 +122,9 @@ func TestThePostgresHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{OnAnswer: chargedInPostgres, RequestTimeout: 200 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = consumer.Run(untilCharged(t, d, len(sent)), log.Group(testGroup).Member("worker 7"), sink, consumer.Batches(payAll(box, config{Gateway: url, Worker: "worker 7"})).Background(box.Relay),
-		consumer.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkExact(t, d, charges, sent)
+	hasPaymentsChargedOnce(t, d, sink, store, chargedInPostgres, func(box *outbox.Box[pgsink.Tx], c config) consumer.Handlers[pgsink.Tx] {
+		return consumer.Batches(payAll(box, c))
+	})
 }
 
 func TestWhatIsNoPaymentIsRefused(t *testing.T) {

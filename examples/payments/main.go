@@ -5,8 +5,8 @@
 //
 //	go run ./examples/payments
 //
-// needs only Go: the nats-server is in this process, the databases are SQLite files in a temporary
-// directory, and the gateway is a process of its own. With -nats and -database it runs on real
+// needs only Go: the nats-server and the gateway are in this process, and the databases are SQLite files
+// in a temporary directory. With -nats and -database it runs on real
 // services. The exit code is 0 only if the fenced column is exact.
 //
 // Three things make it exact, and each prevents a part of the damage. One fenced transaction writes

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"net/http"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -53,23 +54,8 @@ func charged(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, a outbox.Answer
 	return err
 }
 
-// The relay's transactions run concurrently with the messages' transactions. On SQLite both need
-// the write lock: large transactions of one delay the other.
-const (
-	maxBatch = 256 // messages in a transaction
-	requests = 64  // concurrent, of a partition
-)
-
-// paySQLite runs the handler on this process's partitions, into SQLite, and relays the outbox. To
-// copy it, delete what has to do with stage.
+// paySQLite runs the handler on this process's partitions, into SQLite.
 func paySQLite(ctx context.Context, c config, js jetstream.JetStream, db *sql.DB, stage *show.Stage) error {
-	source, err := natssource.New(natssource.Options{
-		Group: c.Group, JetStream: js, Bucket: c.Group, LeaseTTL: c.Lease, Name: c.Worker,
-		Streams: []natssource.Stream{{Name: c.Stream, Transform: &c.Transform}},
-	})
-	if err != nil {
-		return err
-	}
 	sink, err := sqlsink.Open(ctx, db, sqlsink.SQLite, sqlsink.Options{})
 	if err != nil {
 		return err
@@ -78,29 +64,39 @@ func paySQLite(ctx context.Context, c config, js jetstream.JetStream, db *sql.DB
 	if err != nil {
 		return err
 	}
-	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{
-		OnAnswer: charged, RequestTimeout: c.Timeout, Concurrency: requests, Client: c.client(stage),
+	handlers := func(box *outbox.Box[*sqlsink.Tx]) consumer.Handlers[*sqlsink.Tx] { return consumer.Each(pay(box, c)) }
+	return consume(ctx, c, js, sink, store, charged, handlers, stage)
+}
+
+// The relay's transactions run concurrently with the messages' transactions. On SQLite both need
+// the write lock: large transactions of one delay the other.
+const (
+	maxBatch = 256 // messages in a transaction
+	requests = 64  // concurrent, of a partition
+)
+
+// consume consumes the payments of this process's partitions, and relays the outbox. To copy it, delete
+// what has to do with stage.
+func consume[TX any](ctx context.Context, c config, js jetstream.JetStream, sink epoch.Sink[TX], store outbox.Store[TX],
+	onAnswer func(context.Context, TX, outbox.Sent, outbox.Answer) error, handlers func(*outbox.Box[TX]) consumer.Handlers[TX], stage *show.Stage,
+) error {
+	source, err := natssource.New(natssource.Options{
+		Group: c.Group, JetStream: js, Bucket: c.Group, LeaseTTL: c.Lease, Name: c.Worker,
+		Streams: []natssource.Stream{{Name: c.Stream, Transform: &c.Transform}},
+	})
+	if err != nil {
+		return err
+	}
+	box, err := outbox.New(store, outbox.Options[TX]{
+		OnAnswer: onAnswer, RequestTimeout: c.Timeout, Concurrency: requests,
+		Client:  &http.Client{Transport: show.Sending(transport(), stage)},
 		Observe: stage.Stats.ObserveOutbox, ObserveBacklog: stage.Stats.ObserveBacklog,
 	})
 	if err != nil {
 		return err
 	}
-	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(pay(box, c)).Background(box.Relay), consumer.Options{
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), handlers(box).Background(box.Relay), consumer.Options{
 		MaxBatch: maxBatch,
 		Observe:  stage.Stats.Observe, HangTimeout: show.HangTimeout,
 	})
 }
-
-const sqliteTables = `
-CREATE TABLE payments (
-	seq              INTEGER PRIMARY KEY AUTOINCREMENT,
-	payment          INTEGER NOT NULL,
-	account          TEXT    NOT NULL,
-	cents            INTEGER NOT NULL,
-	charge           INTEGER, -- NULL until the gateway has answered
-	stream_partition INTEGER, -- NULL in the baseline
-	stream_sequence  INTEGER NOT NULL,
-	epoch            INTEGER, -- NULL in the baseline
-	worker           TEXT    NOT NULL
-);
-CREATE INDEX payments_payment ON payments (payment);`

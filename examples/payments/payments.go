@@ -18,7 +18,7 @@ import (
 )
 
 type payments struct {
-	show.Settings
+	show.Load
 	nats     string // "" means a server in this process
 	replicas int
 
@@ -33,8 +33,9 @@ type payments struct {
 
 func newPayments() *payments {
 	return &payments{
-		Settings: show.Settings{
-			Name: "payments", Messages: 10_000, Rate: 1500,
+		Load: show.Load{
+			Settings: show.Settings{Name: "payments", Worker: "worker", Evidence: "what is stored alone"},
+			Messages: 10_000, Rate: 1500,
 			Freezes: []show.Point{show.BeforeSend, show.InHand},
 			Kills:   []show.Point{show.Answered, show.AfterCommit},
 		},
@@ -43,27 +44,26 @@ func newPayments() *payments {
 }
 
 func (p *payments) Flags(fs *flag.FlagSet) {
+	p.Load.Flags(fs)
 	fs.StringVar(&p.nats, "nats", "", "nats://… `URL` of servers with JetStream, several with commas; empty: a server in this process")
 	fs.IntVar(&p.replicas, "replicas", 1, "replicas of streams and leases, 1 to 5, as a `number`; more than one needs -nats")
 }
 
 func (p *payments) Check() error {
+	if err := errors.Join(p.Load.Check(), show.Within("replicas", p.replicas, 1, 5)); err != nil {
+		return err
+	}
 	// An incident takes somewhat longer than a lease. A long load has fewer, so that it makes progress.
 	p.Every = 4 * time.Second
-	if p.Duration > time.Minute || p.Messages > 60*p.Rate {
+	if p.Duration > time.Minute {
 		p.Every = 10 * time.Second
 	}
-	switch {
-	case p.replicas < 1 || p.replicas > 5:
-		return fmt.Errorf("-replicas is %d; want 1 to 5", p.replicas)
-	case p.nats == "" && p.replicas > 1:
+	if p.nats == "" && p.replicas > 1 {
 		return fmt.Errorf("-replicas is %d, and the one server in this process keeps 1; name a cluster with -nats", p.replicas)
-	case p.nats == "":
-		return nil
 	}
 	for s := range strings.SplitSeq(p.nats, ",") {
 		u, err := url.Parse(s)
-		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Host == "" { // a password may be in it
+		if p.nats != "" && (err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Host == "") { // a password may be in it
 			return errors.New("-nats: want URLs such as nats://127.0.0.1:4222")
 		}
 	}
@@ -71,25 +71,25 @@ func (p *payments) Check() error {
 }
 
 // Open connects to NATS, or to a nats-server in this process.
-func (p *payments) Open(ctx context.Context) (closer func(), err error) {
-	stop := func() {}
+func (p *payments) Open(ctx context.Context, atEnd func(func())) (err error) {
 	if p.nats == "" {
-		if p.nats, stop, err = localnats.Start(filepath.Join(p.Dir, "jetstream")); err != nil {
-			return nil, err
+		url, stop, err := localnats.Start(filepath.Join(p.Dir, "jetstream"))
+		if err != nil {
+			return err
 		}
+		atEnd(stop)
+		p.nats = url
 	}
 	if p.conn, p.js, err = connect(p.nats, p.Name); err != nil {
-		stop()
-		return nil, err
+		return err
 	}
-	closer = func() { p.conn.Close(); stop() }
+	atEnd(p.conn.Close)
 	ctx, cancel := context.WithTimeout(ctx, show.Reachable)
 	defer cancel()
 	if _, err := p.js.AccountInfo(ctx); err != nil {
-		closer()
-		return nil, fmt.Errorf("-nats: JetStream does not answer; is it on (nats-server -js)? %w", err)
+		return fmt.Errorf("-nats: JetStream does not answer; is it on (nats-server -js)? %w", err)
 	}
-	return closer, nil
+	return nil
 }
 
 func (p *payments) Introduce() []string {
@@ -101,7 +101,7 @@ func (p *payments) Introduce() []string {
 		fmt.Sprintf("%s payments from %s accounts, on %d partitions, for %d workers; seed %d",
 			show.Thousands(p.Messages), show.Thousands(p.accounts()), p.Partitions, p.Workers, p.Seed),
 		"nats-server at " + p.conn.ConnectedUrlRedacted() + "; ledger in " + ledger,
-		"gateway: a process with a database of its own",
+		"gateway: a server in this process, with a database of its own",
 		"",
 		"A worker writes each payment into the ledger and asks the gateway to charge it.",
 		"Now and then the gateway charges and does not answer. Workers are killed, or",

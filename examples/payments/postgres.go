@@ -4,11 +4,9 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/consumer/natssource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/outbox"
@@ -51,45 +49,16 @@ func chargedInPostgres(ctx context.Context, tx pgsink.Tx, e outbox.Sent, a outbo
 	return err
 }
 
-func payPostgres(ctx context.Context, c config, js jetstream.JetStream, pool *pgxpool.Pool, stage *show.Stage) error {
-	source, err := natssource.New(natssource.Options{
-		Group: c.Group, JetStream: js, Bucket: c.Group, LeaseTTL: c.Lease, Name: c.Worker,
-		Streams: []natssource.Stream{{Name: c.Stream, Transform: &c.Transform}},
-	})
+// payPostgres runs the handler on this process's partitions, into PostgreSQL.
+func payPostgres(ctx context.Context, c config, js jetstream.JetStream, db *show.Database, stage *show.Stage) error {
+	sink, err := pgsink.Open(ctx, db.Pool, pgsink.Options{Schema: db.Schema})
 	if err != nil {
 		return err
 	}
-	sink, err := pgsink.Open(ctx, pool, pgsink.Options{Schema: c.Schema})
+	store, err := pgoutbox.Open[pgsink.Tx](ctx, db.Pool, pgoutbox.Options{Schema: db.Schema})
 	if err != nil {
 		return err
 	}
-	store, err := pgoutbox.Open[pgsink.Tx](ctx, pool, pgoutbox.Options{Schema: c.Schema})
-	if err != nil {
-		return err
-	}
-	box, err := outbox.New(store, outbox.Options[pgsink.Tx]{
-		OnAnswer: chargedInPostgres, RequestTimeout: c.Timeout, Concurrency: requests, Client: c.client(stage),
-		Observe: stage.Stats.ObserveOutbox, ObserveBacklog: stage.Stats.ObserveBacklog,
-	})
-	if err != nil {
-		return err
-	}
-	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(payAll(box, c)).Background(box.Relay), consumer.Options{
-		MaxBatch: maxBatch,
-		Observe:  stage.Stats.Observe, HangTimeout: show.HangTimeout,
-	})
+	handlers := func(box *outbox.Box[pgsink.Tx]) consumer.Handlers[pgsink.Tx] { return consumer.Batches(payAll(box, c)) }
+	return consume(ctx, c, js, sink, store, chargedInPostgres, handlers, stage)
 }
-
-const postgresTables = `
-CREATE TABLE payments (
-	seq              BIGINT  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-	payment          BIGINT  NOT NULL,
-	account          TEXT    NOT NULL,
-	cents            BIGINT  NOT NULL,
-	charge           BIGINT, -- NULL until the gateway has answered
-	stream_partition INTEGER, -- NULL in the baseline
-	stream_sequence  BIGINT  NOT NULL,
-	epoch            BIGINT,  -- NULL in the baseline
-	worker           TEXT    NOT NULL
-) WITH (fillfactor = 70);
-CREATE INDEX payments_payment ON payments (payment);`

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"strconv"
+	"net"
+	"net/http"
 	"strings"
 
 	"github.com/epochfence/epochfence/internal/show"
@@ -20,60 +20,76 @@ import (
 type side struct {
 	*payments
 	column  *show.Column
-	charges string     // the gateway's database
-	gateway *show.Crew // of one process
-	url     string     // of the gateway
-	sent    []int64    // the sequence of each message
+	gateway *http.Server
+	url     string         // of the gateway
+	charges *show.Database // the gateway's
+	sent    []int64        // the sequence of each message
 	verdict verdict
 }
 
 func (p *payments) Side(c *show.Column) show.Side {
-	sd := &side{payments: p, column: c, charges: filepath.Join(p.Dir, c.ID+"-gateway.db"), sent: make([]int64, p.Messages)}
-	sd.gateway = show.NewCrew(func(int) any {
-		return config{Role: roleGateway, Database: sd.charges, Fenced: c.Name == show.Fence, Silent: p.silentEvery()}
-	})
-	return sd
+	return &side{payments: p, column: c, sent: make([]int64, p.Messages)}
 }
 
-func (sd *side) Config(n int) any {
+func (sd *side) Config(worker string) any {
 	return config{
-		Role: sd.column.Name, Worker: workerName(n),
-		NATS: sd.nats, Stream: sd.column.ID, Transform: transform(sd.column.ID, sd.Partitions), Group: sd.column.ID, Lease: sd.lease,
-		Database: sd.column.DB.URL, Schema: sd.column.DB.Schema, Gateway: sd.url, Timeout: sd.timeout,
+		Worker: worker, NATS: sd.nats, Stream: sd.column.ID, Transform: transform(sd.column.ID, sd.Partitions),
+		Group: sd.column.ID, Lease: sd.lease, Gateway: sd.url, Timeout: sd.timeout,
 	}
 }
 
-func workerName(n int) string { return "worker " + strconv.Itoa(n) }
-
-func (sd *side) Prepare(ctx context.Context) (err error) {
+func (sd *side) Prepare(ctx context.Context) error {
 	if err := makeTables(ctx, sd.column); err != nil {
-		return err
+		return fmt.Errorf("make the tables: %w", err)
 	}
 	if err := createStream(ctx, sd.js, sd.column.ID, sd.Partitions, sd.replicas); err != nil {
 		return err
 	}
-	if _, err := sd.gateway.Start(); err != nil {
-		return fmt.Errorf("gateway: %w", err)
-	}
-	if sd.url, err = sd.gateway.Address(ctx); err != nil {
+	if err := sd.openGateway(ctx); err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
 	return nil
 }
 
+func (sd *side) openGateway(ctx context.Context) (err error) {
+	if sd.charges, err = show.NewDatabase(ctx, &show.Settings{Dir: sd.Dir}, sd.column.ID+"-gateway"); err != nil {
+		return err
+	}
+	handler, err := gateway(ctx, sd.charges, sd.column.Name == show.Fence, sd.silentEvery())
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	sd.gateway, sd.url = show.Serve(l, handler), "http://"+l.Addr().String()
+	return nil
+}
+
+func (sd *side) Play(ctx context.Context) error { return sd.Load.Play(ctx, sd.column, sd) }
+
+const ledgerTable = `
+CREATE TABLE payments (
+	seq              %s,
+	payment          BIGINT  NOT NULL,
+	account          TEXT    NOT NULL,
+	cents            BIGINT  NOT NULL,
+	charge           BIGINT, -- NULL until the gateway has answered
+	stream_partition INTEGER, -- NULL in the baseline
+	stream_sequence  BIGINT  NOT NULL,
+	epoch            BIGINT,  -- NULL in the baseline
+	worker           TEXT    NOT NULL
+);
+CREATE INDEX payments_payment ON payments (payment);`
+
 // makeTables makes the tables of a column, and what its status page shows.
 func makeTables(ctx context.Context, c *show.Column) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
 	defer cancel()
-	tables, db := sqliteTables, c.DB
-	if db.Pool != nil {
-		tables = postgresTables
-	}
-	if _, err := db.ExecContext(ctx, tables); err != nil {
-		return fmt.Errorf("create the tables: %w", err)
-	}
-	c.Page.Title = "payments"
-	var operating, queueing error
+	var creating, operating, queueing error
+	db := c.DB
+	_, creating = db.ExecContext(ctx, fmt.Sprintf(ledgerTable, db.Counter()))
 	if db.Pool == nil {
 		err = errors.Join(
 			sqlsink.Migrate(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{}),
@@ -87,7 +103,7 @@ func makeTables(ctx context.Context, c *show.Column) (err error) {
 		c.Page.Operator, operating = pgsink.OpenOperator(ctx, db.Pool, pgsink.Options{Schema: db.Schema})
 		c.Page.Outbox, queueing = pgoutbox.OpenOperator(ctx, db.Pool, pgoutbox.Options{Schema: db.Schema})
 	}
-	return errors.Join(err, operating, queueing)
+	return errors.Join(creating, err, operating, queueing)
 }
 
 func (sd *side) Send(ctx context.Context, from, to int) error {
@@ -98,32 +114,32 @@ func (sd *side) Applied(ctx context.Context) (int, error) {
 	return sd.column.DB.Count(ctx, `SELECT count(DISTINCT payment) FROM payments WHERE charge IS NOT NULL`)
 }
 
-func (sd *side) Elsewhere(ctx context.Context, subject string, not int) (bool, error) {
+func (sd *side) Elsewhere(ctx context.Context, subject string, _ show.Point, worker string) (bool, error) {
 	// The owner of a partition records charges of payments that the previous owner has written.
 	where, args := `payment = $1 AND charge IS NOT NULL`, []any{strings.TrimPrefix(subject, "payment-")}
 	if partition, sequence, ok := show.Position(subject); ok {
-		where, args = `stream_partition = $1 AND stream_sequence >= $2 AND worker <> $3`, []any{partition, sequence, workerName(not)}
+		where, args = `stream_partition = $1 AND stream_sequence >= $2 AND worker <> $3`, []any{partition, sequence, worker}
 	} else if sd.column.Name == show.Baseline {
-		where, args = `payment = $1 AND worker <> $2`, append(args, workerName(not))
+		where, args = `payment = $1 AND worker <> $2`, append(args, worker)
 	}
 	found, err := sd.column.DB.Count(ctx, `SELECT count(*) FROM payments WHERE `+where, args...)
 	return found > 0, err
 }
 
 func (sd *side) Judge(ctx context.Context) (exact bool, rows []show.Row, err error) {
-	if err := sd.gateway.Stop(gatewayGrace); err != nil {
+	closing, cancel := context.WithTimeout(ctx, gatewayGrace)
+	defer cancel()
+	if err := sd.gateway.Shutdown(closing); err != nil {
 		return false, nil, fmt.Errorf("gateway: %w", err)
 	}
-	charges, err := show.OpenDatabase(ctx, sd.charges, "")
-	if err != nil {
-		return false, nil, err
-	}
-	defer charges.Close()
-	sd.verdict, err = judge(ctx, sd.column.DB, charges, sd.Seed, sd.accounts(), sd.sent)
-	rows = append(sd.verdict.rows(), show.Row{Label: "refused by the gateway", Value: show.Thousands(sd.column.Crew.Outcomes(show.Refused))})
+	sd.verdict, err = judge(ctx, sd.column.DB, sd.charges, sd.Seed, sd.accounts(), sd.sent)
+	rows = append(sd.verdict.rows(), show.Number("refused by the gateway", sd.column.Crew.Outcomes(show.Refused)))
 	return sd.verdict.exact(sd.column.Name == show.Fence), rows, err
 }
 
 func (sd *side) Close() error {
-	return errors.Join(sd.gateway.Stop(0), removeStream(sd.js, sd.column.ID))
+	if sd.gateway != nil {
+		_ = sd.gateway.Close()
+	}
+	return errors.Join(sd.charges.Drop(), removeStream(sd.js, sd.column.ID))
 }

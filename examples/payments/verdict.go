@@ -34,7 +34,11 @@ func judge(ctx context.Context, ledger, charges *show.Database, seed uint64, acc
 		return p.ID >= 0 && p.ID < int64(len(sent)) && p == payment(seed, int(p.ID), accounts)
 	}
 
-	made, paid := map[int64]int64{}, map[int64]int64{} // the payment of each charge; the cents charged for each payment
+	made := map[int64]int64{} // the payment of each charge
+	var paid, asked int64     // cents
+	for i := range sent {
+		asked += payment(seed, i, accounts).Cents
+	}
 	audit := show.NewAudit(len(sent))
 	err = charges.Each(ctx, `SELECT charge, payment, account, cents, COALESCE(epoch, 0) FROM charges ORDER BY charge`, func(scan show.Scan) error {
 		var (
@@ -43,7 +47,7 @@ func judge(ctx context.Context, ledger, charges *show.Database, seed uint64, acc
 		)
 		err := scan(&charge, &p.ID, &p.Account, &p.Cents, &epoch)
 		made[charge] = p.ID
-		paid[p.ID] += p.Cents
+		paid += p.Cents
 		if known(p) {
 			audit.Add(show.Effect{Message: int(p.ID), Group: number[p.Account], Offset: sent[p.ID], Epoch: epoch})
 		} else {
@@ -55,13 +59,7 @@ func judge(ctx context.Context, ledger, charges *show.Database, seed uint64, acc
 		return v, fmt.Errorf("read the gateway's charges: %w", err)
 	}
 	v.Charges = audit.Findings()
-	for i := range sent {
-		v.Overpaid += max(0, paid[int64(i)]-payment(seed, i, accounts).Cents)
-		delete(paid, int64(i))
-	}
-	for _, cents := range paid { // for payments that nobody asked for
-		v.Overpaid += cents
-	}
+	v.Overpaid = max(0, paid-asked)
 
 	audit = show.NewAudit(len(sent))
 	const lines = `SELECT payment, account, cents, COALESCE(charge, 0), COALESCE(stream_partition, -1), stream_sequence, COALESCE(epoch, 0) FROM payments ORDER BY seq`
@@ -92,11 +90,10 @@ func judge(ctx context.Context, ledger, charges *show.Database, seed uint64, acc
 }
 
 func (v verdict) rows() []show.Row {
-	rows := []show.Row{{Label: "payments asked for", Value: show.Thousands(v.Ledger.Sent)}}
+	rows := []show.Row{show.Number("payments asked for", v.Ledger.Sent)}
 	rows = append(rows, v.Ledger.Rows("lines in the ledger")...)
 	rows = append(rows, v.Charges.Rows("charges by the gateway")...)
 	return append(rows,
 		show.Row{Label: "charged too much", Value: fmt.Sprintf("$%s.%02d", show.Thousands(int(v.Overpaid/100)), v.Overpaid%100)},
-		show.Row{Label: "ledger and gateway agree", Value: show.Yes(v.Crossed == 0, fmt.Sprintf("no, for %s lines", show.Thousands(v.Crossed)))},
-	)
+		show.Holds("ledger and gateway agree", v.Crossed == 0, "for "+show.Thousands(v.Crossed)+" lines"))
 }

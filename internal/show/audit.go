@@ -1,10 +1,5 @@
 package show
 
-import (
-	"cmp"
-	"slices"
-)
-
 // Effect is one effect in the database.
 type Effect struct {
 	Message int   // its number, from 0; -1 if it is none that was sent
@@ -16,15 +11,14 @@ type Effect struct {
 // Audit compares the sent messages with the database. Add the effects in the order in which the
 // workers applied them.
 type Audit struct {
-	first []Effect // of each message
-	times []int
-	last  map[int32]int64 // the highest offset applied so far
+	times []int            // how often each message has had an effect
+	last  map[int32]Effect // of each group, that of its highest offset so far
 	f     Findings
 }
 
 // NewAudit begins an audit of so many messages.
 func NewAudit(messages int) *Audit {
-	return &Audit{first: make([]Effect, messages), times: make([]int, messages), last: map[int32]int64{}, f: Findings{Sent: messages}}
+	return &Audit{times: make([]int, messages), last: map[int32]Effect{}, f: Findings{Sent: messages}}
 }
 
 // Findings is the result of an audit.
@@ -35,7 +29,7 @@ type Findings struct {
 	Lost      int  // messages without an effect
 	Alien     int  // effects of unknown messages
 	Disorder  int  // effects after one of a later message of their group
-	Regressed int  // messages with a lower epoch than the message before them in their group
+	Regressed int  // effects with a lower epoch than the effect before them in their group
 	Epochs    bool // the effects have epochs
 }
 
@@ -56,11 +50,11 @@ func (f Findings) Rows(effects string) []Row {
 		regressed = "-"
 	}
 	return []Row{
-		{effects, Thousands(f.Effects)},
-		{"  doubled", Thousands(f.Doubled)},
-		{"  lost", Thousands(f.Lost)},
-		{"  out of order", Thousands(f.Disorder)},
-		{"  of no message sent", Thousands(f.Alien)},
+		Number(effects, f.Effects),
+		Number("  doubled", f.Doubled),
+		Number("  lost", f.Lost),
+		Number("  out of order", f.Disorder),
+		Number("  of no message sent", f.Alien),
 		{"  epoch lower than before", regressed},
 	}
 }
@@ -69,38 +63,30 @@ func (f Findings) Rows(effects string) []Row {
 func (a *Audit) Add(e Effect) {
 	a.f.Effects++
 	a.f.Epochs = a.f.Epochs || e.Epoch > 0
-	if e.Message < 0 || e.Message >= len(a.first) {
+	if e.Message < 0 || e.Message >= len(a.times) {
 		a.f.Alien++
 		return
 	}
-	if a.times[e.Message]++; a.times[e.Message] == 1 {
-		a.first[e.Message] = e
+	if a.times[e.Message]++; a.times[e.Message] > 1 {
+		a.f.Doubled++
 	}
-	if last, ok := a.last[e.Group]; ok && e.Offset < last {
+	last, ok := a.last[e.Group]
+	if ok && e.Offset < last.Offset {
 		a.f.Disorder++
-	} else {
-		a.last[e.Group] = e.Offset
+		return
 	}
+	if ok && e.Epoch < last.Epoch {
+		a.f.Regressed++
+	}
+	a.last[e.Group] = e
 }
 
 // Findings returns the result.
 func (a *Audit) Findings() Findings {
 	f := a.f
-	var applied []Effect
-	for i, n := range a.times {
+	for _, n := range a.times {
 		if n == 0 {
 			f.Lost++
-			continue
-		}
-		f.Doubled += n - 1
-		applied = append(applied, a.first[i])
-	}
-	slices.SortFunc(applied, func(a, b Effect) int {
-		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Offset, b.Offset))
-	})
-	for i := 1; i < len(applied); i++ {
-		if before, this := applied[i-1], applied[i]; before.Group == this.Group && this.Epoch < before.Epoch {
-			f.Regressed++
 		}
 	}
 	return f

@@ -1,8 +1,12 @@
 package show
 
 import (
+	"fmt"
 	"io"
 	"log"
+	"strconv"
+	"strings"
+	"text/tabwriter"
 	"time"
 )
 
@@ -15,13 +19,85 @@ type Board struct {
 // NewBoard returns a board that writes to w.
 func NewBoard(w io.Writer) *Board { return &Board{log.New(w, "", 0), time.Now()} }
 
-// Print writes a line.
-func (b *Board) Print(line string) { b.out.Print(line) }
+func (b *Board) print(line string) { b.out.Print(line) }
 
-// Event writes a line with the time since the board was made, and the column's name.
-func (b *Board) Event(column, line string) {
-	b.out.Printf("%5.1f s  %-8s  %s", b.Elapsed().Seconds(), column, line)
+// event writes a line with the time since the board was made, and the column's name.
+func (b *Board) event(column, line string) {
+	b.out.Printf("%5.1f s  %-8s  %s", time.Since(b.begin).Seconds(), column, line)
 }
 
-// Elapsed returns the time since the board was made.
-func (b *Board) Elapsed() time.Duration { return time.Since(b.begin) }
+// conclude prints the table and what it means, and returns the exit code.
+func conclude(b *Board, cs []*Column, evidence string) int {
+	var judged []*Column
+	for _, c := range cs {
+		if c.Err == nil {
+			judged = append(judged, c)
+		}
+	}
+	if len(judged) > 0 {
+		b.print("\n" + table(judged) + "\nJudged from " + evidence + ", after all workers had ended.")
+	}
+	result, status := "exact", StatusExact
+	for _, c := range cs {
+		switch fenced := c.Name == Fence; {
+		case c.Err != nil:
+			b.print(fmt.Sprintf("%s: %v", c.Name, c.Err))
+			if fenced {
+				result, status = "NOT played to its end", StatusNot
+			}
+		case fenced && !c.Exact:
+			result, status = "NOT exact", StatusNot
+		case fenced:
+		case c.Exact:
+			result += "; the baseline's is exact too, this time"
+		default:
+			result += "; the baseline's is not exact"
+		}
+	}
+	b.print(fmt.Sprintf("The fenced column is %s (%s).", result, seconds(time.Since(b.begin))))
+	return status
+}
+
+// Row is one line of a column's table. The tables of all columns have the same labels.
+type Row struct{ Label, Value string }
+
+// Number returns a row with a number.
+func Number(label string, n int) Row { return Row{label, Thousands(n)} }
+
+// Holds returns a row that says "yes" if a condition holds that should, and otherwise what does not.
+func Holds(label string, ok bool, otherwise string) Row {
+	if ok {
+		return Row{label, "yes"}
+	}
+	return Row{label, "no, " + otherwise}
+}
+
+func table(cs []*Column) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', tabwriter.AlignRight)
+	line := func(label string, value func(*Column) string) {
+		fmt.Fprintf(w, "%-25s\t", label)
+		for _, c := range cs {
+			fmt.Fprintf(w, "%s\t", value(c))
+		}
+		fmt.Fprintln(w)
+	}
+	line("", func(c *Column) string { return c.Name })
+	for i, r := range cs[0].Rows {
+		line(r.Label, func(c *Column) string { return c.Rows[i].Value })
+	}
+	_ = w.Flush()
+	head, rows, _ := strings.Cut(b.String(), "\n")
+	return head + "\n   " + strings.Repeat("-", len(head)-3) + "\n" + rows
+}
+
+// Thousands formats n with commas.
+func Thousands(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/epochfence/epochfence/ops/statusz"
 )
@@ -19,8 +16,8 @@ const (
 )
 
 const (
-	// patience limits each wait. It is many times the usual duration.
-	patience  = time.Minute
+	// Patience limits each wait. It is many times the usual duration.
+	Patience  = time.Minute
 	stopGrace = 20 * time.Second
 
 	// often is the time between two looks at the database.
@@ -29,17 +26,16 @@ const (
 
 // Side is the part of a column that differs between shows and columns.
 type Side interface {
-	// Prepare makes what the workers use: tables, topics, other processes.
+	// Prepare makes what the workers use: tables, topics, servers.
 	Prepare(ctx context.Context) error
-	// Config returns the configuration of the n-th worker, from 1, which is passed on as JSON.
-	Config(n int) any
-	// Send sends the messages [from, to), and returns once the broker has acknowledged them.
-	Send(ctx context.Context, from, to int) error
-	// Applied counts the messages whose effects are in the database.
-	Applied(ctx context.Context) (int, error)
-	// Elsewhere reports whether the database has effects of the subject of a transaction or request,
-	// or later ones of its partition, that are not of this worker. Worker 0 is none.
-	Elsewhere(ctx context.Context, subject string, not int) (bool, error)
+	// Config returns the configuration of the worker with this name, which is passed on as JSON.
+	Config(worker string) any
+	// Play returns once all incidents are over ([Column.Strike]) and all effects are in the database.
+	Play(ctx context.Context) error
+	// Elsewhere reports whether the database has effects of the subject of a transaction or request
+	// that was stopped at a point, or later ones of its partition, that are not of this worker. ""
+	// is none.
+	Elsewhere(ctx context.Context, subject string, at Point, worker string) (bool, error)
 	// Judge reports whether the workers' result is exact. The workers have ended by then.
 	Judge(ctx context.Context) (exact bool, rows []Row, err error)
 	// Close removes everything that the column made outside its database.
@@ -59,117 +55,66 @@ type Column struct {
 	Rows  []Row
 	Err   error // why there is no result
 
-	s     *Settings
 	board *Board
-	pace  *pace
 }
 
 func (c *Column) play(ctx context.Context, s *Settings, b *Board) (err error) {
-	c.s, c.board, c.pace = s, b, newPace(s.Messages, s.Duration, s.incidents())
-	c.Crew = NewCrew(c.Side.Config)
-	c.Crew.elsewhere = c.Side.Elsewhere
-	if c.Name == Fence {
-		c.Crew.http = s.HTTP
-	}
-	defer func() {
-		_ = c.Crew.Stop(0)
-		if closing := errors.Join(c.Side.Close(), c.DB.Drop()); closing != nil {
-			c.board.Event(c.Name, "not all could be cleaned up: "+closing.Error())
-		}
-	}()
-	if c.DB, err = NewDatabase(ctx, c.s, c.ID); err != nil {
+	c.board, c.Page.Title = b, s.Name
+	if c.DB, err = NewDatabase(ctx, s, c.ID); err != nil {
 		return err
 	}
-	c.Crew.unlocked = c.DB.unlocked
+	c.Crew = newCrew(s.Worker, role{Column: c.Name, Database: c.DB.URL, Schema: c.DB.Schema}, c.Side.Config)
+	c.Crew.elsewhere, c.Crew.unlocked = c.Side.Elsewhere, c.DB.unlocked
+	defer func() {
+		_ = c.Crew.Stop(0)
+		if err := errors.Join(c.Side.Close(), c.DB.Drop()); err != nil {
+			c.Event("not all could be cleaned up: " + err.Error())
+		}
+	}()
 	if err := c.Side.Prepare(ctx); err != nil {
 		return err
 	}
-	if c.Name == Fence && c.s.HTTP != "" {
-		stop, err := serveStatus(c.s.HTTP, c.Page)
+	if c.Name == Fence && s.HTTP != "" {
+		page, err := serveStatus(s.HTTP, c.Page)
 		if err != nil {
 			return err
 		}
-		defer stop()
+		defer func() { _ = page.Close() }()
+		c.Crew.role.HTTP = s.HTTP
 	}
-	if err := c.consume(ctx); err != nil {
-		return fmt.Errorf("%w\n%s", err, c.Crew.logs())
-	}
-	if err := c.Crew.Stop(stopGrace); err != nil {
-		return err
-	}
-	c.Exact, c.Rows, err = c.Side.Judge(ctx)
-	c.Rows = append(c.Rows, c.Crew.rows()...)
-	return err
-}
-
-// consume returns once the workers have applied all messages.
-func (c *Column) consume(ctx context.Context) error {
-	for range c.s.Workers {
+	for range s.Workers {
 		if _, err := c.Crew.Start(); err != nil {
 			return err
 		}
 	}
-	loading, loadingCtx := errgroup.WithContext(ctx)
-	loading.Go(func() error { return c.send(loadingCtx) })
-	loading.Go(func() error { return c.strike(loadingCtx) })
-	if err := loading.Wait(); err != nil {
-		return err
+	err = c.Side.Play(ctx)
+	if err == nil {
+		err = c.Crew.Stop(stopGrace)
 	}
-	return c.settle(ctx)
+	if err != nil {
+		return fmt.Errorf("%w%s", err, c.Crew.logs())
+	}
+	c.Exact, c.Rows, err = c.Side.Judge(ctx)
+	c.Rows = append(c.Rows, Number("commits refused as stale", c.Crew.Outcomes(Stale)), Number("transactions cut off", c.Crew.Outcomes(CutOff)))
+	return err
 }
 
-func (c *Column) send(ctx context.Context) error {
-	for {
-		from, to, err := c.pace.next(ctx)
-		if err != nil || from == to {
-			return err
-		}
-		if err := c.Side.Send(ctx, from, to); err != nil {
-			return err
-		}
-	}
-}
+// Event displays a line.
+func (c *Column) Event(line string) { c.board.event(c.Name, line) }
 
-// incidents returns the number of freezes and kills: one for each period of length Every, and at
-// least a freeze and a kill.
-func (s *Settings) incidents() int { return max(2, int(s.Duration/s.Every)) }
-
-// strike freezes and kills in turn, each once a share of the messages is sent that is drawn from the
-// seed. Each kind goes through its points in turn.
-func (c *Column) strike(ctx context.Context) error {
-	n, random := c.s.incidents(), rand.New(rand.NewPCG(c.s.Seed, 0x5ced))
-	for i := range n {
-		due := int64(float64(c.s.Messages) * (float64(i) + 0.4 + 0.3*random.Float64()) / float64(n+1))
-		err := c.Crew.poll(ctx, often, c.s.Duration+patience, func(context.Context) (bool, error) { return c.pace.sent.Load() >= due, nil })
-		if err != nil {
+// Strike plays incidents one after the other. due returns once it is time for the n-th, from 0. Strike
+// calls release once the worker waits for the message at which it will stop, and again for the messages
+// at which another worker goes on.
+func (c *Column) Strike(ctx context.Context, incidents []Incident, due func(ctx context.Context, n int) error, release func()) error {
+	for n, in := range incidents {
+		if err := due(ctx, n); err != nil {
 			return err
 		}
-		strike, points := c.Crew.freezeWorker, c.s.Freezes
-		if i%2 == 1 {
-			strike, points = c.Crew.killWorker, c.s.Kills
-		}
-		line, err := strike(ctx, points[i/2%len(points)], c.pace.release)
+		line, err := c.Crew.strike(ctx, in, release)
 		if err != nil {
-			return fmt.Errorf("incident %d of %d: %w", i+1, n, err)
+			return fmt.Errorf("incident %d of %d: %w", n+1, len(incidents), err)
 		}
-		c.board.Event(c.Name, line)
-	}
-	return nil
-}
-
-// settle returns once all messages are applied.
-func (c *Column) settle(ctx context.Context) error {
-	for last, n := -1, 0; n < c.s.Messages; last = n {
-		err := c.Crew.poll(ctx, often, patience, func(ctx context.Context) (progress bool, err error) {
-			n, err = c.Side.Applied(ctx)
-			return n > last, err
-		})
-		if errors.Is(err, errTimeout) {
-			return fmt.Errorf("no progress for %v with %d messages to go", patience, c.s.Messages-n)
-		}
-		if err != nil {
-			return err
-		}
+		c.Event(line)
 	}
 	return nil
 }

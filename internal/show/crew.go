@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -16,56 +15,45 @@ import (
 
 // Crew is the worker processes of one column and their reports. It is safe for concurrent use.
 type Crew struct {
-	config    func(n int) any
-	http      string                                                           // of the status page, or ""
-	unlocked  func(ctx context.Context) bool                                   // nobody holds the database's one write lock
-	elsewhere func(ctx context.Context, subject string, not int) (bool, error) // [Side.Elsewhere]
+	called    string // before the number of a worker
+	role      role
+	config    func(worker string) any                                                          // [Side.Config]
+	elsewhere func(ctx context.Context, subject string, at Point, worker string) (bool, error) // [Side.Elsewhere]
+	unlocked  func(ctx context.Context) bool                                                   // nobody holds the database's one write lock
 
 	mu       sync.Mutex
-	started  int
-	workers  map[int]*process // living workers
-	at       Point            // where the present incident strikes
-	struck   *process         // who has stopped there
+	workers  []*process // in the order in which they were started
+	at       Point      // where the present incident strikes
+	struck   *process   // who has stopped there
 	outcomes map[string]int
-	address  string
 	failure  error // of a worker that ended by itself
 }
 
-// NewCrew returns a crew without workers. config returns the configuration of the n-th worker, from
-// 1, which is passed on as JSON.
-func NewCrew(config func(n int) any) *Crew {
-	return &Crew{config: config, workers: map[int]*process{}, outcomes: map[string]int{}}
-}
-
-// Watch says what [Crew.Freeze] and [Crew.Kill] wait for: elsewhere is as [Side.Elsewhere]. A worker is
-// not frozen while it has the write lock of db, if that is SQLite. Call it between incidents.
-func (c *Crew) Watch(db *Database, elsewhere func(ctx context.Context, subject string, not int) (bool, error)) {
-	c.unlocked, c.elsewhere = db.unlocked, elsewhere
+func newCrew(called string, r role, config func(worker string) any) *Crew {
+	return &Crew{called: called, role: r, config: config, outcomes: map[string]int{}}
 }
 
 // Start adds a worker. It lives until it is killed, [Crew.Stop], or the end of this process.
-func (c *Crew) Start() (n int, err error) {
+func (c *Crew) Start() (name string, err error) {
 	c.mu.Lock()
-	c.started++
-	n = c.started
-	c.mu.Unlock()
-	p, err := startProcess(n, c.config(n), c.http, c.handle)
+	defer c.mu.Unlock()
+	name = fmt.Sprintf("%s %d", c.called, len(c.workers)+1)
+	p, err := startProcess(name, c.role, c.config(name), c.handle, c.ended)
 	if err != nil {
-		return n, fmt.Errorf("start worker %d: %w", n, err)
+		return name, fmt.Errorf("start %s: %w", name, err)
 	}
+	c.workers = append(c.workers, p)
+	return name, nil
+}
+
+func (c *Crew) ended(p *process, err error) {
 	c.mu.Lock()
-	c.workers[n] = p
-	c.mu.Unlock()
-	go func() {
-		<-p.exited
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if !p.stopping && c.failure == nil {
-			c.failure = p.failure()
-		}
-		delete(c.workers, n)
-	}()
-	return n, nil
+	defer c.mu.Unlock()
+	if !p.stopping && c.failure == nil {
+		c.failure = errors.Join(fmt.Errorf("%s ended, and nobody asked it to", p.name), err)
+	}
+	p.over = true
+	close(p.exited)
 }
 
 func (c *Crew) handle(p *process, r report) {
@@ -83,8 +71,6 @@ func (c *Crew) handle(p *process, r report) {
 		if r.Stopped {
 			p.outcome = r.Text
 		}
-	case reportReady:
-		c.address = r.Text
 	}
 }
 
@@ -100,9 +86,13 @@ func (c *Crew) resume(p *process) {
 
 var errTimeout = errors.New("took too long")
 
-// poll calls done until it returns true. It fails when ctx ends, when a worker has ended by itself,
-// or after limit.
-func (c *Crew) poll(ctx context.Context, every, limit time.Duration, done func(context.Context) (bool, error)) error {
+// Poll calls done until it returns true. It fails when ctx ends, when a worker has ended by itself, or
+// after limit. The error then says what was awaited.
+func (c *Crew) Poll(ctx context.Context, limit time.Duration, what string, done func(context.Context) (bool, error)) error {
+	return c.poll(ctx, often, limit, what, done)
+}
+
+func (c *Crew) poll(ctx context.Context, every, limit time.Duration, what string, done func(context.Context) (bool, error)) error {
 	for deadline := time.Now().Add(limit); backoff.Sleep(ctx, every); {
 		c.mu.Lock()
 		failure := c.failure
@@ -114,35 +104,19 @@ func (c *Crew) poll(ctx context.Context, every, limit time.Duration, done func(c
 			return err
 		}
 		if time.Now().After(deadline) {
-			return errTimeout
+			return fmt.Errorf("%s: %w: more than %v", what, errTimeout, limit)
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// Until calls done until it returns true. It fails when ctx ends, when a worker has ended by itself, or
-// after limit. The error has what the workers have said last.
-func (c *Crew) Until(ctx context.Context, limit time.Duration, done func(context.Context) (bool, error)) error {
-	err := c.poll(ctx, often, limit, done)
-	if err != nil && ctx.Err() == nil {
-		err = fmt.Errorf("%w\n%s", err, c.logs())
-	}
-	return err
-}
-
 // await polls what workers report. It calls done with the mutex held.
-func (c *Crew) await(ctx context.Context, limit time.Duration, done func() bool) error {
-	return c.poll(ctx, 10*time.Millisecond, limit, func(context.Context) (bool, error) {
+func (c *Crew) await(ctx context.Context, what string, done func() bool) error {
+	return c.poll(ctx, 10*time.Millisecond, Patience, what, func(context.Context) (bool, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return done(), nil
 	})
-}
-
-// Address returns what a worker has reported with [Stage.Ready].
-func (c *Crew) Address(ctx context.Context) (string, error) {
-	err := c.await(ctx, patience, func() bool { return c.address != "" })
-	return c.address, err
 }
 
 // Outcomes counts the transactions or requests that were [Stale], [CutOff] or [Refused].
@@ -152,27 +126,21 @@ func (c *Crew) Outcomes(outcome string) int {
 	return c.outcomes[outcome]
 }
 
-func (c *Crew) rows() []Row {
-	return []Row{
-		{"commits refused as stale", Thousands(c.Outcomes(Stale))},
-		{"transactions cut off", Thousands(c.Outcomes(CutOff))},
-	}
-}
-
-// living returns the living workers in the order in which they were started.
 func (c *Crew) living() []*process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.SortedFunc(maps.Values(c.workers), func(a, b *process) int { return a.n - b.n })
+	return slices.DeleteFunc(slices.Clone(c.workers), func(p *process) bool { return p.over })
 }
 
-// logs returns the last lines that each living worker wrote to standard error.
+// logs returns the last lines that each worker wrote to standard error.
 func (c *Crew) logs() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	var b strings.Builder
-	for _, p := range c.living() {
-		fmt.Fprintf(&b, "worker %d says\n%s\n", p.n, p.log.String())
+	for _, p := range c.workers {
+		fmt.Fprintf(&b, "\n%s says\n  %s", p.name, strings.ReplaceAll(strings.TrimSpace(p.log.String()), "\n", "\n  "))
 	}
-	return strings.TrimRight(b.String(), "\n")
+	return b.String()
 }
 
 // Stop asks all workers to end, and kills those still running after grace. It returns once all have
@@ -198,7 +166,7 @@ func (c *Crew) Stop(grace time.Duration) error {
 		case <-ctx.Done():
 		}
 		if grace > 0 {
-			failure = fmt.Errorf("worker %d did not end within %v of being asked to, and was killed\n%s", p.n, grace, p.log.String())
+			failure = fmt.Errorf("%s did not end within %v of being asked to, and was killed", p.name, grace)
 		}
 		p.kill()
 	}

@@ -12,8 +12,9 @@ import (
 func newTestCrew(t *testing.T, workers int) *Crew {
 	t.Helper()
 	dir := t.TempDir()
-	c := NewCrew(func(int) any { return puppetConfig{Dir: dir} })
+	c := newCrew("worker", role{}, func(string) any { return puppetConfig{Dir: dir} })
 	c.elsewhere = counted(dir)
+	c.unlocked = func(context.Context) bool { return true }
 	t.Cleanup(func() { _ = c.Stop(0) })
 	for range workers {
 		if _, err := c.Start(); err != nil {
@@ -27,7 +28,7 @@ func TestAFrozenWorkerIsThawedOnceItsPartitionHasMovedOnAndMayCommitWhatItHeld(t
 	c := newTestCrew(t, 2)
 	locked := 3
 	c.unlocked = func(context.Context) bool { locked--; return locked == 0 }
-	line, err := c.freezeWorker(t.Context(), InHand, func() {})
+	line, err := c.strike(t.Context(), Incident{At: InHand}, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,33 +45,41 @@ func TestAFrozenWorkerIsThawedOnceItsPartitionHasMovedOnAndMayCommitWhatItHeld(t
 
 func TestAKilledWorkerIsReplacedAndItsPartitionTakenOver(t *testing.T) {
 	c := newTestCrew(t, 2)
-	line, err := c.killWorker(t.Context(), AfterCommit, func() {})
+	line, err := c.strike(t.Context(), Incident{Kill: true, At: AfterCommit}, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(line, "worker 3 joined") {
 		t.Errorf("line is %q", line)
 	}
-	if err := c.await(t.Context(), 20*time.Second, func() bool { return len(c.workers) == 2 }); err != nil {
+	if err := c.await(t.Context(), "they end", func() bool { return c.workers[0].over || c.workers[1].over }); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestAWorkerThatEndsByItselfFailsTheShowWithItsLastWords(t *testing.T) {
-	c := NewCrew(func(int) any { return puppetConfig{Crash: true} })
-	if _, err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	_, err := c.Address(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "puppet: cut") {
-		t.Errorf("error is %v, want the worker's", err)
+func TestAWorkerThatEndsByItselfOrWritesNoReportsFailsTheShowWithItsLastWords(t *testing.T) {
+	for name, c := range map[string]struct {
+		config puppetConfig
+		want   string
+	}{
+		"ends":  {puppetConfig{Crash: true}, "puppet: cut"},
+		"noise": {puppetConfig{Noise: true}, "it wrote what is no report"},
+	} {
+		crew := newCrew("worker", role{}, func(string) any { return c.config })
+		if _, err := crew.Start(); err != nil {
+			t.Fatal(err)
+		}
+		err := crew.Poll(t.Context(), Patience, "it ends", func(context.Context) (bool, error) { return false, nil })
+		if err == nil || !strings.Contains(err.Error()+crew.logs(), c.want) {
+			t.Errorf("%s: error is %v%s", name, err, crew.logs())
+		}
 	}
 }
 
 func TestStopLeavesNoWorkerBehindEvenAFrozenOne(t *testing.T) {
 	c := newTestCrew(t, 2)
 	c.mu.Lock()
-	frozen := c.workers[2]
+	frozen := c.workers[1]
 	c.mu.Unlock()
 	if err := freeze(frozen.cmd.Process); err != nil {
 		t.Fatal(err)
@@ -78,61 +87,38 @@ func TestStopLeavesNoWorkerBehindEvenAFrozenOne(t *testing.T) {
 	if err := c.Stop(20 * time.Second); err != nil {
 		t.Error(err)
 	}
-	if err := c.await(t.Context(), 20*time.Second, func() bool { return len(c.workers) == 0 }); err != nil {
+	if err := c.await(t.Context(), "they end", func() bool { return c.workers[0].over && c.workers[1].over }); err != nil {
 		t.Error("workers are left")
 	}
 }
 
 func TestTheFirstWorkerAtThePointIsStruckAndOthersGoOn(t *testing.T) {
 	c := newTestCrew(t, 2)
-	p, err := c.strike(t.Context(), InHand, func() {})
+	p, err := c.stop(t.Context(), InHand, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := map[int]int{1: 2, 2: 1}[p.n]
+	other := map[string]string{"worker 1": "worker 2", "worker 2": "worker 1"}[p.name]
 	c.mu.Lock()
 	p.stopping = true
 	c.mu.Unlock()
 	p.kill()
-	if p, err = c.strike(t.Context(), AfterCommit, func() {}); err != nil || p.n != other {
-		t.Errorf("worker %d does not go on: %v", other, err)
-	}
-}
-
-func TestAnotherProcessSaysWhereItIs(t *testing.T) {
-	c := NewCrew(func(int) any { return puppetConfig{Ready: "here"} })
-	if _, err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if address, err := c.Address(t.Context()); address != "here" || err != nil {
-		t.Errorf("it is at %q, %v", address, err)
-	}
-	if err := c.Stop(20 * time.Second); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestAProcessWhoseReportsCannotBeReadIsEndedWithTheReason(t *testing.T) {
-	c := NewCrew(func(int) any { return puppetConfig{Noise: true} })
-	if _, err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Address(t.Context()); err == nil || !strings.Contains(err.Error(), "it wrote what is no report") {
-		t.Errorf("error is %v", err)
+	if p, err = c.stop(t.Context(), AfterCommit, func() {}); err != nil || p.name != other {
+		t.Errorf("%s does not go on: %v", other, err)
 	}
 }
 
 func TestWhatOthersHaveDoneIsNoPlaceToStrike(t *testing.T) {
 	c := newTestCrew(t, 1)
 	elsewhere, first := c.elsewhere, ""
-	c.elsewhere = func(ctx context.Context, subject string, n int) (bool, error) {
+	c.elsewhere = func(ctx context.Context, subject string, at Point, worker string) (bool, error) {
 		if first == "" {
 			first = subject
 			return true, nil
 		}
-		return elsewhere(ctx, subject, n)
+		return elsewhere(ctx, subject, at, worker)
 	}
-	p, err := c.strike(t.Context(), InHand, func() {})
+	p, err := c.stop(t.Context(), InHand, func() {})
 	if err != nil || p.subject == first {
 		t.Errorf("it stands at %s, which others have done, %v", first, err)
 	}

@@ -75,6 +75,14 @@ func openSQLite(path string, wait time.Duration) (*sql.DB, error) {
 		(&url.URL{Path: path}).EscapedPath(), wait.Milliseconds()))
 }
 
+// Counter returns the type of a column that numbers the rows in the order of their writes.
+func (d *Database) Counter() string {
+	if d.Pool == nil {
+		return "INTEGER PRIMARY KEY AUTOINCREMENT"
+	}
+	return "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+}
+
 // Count returns the number that a query selects.
 func (d *Database) Count(ctx context.Context, query string, args ...any) (n int, err error) {
 	err = d.QueryRowContext(ctx, query, args...).Scan(&n)

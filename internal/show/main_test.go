@@ -25,8 +25,7 @@ func TestMain(m *testing.M) {
 type puppetConfig struct {
 	Dir   string // where the partition's owner is written
 	Crash bool
-	Ready string // it can be reached here
-	Noise bool   // it prints over its own reports
+	Noise bool // it prints over its own reports
 }
 
 // puppet owns partition 0 as long as its sign of life in a file is fresh. It
@@ -44,11 +43,6 @@ func puppet(ctx context.Context, stage *Stage) error {
 	}
 	if c.Crash {
 		return errors.New("puppet: cut")
-	}
-	if c.Ready != "" {
-		stage.Ready(c.Ready)
-		<-ctx.Done()
-		return nil
 	}
 	lease := filepath.Join(c.Dir, "lease")
 	me := strconv.Itoa(os.Getpid())
@@ -85,8 +79,8 @@ func transaction(stage *Stage, count string) error {
 }
 
 // counted reports whether puppets in dir have done what a subject names.
-func counted(dir string) func(context.Context, string, int) (bool, error) {
-	return func(_ context.Context, subject string, _ int) (bool, error) {
+func counted(dir string) func(context.Context, string, Point, string) (bool, error) {
+	return func(_ context.Context, subject string, _ Point, _ string) (bool, error) {
 		_, offset, _ := Position(subject)
 		b, _ := os.ReadFile(filepath.Join(dir, "count"))
 		n, _ := strconv.ParseInt(string(b), 10, 64)
@@ -99,7 +93,7 @@ const parentVariable = "EPOCHFENCE_SHOW_TEST_PARENT"
 
 // parent starts two workers and freezes one, says so, and waits.
 func parent(dir string) int {
-	crew := NewCrew(func(int) any { return puppetConfig{Dir: dir} })
+	crew := newCrew("worker", role{}, func(string) any { return puppetConfig{Dir: dir} })
 	for range 2 {
 		if _, err := crew.Start(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -107,7 +101,7 @@ func parent(dir string) int {
 		}
 	}
 	crew.mu.Lock()
-	one, two := crew.workers[1].cmd.Process, crew.workers[2].cmd.Process
+	one, two := crew.workers[0].cmd.Process, crew.workers[1].cmd.Process
 	crew.mu.Unlock()
 	if err := freeze(one); err != nil {
 		return 1

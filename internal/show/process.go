@@ -7,38 +7,51 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
 )
 
 type process struct {
-	n      int // the n-th worker of its crew, from 1
+	name   string
 	cmd    *exec.Cmd
 	orders *json.Encoder // guarded by the crew's mutex
 	log    tail
-
 	exited chan struct{} // closed after it has ended and its last report was handled
-	err    error         // how it ended; read after exited
 
 	// Guarded by the crew's mutex.
 	stopping bool   // it has been told to end
+	over     bool   // it has ended
 	subject  string // of what it was stopped in
 	outcome  string // of that; "" until then
 }
 
-// startProcess starts a worker and passes its reports to on, one at a time.
-func startProcess(n int, config any, http string, on func(*process, report)) (*process, error) {
+// role is what a worker is told at its start, as JSON in its environment.
+type role struct {
+	Worker   string // its name
+	Column   string
+	Database string // of the column: a postgres:// URL or the path of a SQLite file
+	Schema   string // in PostgreSQL
+	HTTP     string // where the parent serves the status page, or empty
+	Config   json.RawMessage
+}
+
+// startProcess starts a worker. It passes the reports to on, one at a time, and at last calls ended with the
+// reason.
+func startProcess(name string, r role, config any, on func(*process, report), ended func(*process, error)) (*process, error) {
 	path, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	settings, err := json.Marshal(config)
+	r.Worker = name
+	if r.Config, err = json.Marshal(config); err != nil {
+		return nil, err
+	}
+	told, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(path)
-	cmd.Env = append(os.Environ(), configVariable+"="+string(settings), httpVariable+"="+http)
-	p := &process{n: n, cmd: cmd, exited: make(chan struct{})}
+	cmd.Env = append(os.Environ(), roleVariable+"="+string(told))
+	p := &process{name: name, cmd: cmd, exited: make(chan struct{})}
 	followParent(cmd)
 	cmd.Stderr = &p.log
 	in, inErr := cmd.StdinPipe()
@@ -64,8 +77,7 @@ func startProcess(n int, config any, http string, on func(*process, report)) (*p
 			_ = cmd.Process.Kill()
 			err = fmt.Errorf("it wrote what is no report: %w", err)
 		}
-		p.err = errors.Join(err, cmd.Wait())
-		close(p.exited)
+		ended(p, errors.Join(err, cmd.Wait()))
 	}()
 	return p, nil
 }
@@ -73,14 +85,6 @@ func startProcess(n int, config any, http string, on func(*process, report)) (*p
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.exited
-}
-
-func (p *process) failure() error {
-	how := "ended by itself"
-	if p.err != nil {
-		how = "ended: " + p.err.Error()
-	}
-	return fmt.Errorf("worker %d %s\n%s", p.n, how, p.log.String())
 }
 
 // tail keeps the end of what a process writes.
@@ -100,5 +104,5 @@ func (t *tail) Write(b []byte) (int, error) {
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return "  " + strings.ReplaceAll(strings.TrimSpace(string(t.buf)), "\n", "\n  ")
+	return string(t.buf)
 }

@@ -19,7 +19,6 @@ type sending struct {
 
 func (s *sending) RoundTrip(r *http.Request) (*http.Response, error) {
 	cue := s.stage.Cue(strings.Trim(r.Header.Get("Idempotency-Key"), `"`), BeforeSend, Answered)
-	defer cue.keep()
 	r = r.WithContext(cue.Context(r.Context()))
 	cue.Reach(BeforeSend)
 	answer, err := s.base.RoundTrip(r)

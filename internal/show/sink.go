@@ -12,16 +12,16 @@ import (
 // handler, so that readers can copy the handler unchanged.
 func Fenced[TX any](sink epoch.Sink[TX], stage *Stage) epoch.Sink[TX] {
 	return FencedAt(sink, stage, func(a epoch.Advance) Scene {
-		return Scene{Subject(a.Partition.Number, int64(a.From)), InHand, AfterWrites, []Point{AfterCommit}}
+		return Scene{Subject(a.Partition.Number, int64(a.From)), InHand, AfterWrites, AfterCommit}
 	})
 }
 
 // Scene has the points of one transaction. A zero point is none.
 type Scene struct {
 	Subject string
-	Before  Point   // where the transaction has not begun
-	Written Point   // where the handler has returned
-	Others  []Point // AfterCommit, or none
+	Before  Point // where the transaction has not begun
+	Written Point // where the handler has returned
+	Last    Point // AfterCommit, or none
 }
 
 // FencedAt is [Fenced] with points that depend on where a transaction begins.
@@ -43,7 +43,7 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls .
 		return s.Sink.Commit(ctx, as, calls...)
 	}
 	at := s.scene(as[0])
-	cue := s.stage.Cue(at.Subject, append(slices.Clone(at.Others), at.Before, at.Written)...)
+	cue := s.stage.Cue(at.Subject, at.Before, at.Written, at.Last)
 	ctx = cue.Context(ctx)
 	cue.Reach(at.Before)
 	calls = slices.Clone(calls)

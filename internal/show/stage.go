@@ -4,20 +4,66 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/ops/stats"
 )
 
+const roleVariable = "EPOCHFENCE_SHOW_WORKER" // the [role] of a process that a show has started
+
+// Enter must be the first call in main. In the process that the operator started, it returns at
+// once. In a worker it runs work and exits. The context of work ends with SIGTERM; work's error
+// goes to standard error.
+func Enter(work func(ctx context.Context, stage *Stage) error) {
+	told := os.Getenv(roleVariable)
+	if told == "" {
+		return
+	}
+	signal.Ignore(os.Interrupt, syscall.SIGHUP) // the parent decides when workers end
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	reports := os.Stdout
+	os.Stdout = os.Stderr // libraries that print, such as River's logger, must not mix with the reports
+	if err := enter(ctx, told, reports, work); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func enter(ctx context.Context, told string, reports io.Writer, work func(context.Context, *Stage) error) error {
+	var r role
+	if err := json.Unmarshal([]byte(told), &r); err != nil {
+		return err
+	}
+	db, err := OpenDatabase(ctx, r.Database, r.Schema)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	// A worker without its parent is useless, and may end like a crash.
+	stage := newStage(r, os.Stdin, reports, func() { os.Exit(1) })
+	stage.DB = db
+	if r.HTTP != "" {
+		go serveMetrics(r.HTTP, stage.Stats.Exposition())
+	}
+	return work(ctx, stage)
+}
+
 // Stage is a worker's connection to its parent. It is safe for concurrent use.
 type Stage struct {
-	Stats *stats.Stats // of this process, served with -http
+	Column string       // Fence or Baseline
+	DB     *Database    // the column's
+	Stats  *stats.Stats // of this process, served with -http
 
-	config string     // as JSON
+	config json.RawMessage
 	stands sync.Mutex // held by who has stopped, so that an order to continue is for it
 	resume chan struct{}
 
@@ -26,10 +72,10 @@ type Stage struct {
 	armed Point // where the next transaction is to stop, or ""
 }
 
-// newStage returns the connection of a process with this configuration. It calls gone when in ends,
-// with the parent.
-func newStage(config string, in io.Reader, out io.Writer, gone func()) *Stage {
-	s := &Stage{Stats: stats.New(), config: config, resume: make(chan struct{}, 1), out: json.NewEncoder(out)}
+// newStage returns the connection of a process with this role. It calls gone when in ends, with the
+// parent.
+func newStage(r role, in io.Reader, out io.Writer, gone func()) *Stage {
+	s := &Stage{Column: r.Column, Stats: stats.New(), config: r.Config, resume: make(chan struct{}, 1), out: json.NewEncoder(out)}
 	go func() {
 		defer gone()
 		for orders := json.NewDecoder(in); ; {
@@ -50,10 +96,12 @@ func newStage(config string, in io.Reader, out io.Writer, gone func()) *Stage {
 }
 
 // Config decodes the configuration of this worker into v.
-func (s *Stage) Config(v any) error { return json.Unmarshal([]byte(s.config), v) }
-
-// Ready reports the address of this process, for [Crew.Address].
-func (s *Stage) Ready(address string) { s.tell(report{Kind: reportReady, Text: address}) }
+func (s *Stage) Config(v any) error {
+	if err := json.Unmarshal(s.config, v); err != nil {
+		return fmt.Errorf("show: the configuration of a worker: %w", err)
+	}
+	return nil
+}
 
 func (s *Stage) tell(r report) {
 	s.mu.Lock()
@@ -63,7 +111,7 @@ func (s *Stage) tell(r report) {
 	}
 }
 
-// Cue is the parent's order for one transaction or request. The zero value has no order.
+// Cue is the parent's order for one transaction or request.
 type Cue struct {
 	stage   *Stage
 	subject string
@@ -71,21 +119,21 @@ type Cue struct {
 	stopped bool  // there
 }
 
-// Cue takes the pending order, if it is for one of these points, for a transaction or request that
+// Cue returns the pending order, if it is for one of these points, for a transaction or request that
 // is about to begin. [Side.Elsewhere] understands the subject.
 func (s *Stage) Cue(subject string, points ...Point) *Cue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := &Cue{stage: s, subject: subject}
-	if s.armed != "" && slices.Contains(points, s.armed) {
-		c.point, s.armed = s.armed, ""
+	if slices.Contains(points, s.armed) {
+		c.point = s.armed
 	}
 	return c
 }
 
 // HangTimeout is for consumer.Options: a transaction that was frozen for less is not abandoned, and
 // ends at the fence.
-const HangTimeout = 2 * patience
+const HangTimeout = 2 * Patience
 
 // Context returns ctx without its deadline and cancellation if the transaction is to be frozen. A
 // frozen process usually wakes up after its deadlines and gives up. Without them, only the fence
@@ -97,16 +145,28 @@ func (c *Cue) Context(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Reach blocks until the parent says continue, if the parent wants a stop at p.
+// Reach blocks until the parent says continue, if the parent wants a stop at p and nobody else has
+// stopped there.
 func (c *Cue) Reach(p Point) {
-	if c.point != p || p == "" {
+	if p == "" || c.point != p || !c.stage.take(p) {
 		return
 	}
 	c.stage.stands.Lock()
 	defer c.stage.stands.Unlock()
-	c.point, c.stopped = "", true
+	c.stopped = true
 	c.stage.tell(report{Kind: reportReached, Point: p, Text: c.subject})
 	<-c.stage.resume
+}
+
+// take reports whether an order for p was pending.
+func (s *Stage) take(p Point) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pending := s.armed == p
+	if pending {
+		s.armed = ""
+	}
+	return pending
 }
 
 // Done reports the outcome of a transaction with this error, and returns the error.
@@ -122,7 +182,6 @@ func (c *Cue) Done(err error) error {
 	default:
 		c.end(Failed)
 	}
-	c.keep()
 	return err
 }
 
@@ -130,14 +189,5 @@ func (c *Cue) Done(err error) error {
 func (c *Cue) end(outcome string) {
 	if c.stopped || outcome == Stale || outcome == CutOff || outcome == Refused {
 		c.stage.tell(report{Kind: reportEnded, Text: outcome, Stopped: c.stopped})
-	}
-}
-
-// keep keeps an order whose point was not reached for the next transaction.
-func (c *Cue) keep() {
-	c.stage.mu.Lock()
-	defer c.stage.mu.Unlock()
-	if c.stage.armed == "" {
-		c.stage.armed = c.point
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // serveStatus serves the status page of a group, as its database has it.
-func serveStatus(address string, o statusz.Options) (stop func(), err error) {
+func serveStatus(address string, o statusz.Options) (*http.Server, error) {
 	page, err := statusz.New(o)
 	if err != nil {
 		return nil, err
@@ -20,9 +20,7 @@ func serveStatus(address string, o statusz.Options) (stop func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("-http: %w", err)
 	}
-	s := &http.Server{Handler: page, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = s.Serve(l) }()
-	return func() { _ = s.Close() }, nil
+	return Serve(l, page), nil
 }
 
 // serveMetrics serves the metrics of a worker at the first free port above the status page's.
@@ -31,9 +29,15 @@ func serveMetrics(address string, metrics http.Handler) {
 	first, _ := strconv.Atoi(port)
 	for n := range maxWorkers {
 		if l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(first+1+n))); err == nil {
-			s := &http.Server{Handler: metrics, ReadHeaderTimeout: 10 * time.Second}
-			_ = s.Serve(l)
+			Serve(l, metrics)
 			return
 		}
 	}
+}
+
+// Serve serves requests until the server is closed.
+func Serve(l net.Listener, h http.Handler) *http.Server {
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = s.Serve(l) }()
+	return s
 }

@@ -1,19 +1,16 @@
-//go:build unix
+//go:build unix && !linux
 
 package show
 
 import (
 	"os"
+	"os/exec"
 	"syscall"
 )
 
-// freeze returns once no thread of p, a child, runs any more. The signal alone says nothing of that: a
-// thread that is inside a system call ends it first, and may get a lock by it.
-func freeze(p *os.Process) error {
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	return awaitStopped(p)
-}
+// followParent does nothing: only Linux has a death signal.
+func followParent(*exec.Cmd) {}
 
-func thaw(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
+// freeze does not wait until p stands. A wait for that would take the end of p, too.
+func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
+func thaw(p *os.Process) error   { return p.Signal(syscall.SIGCONT) }

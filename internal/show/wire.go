@@ -26,12 +26,11 @@ const (
 const (
 	reportReached = "reached" // it has stopped at its point
 	reportEnded   = "ended"   // a transaction or request has an outcome that is of interest
-	reportReady   = "ready"   // it can be reached at an address
 )
 
 type report struct {
 	Kind    string `json:"kind"`
 	Point   Point  `json:"point,omitempty"`
-	Text    string `json:"text,omitempty"`    // the subject in hand, the outcome, or the address
+	Text    string `json:"text,omitempty"`    // the subject in hand, or the outcome
 	Stopped bool   `json:"stopped,omitempty"` // the outcome is of what was stopped
 }

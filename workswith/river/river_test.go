@@ -81,7 +81,9 @@ func work(ctx context.Context, stage *show.Stage) error {
 
 // orders is the side of the show: messages, and the jobs that are there in the end.
 type orders struct {
-	config func(n int) any
+	*show.Load
+	column *show.Column
+	config func(worker string) any
 	kafka  *kgo.Client
 	pool   *pgxpool.Pool
 	total  int
@@ -91,8 +93,9 @@ type orders struct {
 	shipped shipped
 }
 
-func (*orders) Prepare(context.Context) error { return nil }
-func (o *orders) Config(n int) any            { return o.config(n) }
+func (*orders) Prepare(context.Context) error    { return nil }
+func (o *orders) Config(worker string) any       { return o.config(worker) }
+func (o *orders) Play(ctx context.Context) error { return o.Load.Play(ctx, o.column, o) }
 
 // Send produces an order after the other.
 func (o *orders) Send(ctx context.Context, from, to int) error {
@@ -115,7 +118,7 @@ func (o *orders) Applied(ctx context.Context) (n int, err error) {
 }
 
 // Elsewhere does not know who has made a job, but a worker that waits to make one has not.
-func (o *orders) Elsewhere(ctx context.Context, subject string, _ int) (done bool, err error) {
+func (o *orders) Elsewhere(ctx context.Context, subject string, _ show.Point, _ string) (done bool, err error) {
 	o.mu.Lock()
 	order := o.at[subject]
 	o.mu.Unlock()
@@ -179,11 +182,12 @@ func TestEachMessageHasOneRiverJobThroughFreezesAndKills(t *testing.T) {
 	db := pgtest.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	s := show.Settings{
-		Workers: 3, Messages: 2000, Duration: 6 * time.Second, Every: 2 * time.Second, Seed: 7, Dir: t.TempDir(),
+	s := &show.Load{
+		Settings: show.Settings{Worker: "worker", Workers: 3, Dir: t.TempDir()},
+		Messages: 2000, Duration: 6 * time.Second, Every: 2 * time.Second, Seed: 7,
 		Freezes: []show.Point{show.AfterWrites, show.InHand}, Kills: []show.Point{show.AfterCommit},
 	}
-	o := &orders{total: s.Messages, at: map[string]string{}, shipped: shipped{orders: map[string]int{}}}
+	o := &orders{Load: s, total: s.Messages, at: map[string]string{}, shipped: shipped{orders: map[string]int{}}}
 
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(session))
 	if err != nil {
@@ -208,11 +212,12 @@ func TestEachMessageHasOneRiverJobThroughFreezesAndKills(t *testing.T) {
 	stop := startRiver(ctx, t, o.pool, &o.shipped)
 	defer stop()
 
-	o.config = func(n int) any {
-		return config{Brokers: cluster.ListenAddrs(), Database: db.URL, Name: "worker-" + strconv.Itoa(n)}
+	o.config = func(worker string) any {
+		return config{Brokers: cluster.ListenAddrs(), Database: db.URL, Name: worker}
 	}
 	var out bytes.Buffer
 	column := &show.Column{Name: show.Fence, ID: "river", Side: o}
+	o.column = column
 	s.Stage(ctx, show.NewBoard(&out), []*show.Column{column})
 	t.Log(out.String())
 	if column.Err != nil || !column.Exact {

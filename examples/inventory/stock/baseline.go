@@ -3,7 +3,6 @@ package stock
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // baselineBatch limits the messages of a poll. The fenced column takes as many of a partition.
@@ -24,9 +22,9 @@ const baselineBatch = 256
 
 // consumeAsUsual is a careful form of the code that most services run. It polls, applies the batch
 // in one database transaction, then commits the offsets, and lets the group rebalance only in
-// between. transact runs a function in a transaction. Incidents strike at the cue.
-func consumeAsUsual[TX any](ctx context.Context, c config, stage *show.Stage,
-	transact func(context.Context, func(TX) error) error, handle consumer.BatchHandler[TX],
+// between. apply calls written before it commits. Incidents strike at the cue.
+func consumeAsUsual(ctx context.Context, c config, stage *show.Stage,
+	apply func(ctx context.Context, ms []consumer.Message, written func()) error,
 ) error {
 	client, err := kgo.NewClient(append(c.client(),
 		kgo.ConsumerGroup(c.Group),
@@ -52,13 +50,7 @@ func consumeAsUsual[TX any](ctx context.Context, c config, stage *show.Stage,
 			cue := stage.Cue(show.Subject(records[0].Partition, records[0].Offset), show.InHand, show.AfterWrites, show.AfterCommit)
 			cue.Reach(show.InHand)
 			err := backoff.Retry(func() error {
-				return transact(work, func(tx TX) error {
-					if err := handle(work, tx, messages(records), noEpoch); err != nil {
-						return err
-					}
-					cue.Reach(show.AfterWrites)
-					return nil
-				})
+				return apply(work, messages(records), func() { cue.Reach(show.AfterWrites) })
 			}, backoff.WithMaxRetries(backoff.NewConstantBackOff(100*time.Millisecond), 4))
 			if cue.Done(err) != nil {
 				return fmt.Errorf("inventory: baseline: %w", err)
@@ -88,30 +80,32 @@ func messages(records []*kgo.Record) []consumer.Message {
 }
 
 func baselineSQLite(ctx context.Context, c config, db *sql.DB, stage *show.Stage) error {
-	transact := func(ctx context.Context, f func(*sql.Tx) error) error {
+	handle := reserve[*sql.Tx](c.Worker)
+	return consumeAsUsual(ctx, c, stage, func(ctx context.Context, ms []consumer.Message, written func()) error {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
-		if err := f(tx); err != nil {
-			return errors.Join(err, tx.Rollback())
-		}
-		return tx.Commit()
-	}
-	handle := reserve[*sql.Tx](c.Worker)
-	return consumeAsUsual(ctx, c, stage, transact, func(ctx context.Context, tx *sql.Tx, ms []consumer.Message, e epoch.Epoch) error {
+		defer func() { _ = tx.Rollback() }() // unless it is committed
 		for _, m := range ms {
-			if err := handle(ctx, tx, m, e); err != nil {
+			if err := handle(ctx, tx, m, noEpoch); err != nil {
 				return err
 			}
 		}
-		return nil
+		written()
+		return tx.Commit()
 	})
 }
 
 func baselinePostgres(ctx context.Context, c config, pool *pgxpool.Pool, stage *show.Stage) error {
-	transact := func(ctx context.Context, f func(pgsink.Tx) error) error {
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return f(tx) })
-	}
-	return consumeAsUsual(ctx, c, stage, transact, reserveAll(c.Worker))
+	handle := reserveAll(c.Worker)
+	return consumeAsUsual(ctx, c, stage, func(ctx context.Context, ms []consumer.Message, written func()) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			err := handle(ctx, tx, ms, noEpoch)
+			if err == nil {
+				written()
+			}
+			return err
+		})
+	})
 }

@@ -2,20 +2,26 @@ package stock
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
 // books are where a column keeps its stock, with a line for each reservation that was deducted.
 type books interface {
+	// create puts so many items in stock, and makes what the status page shows.
+	create(ctx context.Context, items int) error
 	// read passes on each line, in the order of the deductions as far as it has one, and then how much
 	// of each item is present.
 	read(ctx context.Context, each func(line), stock func(item string, present int64)) error
 	// applied counts the reservations that have a line.
 	applied(ctx context.Context) (int, error)
 	// elsewhere reports whether another worker has a line of this place or a later one of its partition.
-	elsewhere(ctx context.Context, at place, not string) (bool, error)
+	elsewhere(ctx context.Context, at place, worker string) (bool, error)
 	// remove removes what the show's parent does not remove with the database.
 	remove(ctx context.Context) error
 }
@@ -29,11 +35,45 @@ type line struct {
 	order  int32 // lines of one number are in order: those of a partition, or of a partition and an item
 }
 
-type sqlBooks struct{ db *show.Database }
+type sqlBooks struct{ *show.Column }
+
+const tables = `
+CREATE TABLE stock (item TEXT PRIMARY KEY, present BIGINT NOT NULL);
+CREATE TABLE ledger (
+	seq             %s,
+	reservation     BIGINT  NOT NULL,
+	item            TEXT    NOT NULL,
+	quantity        BIGINT  NOT NULL,
+	kafka_partition INTEGER NOT NULL,
+	kafka_offset    BIGINT  NOT NULL,
+	epoch           BIGINT  NOT NULL,
+	worker          TEXT    NOT NULL
+);
+INSERT INTO stock (item, present) VALUES %s`
+
+func (b sqlBooks) create(ctx context.Context, items int) (err error) {
+	stock := make([]string, items)
+	for n := range stock {
+		stock[n] = fmt.Sprintf("('%s', %d)", itemName(n), initial)
+	}
+	if _, err := b.DB.ExecContext(ctx, fmt.Sprintf(tables, b.DB.Counter(), strings.Join(stock, ", "))); err != nil {
+		return err
+	}
+	var migrating error
+	if b.DB.Pool != nil {
+		o := pgsink.Options{Schema: b.DB.Schema}
+		migrating = pgsink.Migrate(ctx, b.DB.Pool, o)
+		b.Page.Operator, err = pgsink.OpenOperator(ctx, b.DB.Pool, o)
+	} else {
+		migrating = sqlsink.Migrate(ctx, b.DB.DB, sqlsink.SQLite, sqlsink.Options{})
+		b.Page.Operator, err = sqlsink.OpenOperator(ctx, b.DB.DB, sqlsink.SQLite, sqlsink.Options{})
+	}
+	return errors.Join(migrating, err)
+}
 
 func (b sqlBooks) read(ctx context.Context, each func(line), stock func(string, int64)) error {
 	const ledger = `SELECT reservation, item, quantity, kafka_partition, kafka_offset, epoch FROM ledger ORDER BY seq`
-	err := b.db.Each(ctx, ledger, func(scan show.Scan) error {
+	err := b.DB.Each(ctx, ledger, func(scan show.Scan) error {
 		var l line
 		err := scan(&l.ID, &l.Item, &l.Quantity, &l.at.partition, &l.at.offset, &l.Epoch)
 		l.order = l.at.partition
@@ -41,9 +81,9 @@ func (b sqlBooks) read(ctx context.Context, each func(line), stock func(string, 
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("read the ledger: %w", err)
+		return err
 	}
-	err = b.db.Each(ctx, `SELECT item, present FROM stock`, func(scan show.Scan) error {
+	return b.DB.Each(ctx, `SELECT item, present FROM stock`, func(scan show.Scan) error {
 		var (
 			item string
 			n    int64
@@ -52,19 +92,15 @@ func (b sqlBooks) read(ctx context.Context, each func(line), stock func(string, 
 		stock(item, n)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("read the stock: %w", err)
-	}
-	return nil
 }
 
 func (b sqlBooks) applied(ctx context.Context) (int, error) {
-	return b.db.Count(ctx, `SELECT count(DISTINCT reservation) FROM ledger`)
+	return b.DB.Count(ctx, `SELECT count(DISTINCT reservation) FROM ledger`)
 }
 
-func (b sqlBooks) elsewhere(ctx context.Context, at place, not string) (bool, error) {
-	found, err := b.db.Count(ctx, `SELECT count(*) FROM ledger WHERE kafka_partition = $1 AND kafka_offset >= $2 AND worker <> $3`,
-		at.partition, at.offset, not)
+func (b sqlBooks) elsewhere(ctx context.Context, at place, worker string) (bool, error) {
+	found, err := b.DB.Count(ctx, `SELECT count(*) FROM ledger WHERE kafka_partition = $1 AND kafka_offset >= $2 AND worker <> $3`,
+		at.partition, at.offset, worker)
 	return found > 0, err
 }
 

@@ -11,14 +11,16 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/sinks/cassink"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
 // newTestDatabase is what the show's parent makes, with a few items: in SQLite, or at a URL.
-func newTestDatabase(t *testing.T, url string) *show.Database {
+func newTestDatabase(t *testing.T, url string) sqlBooks {
 	t.Helper()
 	d, err := show.NewDatabase(t.Context(), &show.Settings{Database: url, Dir: t.TempDir()}, "inventory-test")
 	if err != nil {
@@ -29,10 +31,11 @@ func newTestDatabase(t *testing.T, url string) *show.Database {
 			t.Error(err)
 		}
 	})
-	if err := makeTables(t.Context(), &show.Column{DB: d}, testItems); err != nil {
+	b := sqlBooks{&show.Column{DB: d}}
+	if err := b.create(t.Context(), testItems); err != nil {
 		t.Fatal(err)
 	}
-	return d
+	return b
 }
 
 // testLog holds so many reservations of testSeed on two partitions.
@@ -51,88 +54,101 @@ func testLog(t *testing.T, n int) (*memsource.Log, []place) {
 	return log, sent
 }
 
-func bounded(t *testing.T, log *memsource.Log) context.Context {
+// takesStockOnce runs a consumer, and compares the books with the messages.
+func takesStockOnce[TX any](t *testing.T, b books, sink epoch.Sink[TX], handlers consumer.Handlers[TX], o consumer.Options) (sent []place) {
 	t.Helper()
+	log, sent := testLog(t, 50)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return log.UntilApplied(ctx)
-}
-
-func checkExact(t *testing.T, b *show.Database, sent []place) {
-	t.Helper()
-	v, err := judge(t.Context(), sqlBooks{b}, testSeed, testItems, sent)
-	if err != nil || !v.exact() {
+	defer cancel()
+	if err := consumer.Run(log.UntilApplied(ctx), log.Member("m"), sink, handlers, o); err != nil {
+		t.Fatal(err)
+	}
+	v, err := judge(t.Context(), b, testSeed, testItems, sent)
+	if err != nil || !v.exact() || !v.Epochs {
 		t.Errorf("%+v, %v", v, err)
 	}
-	if n, err := b.Count(t.Context(), `SELECT count(*) FROM ledger WHERE worker <> 'worker 7' OR epoch < 1`); n > 0 || err != nil {
-		t.Errorf("%d lines do not say who, under which epoch; %v", n, err)
+	if n, err := b.applied(t.Context()); n != 50 || err != nil {
+		t.Errorf("%d are applied, %v", n, err)
 	}
+	for worker, want := range map[string]bool{"worker 7": false, "worker 8": true} {
+		if found, err := b.elsewhere(t.Context(), place{1, 24}, worker); found != want || err != nil {
+			t.Errorf("elsewhere than %s: %t, %v", worker, found, err)
+		}
+	}
+	return sent
 }
 
 func TestTheSQLiteHandlerTakesStockOnceForEachReservation(t *testing.T) {
-	d := newTestDatabase(t, "")
-	log, sent := testLog(t, 50)
-	sink, err := sqlsink.Open(t.Context(), d.DB, sqlsink.SQLite, sqlsink.Options{})
+	b := newTestDatabase(t, "")
+	sink, err := sqlsink.Open(t.Context(), b.DB.DB, sqlsink.SQLite, sqlsink.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := consumer.Run(bounded(t, log), log.Member("m"), sink, consumer.Each(reserve[*sqlsink.Tx]("worker 7")), consumer.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	checkExact(t, d, sent)
+	takesStockOnce(t, b, sink, consumer.Each(reserve[*sqlsink.Tx]("worker 7")), consumer.Options{})
 }
 
 func TestThePostgresHandlerTakesStockOnceForEachReservation(t *testing.T) {
-	db := pgtest.Start(t)
-	d := newTestDatabase(t, db.URL)
-	log, sent := testLog(t, 50)
-	sink, err := pgsink.Open(t.Context(), d.Pool, pgsink.Options{Schema: d.Schema})
+	b := newTestDatabase(t, pgtest.Start(t).URL)
+	sink, err := pgsink.Open(t.Context(), b.DB.Pool, pgsink.Options{Schema: b.DB.Schema})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := consumer.Run(bounded(t, log), log.Member("m"), sink, consumer.Batches(reserveAll("worker 7")), consumer.Options{}); err != nil {
+	takesStockOnce(t, b, sink, consumer.Batches(reserveAll("worker 7")), consumer.Options{})
+}
+
+func TestTheHandlerOfAStoreTakesStockOnceForEachReservation(t *testing.T) {
+	b := newTestItems(t)
+	sink, err := cassink.Open(t.Context(), b.store, cassink.Options{Prefix: fences(b.ID)})
+	if err != nil {
 		t.Fatal(err)
 	}
-	checkExact(t, d, sent)
+	sent := takesStockOnce(t, b, sink, consumer.Batches(reserveItems(prefix(b.ID), "worker 7")), consumer.Options{Guarantee: epoch.PerItem})
+	disorder(t, b, sent)
+	if err := b.remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for item, err := range b.store.List(t.Context(), "") {
+		t.Errorf("%s is left, %v", item.Key, err)
+	}
 }
 
 var badMessages = []string{"", "{", `{"id":"x"}`, `{"id":1,"item":"no such item","quantity":1}`}
 
 func TestTheHandlersRefuseBadMessagesAndWriteNothing(t *testing.T) {
-	handlers := map[string]func(*testing.T) (*show.Database, func(consumer.Message) error){
-		"SQLite": func(t *testing.T) (*show.Database, func(consumer.Message) error) {
-			d := newTestDatabase(t, "")
-			return d, func(m consumer.Message) error {
-				tx, err := d.BeginTx(t.Context(), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = tx.Commit() }() // as if nobody had looked at the error
-				return reserve[*sql.Tx]("worker 7")(t.Context(), tx, m, 1)
+	sqlite, postgres, items := newTestDatabase(t, ""), newTestDatabase(t, pgtest.Start(t).URL), newTestItems(t)
+	for name, c := range map[string]struct {
+		books
+		handle func(m consumer.Message) error
+	}{
+		"SQLite": {sqlite, func(m consumer.Message) error {
+			tx, err := sqlite.DB.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
 			}
-		},
-		"PostgreSQL": func(t *testing.T) (*show.Database, func(consumer.Message) error) {
-			db := pgtest.Start(t)
-			d := newTestDatabase(t, db.URL)
-			return d, func(m consumer.Message) error {
-				return pgx.BeginFunc(t.Context(), d.Pool, func(tx pgx.Tx) error {
-					return reserveAll("worker 7")(t.Context(), tx, []consumer.Message{m}, 1)
-				})
+			defer func() { _ = tx.Commit() }() // as if nobody had looked at the error
+			return reserve[*sql.Tx]("worker 7")(t.Context(), tx, m, 1)
+		}},
+		"PostgreSQL": {postgres, func(m consumer.Message) error {
+			return pgx.BeginFunc(t.Context(), postgres.DB.Pool, func(tx pgx.Tx) error {
+				return reserveAll("worker 7")(t.Context(), tx, []consumer.Message{m}, 1)
+			})
+		}},
+		"store": {items, func(m consumer.Message) error {
+			return replaceItem(t.Context(), items.store, prefix(items.ID), m, 1, "w")
+		}},
+	} {
+		for _, value := range badMessages {
+			if err := c.handle(consumer.Message{Value: []byte(value)}); err == nil {
+				t.Errorf("%s: %q: no error", name, value)
 			}
-		},
-	}
-	for name, open := range handlers {
-		t.Run(name, func(t *testing.T) {
-			d, handle := open(t)
-			for _, value := range badMessages {
-				err := handle(consumer.Message{Value: []byte(value)})
-				if err == nil {
-					t.Errorf("%q: no error", value)
-				}
-			}
-			if n, err := d.Count(t.Context(), `SELECT (SELECT count(*) FROM ledger) + (SELECT count(*) FROM stock WHERE present <> $1)`, initial); n > 0 || err != nil {
-				t.Errorf("%d lines are written or items taken, %v", n, err)
+		}
+		err := c.read(t.Context(), func(l line) { t.Errorf("%s: %+v is written", name, l) }, func(item string, present int64) {
+			if present != initial {
+				t.Errorf("%s: %d of %s", name, present, item)
 			}
 		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
@@ -14,43 +13,47 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/show/stores"
 )
 
 type inventory struct {
-	show.Settings
+	show.Load
 	brokers string        // with commas; "" means a fake one
 	session time.Duration // the session timeout of the group's members
-	sink    string        // "" for SQL, the name of one of stores, or the URL of one
-	stores  []Store
+	sink    string        // "" for SQL, or the URL of a store; "nats" for one in this process
+	stores  stores.Kinds
 
-	where  string // the broker is
+	broker string // where it is
 	client *kgo.Client
 	admin  *kadm.Client
-	store  *opened // with -sink
+	store  cas.Store // with -sink
 }
 
-// New returns the show, whose -sink knows these stores.
-func New(stores ...Store) show.Show { return newInventory(stores...) }
+// New returns the show, whose -sink knows NATS and these stores.
+func New(more ...stores.Kind) show.Show { return newInventory(more...) }
 
 // kafkaMinSession is Kafka's default of group.min.session.timeout.ms.
 const kafkaMinSession = 6 * time.Second
 
-func newInventory(stores ...Store) *inventory {
+func newInventory(more ...stores.Kind) *inventory {
 	return &inventory{
-		Settings: show.Settings{
-			Name: "inventory", Messages: 50_000, Rate: 8000,
+		Load: show.Load{
+			Settings: show.Settings{Name: "inventory", Worker: "worker", Evidence: "what is stored alone"},
+			Messages: 50_000, Rate: 8000,
 			// An incident takes somewhat longer than a session, because the group has to notice it.
 			Every:   8 * time.Second,
 			Freezes: []show.Point{show.InHand}, Kills: []show.Point{show.AfterCommit},
 		},
-		session: kafkaMinSession, stores: stores,
+		session: kafkaMinSession, stores: append(stores.Kinds{stores.NATS}, more...),
 	}
 }
 
 func (v *inventory) Flags(fs *flag.FlagSet) {
+	v.Load.Flags(fs)
 	fs.StringVar(&v.brokers, "brokers", "", "Kafka's `host:port`, several with commas; empty: a fake broker in this process")
-	fs.StringVar(&v.sink, "sink", "", "the stock is in a store without SQL: "+usage(v.stores))
+	fs.StringVar(&v.sink, "sink", "", "the stock is in a store without SQL: "+v.stores.String())
 }
 
 func (v *inventory) Check() error {
@@ -61,86 +64,69 @@ func (v *inventory) Check() error {
 		if v.Database != "" {
 			return errors.New("-sink and -database are both given; the stock is in one place")
 		}
-		if _, err := find(v.stores, v.sink); err != nil {
+		if err := v.stores.Check("sink", v.sink); err != nil {
 			return err
 		}
 	}
-	if v.brokers == "" {
-		return nil
-	}
-	for b := range strings.SplitSeq(v.brokers, ",") {
-		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" {
-			return fmt.Errorf("-brokers: %q is not host:port, such as 127.0.0.1:9092", b)
+	return v.Load.Check()
+}
+
+// Open connects to Kafka, or to a fake broker in this process, and to the store of -sink.
+func (v *inventory) Open(ctx context.Context, atEnd func(func())) (err error) {
+	if v.sink != "" {
+		if v.sink, v.store, err = v.stores.Reach(ctx, v.sink, v.Dir, "inventory", atEnd); err != nil {
+			return fmt.Errorf("-sink: %w", err)
 		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, show.Reachable)
+	defer cancel()
+	if err := v.openKafka(ctx, atEnd); err != nil {
+		return fmt.Errorf("-brokers: cannot reach Kafka; is it running, and is this its plaintext listener? %w", err)
 	}
 	return nil
 }
 
-// Open connects to Kafka, or to a fake broker in this process, and to the store of -sink.
-func (v *inventory) Open(ctx context.Context) (closer func(), err error) {
-	if v.sink == "" {
-		return v.openKafka(ctx)
-	}
-	v.store, err = openStore(ctx, v.stores, v.sink, v.Dir)
-	if err != nil {
-		return nil, err
-	}
-	stop, err := v.openKafka(ctx)
-	if err != nil {
-		v.store.close()
-		return nil, err
-	}
-	return func() { stop(); v.store.close() }, nil
-}
-
 // openKafka starts a fake broker unless there is a real one. It allows sessions as short as the
 // settings need.
-func (v *inventory) openKafka(ctx context.Context) (closer func(), err error) {
-	stop := func() {}
-	v.where = v.brokers
+func (v *inventory) openKafka(ctx context.Context, atEnd func(func())) (err error) {
+	v.broker = v.brokers
 	if v.brokers == "" {
-		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(min(v.session, kafkaMinSession)))
+		fake, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(min(v.session, kafkaMinSession)))
 		if err != nil {
-			return nil, fmt.Errorf("start the fake broker: %w", err)
+			return err
 		}
-		stop, v.where = cluster.Close, "a fake one in this process"
-		v.brokers = strings.Join(cluster.ListenAddrs(), ",")
+		atEnd(fake.Close)
+		v.brokers, v.broker = strings.Join(fake.ListenAddrs(), ","), "a fake one in this process"
 	}
 	v.client, err = kgo.NewClient(kgo.SeedBrokers(strings.Split(v.brokers, ",")...), kgo.ClientID(v.Name),
 		kgo.RecordRetries(20), kgo.RecordDeliveryTimeout(time.Minute))
 	if err != nil {
-		stop()
-		return nil, fmt.Errorf("-brokers: %w", err)
+		return err
 	}
-	closer = func() { v.client.Close(); stop() }
-	answer, cancel := context.WithTimeout(ctx, show.Reachable)
-	defer cancel()
-	if err := v.client.Ping(answer); err != nil {
-		closer()
-		return nil, fmt.Errorf("-brokers: cannot reach Kafka; is it running, and is this its plaintext listener? %w", err)
-	}
+	atEnd(v.client.Close)
 	v.admin = kadm.NewClient(v.client)
-	return closer, nil
+	return v.client.Ping(ctx)
 }
 
 func (v *inventory) Introduce() []string {
-	database, what, where, cut := "SQLite in a temporary directory", "tables", "before their SQL", ""
+	database, point := "SQLite in a temporary directory", "before their SQL"
 	switch {
-	case v.sink != "":
-		database, what, where = v.store.where, "items", "before their handler"
+	case v.store != nil:
+		kind, _, _ := strings.Cut(v.sink, "://")
+		database, point = "items in "+kind, "before their handler"
 	case show.IsPostgres(v.Database):
-		database, where = "PostgreSQL", "before their SQL or after it"
-		cut = "\nCut off: its open transaction was ended by the next owner's claim."
+		database, point = "PostgreSQL", "before their SQL or after it"
 	}
 	return []string{
 		fmt.Sprintf("Reservations: %s; partitions: %d; worker processes: %d; seed: %d",
 			show.Thousands(v.Messages), v.Partitions, v.Workers, v.Seed),
-		"Broker: " + v.where + "; database: " + database,
+		"Broker: " + v.broker + "; database: " + database,
 		"",
-		"Each column: own topic, group and " + what + "; same messages, handler and schedule.",
-		"Frozen:  SIGSTOP with messages in hand, " + where + ",",
+		"Each column: own topic, group and data; same messages, handler and schedule.",
+		"Frozen:  SIGSTOP with messages in hand, " + point + ",",
 		"         until another worker has gone on with its partitions; then SIGCONT.",
-		"Killed:  SIGKILL after its transaction's commit, before the offsets' commit." + cut,
+		"Killed:  SIGKILL after its transaction's commit, before the offsets' commit.",
+		"Cut off: its open transaction was ended by the next owner's claim (PostgreSQL).",
 		"At p/o:  the first message in hand, by partition and offset.",
 		"",
 	}

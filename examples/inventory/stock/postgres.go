@@ -5,7 +5,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
@@ -42,29 +41,14 @@ func reserveAll(worker string) consumer.BatchHandler[pgsink.Tx] {
 
 // consumePostgres runs the handler on this process's partitions, into PostgreSQL. To copy it, delete
 // what has to do with stage.
-func consumePostgres(ctx context.Context, c config, pool *pgxpool.Pool, stage *show.Stage) error {
+func consumePostgres(ctx context.Context, c config, db *show.Database, stage *show.Stage) error {
 	source, err := kafkasource.New(kafkasource.Options{Group: c.Group, Topics: []string{c.Topic}, Client: c.client()})
 	if err != nil {
 		return err
 	}
-	sink, err := pgsink.Open(ctx, pool, pgsink.Options{Schema: c.Schema})
+	sink, err := pgsink.Open(ctx, db.Pool, pgsink.Options{Schema: db.Schema})
 	if err != nil {
 		return err
 	}
-	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(reserveAll(c.Worker)), consumer.Options{
-		Observe: stage.Stats.Observe, HangTimeout: show.HangTimeout,
-	})
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(reserveAll(c.Worker)), options(stage))
 }
-
-const postgresTables = `
-CREATE TABLE stock (item TEXT PRIMARY KEY, present BIGINT NOT NULL) WITH (fillfactor = 50);
-CREATE TABLE ledger (
-	seq             BIGINT  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-	reservation     BIGINT  NOT NULL,
-	item            TEXT    NOT NULL,
-	quantity        BIGINT  NOT NULL,
-	kafka_partition INTEGER NOT NULL,
-	kafka_offset    BIGINT  NOT NULL,
-	epoch           BIGINT  NOT NULL,
-	worker          TEXT    NOT NULL
-);`

@@ -5,15 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/sinks/pgsink"
-	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
 // side is one column. Its topic and group have the column's ID as their name.
@@ -21,7 +18,7 @@ type side struct {
 	*inventory
 	column  *show.Column
 	items   int
-	books   books   // made by Prepare
+	books   books
 	sent    []place // of each message
 	verdict verdict
 }
@@ -33,27 +30,25 @@ type place struct {
 }
 
 func (v *inventory) Side(c *show.Column) show.Side {
-	return &side{inventory: v, column: c, items: catalogue(v.Partitions), sent: make([]place, v.Messages)}
+	sd := &side{inventory: v, column: c, items: catalogue(v.Partitions), sent: make([]place, v.Messages)}
+	if sd.books = (sqlBooks{c}); v.store != nil {
+		sd.books = itemBooks{v.store, c}
+	}
+	return sd
 }
 
-func (sd *side) Config(n int) any {
-	c := config{
-		Baseline: sd.column.Name == show.Baseline, Worker: workerName(n), Brokers: strings.Split(sd.brokers, ","),
-		Topic: sd.column.ID, Group: sd.column.ID, Database: sd.column.DB.URL, Schema: sd.column.DB.Schema, Session: sd.session,
+func (sd *side) Config(worker string) any {
+	return config{
+		Worker: worker, Brokers: strings.Split(sd.brokers, ","), Topic: sd.column.ID, Group: sd.column.ID,
+		Store: sd.sink, Session: sd.session,
 	}
-	if sd.store != nil {
-		c.Store = sd.store.url
-	}
-	return c
 }
-
-func workerName(n int) string { return "worker " + strconv.Itoa(n) }
 
 func (sd *side) Prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
 	defer cancel()
-	if err := sd.makeBooks(ctx); err != nil {
-		return err
+	if err := sd.books.create(ctx, sd.items); err != nil {
+		return fmt.Errorf("put %d items in stock: %w", sd.items, err)
 	}
 	r, err := sd.admin.CreateTopic(ctx, int32(sd.Partitions), -1, nil, sd.column.ID)
 	if err = errors.Join(err, r.Err); err != nil {
@@ -62,46 +57,7 @@ func (sd *side) Prepare(ctx context.Context) error {
 	return nil
 }
 
-func (sd *side) makeBooks(ctx context.Context) error {
-	if sd.store == nil {
-		sd.books = sqlBooks{sd.column.DB}
-		return makeTables(ctx, sd.column, sd.items)
-	}
-	books := itemBooks{sd.store.store, sd.column.ID}
-	sd.books = books
-	return books.create(ctx, sd.column, sd.items)
-}
-
-// makeTables makes the tables of a column, and what its status page shows.
-func makeTables(ctx context.Context, c *show.Column, items int) (err error) {
-	tables, db := sqliteTables, c.DB
-	if db.Pool != nil {
-		tables = postgresTables
-	}
-	if _, err := db.ExecContext(ctx, tables); err != nil {
-		return fmt.Errorf("create the tables: %w", err)
-	}
-	stock := make([]string, items)
-	for n := range stock {
-		stock[n] = fmt.Sprintf("('%s', %d)", itemName(n), initial)
-	}
-	if _, err := db.ExecContext(ctx, "INSERT INTO stock (item, present) VALUES "+strings.Join(stock, ", ")); err != nil {
-		return fmt.Errorf("put %d items in stock: %w", items, err)
-	}
-	c.Page.Title = "inventory"
-	if db.Pool == nil {
-		if err := sqlsink.Migrate(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{}); err != nil {
-			return err
-		}
-		c.Page.Operator, err = sqlsink.OpenOperator(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{})
-		return err
-	}
-	if err := pgsink.Migrate(ctx, db.Pool, pgsink.Options{Schema: db.Schema}); err != nil {
-		return err
-	}
-	c.Page.Operator, err = pgsink.OpenOperator(ctx, db.Pool, pgsink.Options{Schema: db.Schema})
-	return err
-}
+func (sd *side) Play(ctx context.Context) error { return sd.Load.Play(ctx, sd.column, sd) }
 
 // Send keys the messages by item.
 func (sd *side) Send(ctx context.Context, from, to int) error {
@@ -127,9 +83,9 @@ func (sd *side) Applied(ctx context.Context) (int, error) {
 	return sd.books.applied(ctx)
 }
 
-func (sd *side) Elsewhere(ctx context.Context, subject string, not int) (bool, error) {
+func (sd *side) Elsewhere(ctx context.Context, subject string, _ show.Point, worker string) (bool, error) {
 	partition, offset, _ := show.Position(subject)
-	return sd.books.elsewhere(ctx, place{partition, offset}, workerName(not))
+	return sd.books.elsewhere(ctx, place{partition, offset}, worker)
 }
 
 func (sd *side) Judge(ctx context.Context) (exact bool, rows []show.Row, err error) {
@@ -140,10 +96,8 @@ func (sd *side) Judge(ctx context.Context) (exact bool, rows []show.Row, err err
 func (sd *side) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), show.Preparing)
 	defer cancel()
-	if sd.books != nil {
-		if err := sd.books.remove(ctx); err != nil {
-			return err
-		}
+	if err := sd.books.remove(ctx); err != nil {
+		return fmt.Errorf("remove the items of %s: %w", sd.column.ID, err)
 	}
 	t, err := sd.admin.DeleteTopic(ctx, sd.column.ID)
 	if err = errors.Join(err, t.Err); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {

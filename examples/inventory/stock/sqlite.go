@@ -49,20 +49,5 @@ func consumeSQLite(ctx context.Context, c config, db *sql.DB, stage *show.Stage)
 	if err != nil {
 		return err
 	}
-	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(reserve[*sqlsink.Tx](c.Worker)), consumer.Options{
-		Observe: stage.Stats.Observe, HangTimeout: show.HangTimeout,
-	})
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(reserve[*sqlsink.Tx](c.Worker)), options(stage))
 }
-
-const sqliteTables = `
-CREATE TABLE stock (item TEXT PRIMARY KEY, present INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE ledger (
-	seq             INTEGER PRIMARY KEY AUTOINCREMENT,
-	reservation     INTEGER NOT NULL,
-	item            TEXT    NOT NULL,
-	quantity        INTEGER NOT NULL,
-	kafka_partition INTEGER NOT NULL,
-	kafka_offset    INTEGER NOT NULL,
-	epoch           INTEGER NOT NULL,
-	worker          TEXT    NOT NULL
-);`

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"time"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/consumer"
@@ -84,20 +83,20 @@ func consumeItems(ctx context.Context, c config, store cas.Store, stage *show.St
 	if err != nil {
 		return err
 	}
-	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(reserveItems(prefix(c.Group), c.Worker)), consumer.Options{
-		Guarantee: epoch.PerItem, Observe: stage.Stats.Observe, HangTimeout: show.HangTimeout,
-	})
+	o := options(stage)
+	o.Guarantee = epoch.PerItem
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(reserveItems(prefix(c.Group), c.Worker)), o)
 }
 
 // baselineItems replaces an item only as it was read, which is all that a careful program does.
 func baselineItems(ctx context.Context, c config, store cas.Store, stage *show.Stage) error {
-	transact := func(_ context.Context, f func(cas.Store) error) error { return f(store) }
-	return consumeAsUsual(ctx, c, stage, transact, func(ctx context.Context, store cas.Store, ms []consumer.Message, e epoch.Epoch) error {
+	return consumeAsUsual(ctx, c, stage, func(ctx context.Context, ms []consumer.Message, written func()) error {
 		for _, m := range ms {
-			if err := replaceItem(ctx, store, prefix(c.Group), m, e, c.Worker); err != nil {
+			if err := replaceItem(ctx, store, prefix(c.Group), m, noEpoch, c.Worker); err != nil {
 				return err
 			}
 		}
+		written()
 		return nil
 	})
 }
@@ -125,21 +124,3 @@ func replaceItem(ctx context.Context, store cas.Store, prefix string, m consumer
 // prefix begins the keys of a column's items, and fences those of its sink.
 func prefix(id string) string { return id + "/" }
 func fences(id string) string { return id + "-epochfence" }
-
-func (v *inventory) workOnItems(ctx context.Context, c config, stage *show.Stage) error {
-	opening, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	s, err := find(v.stores, c.Store)
-	if err != nil {
-		return err
-	}
-	store, closer, err := s.Open(opening, c.Store)
-	if err != nil {
-		return err
-	}
-	defer closer()
-	if c.Baseline {
-		return baselineItems(ctx, c, store, stage)
-	}
-	return consumeItems(ctx, c, store, stage)
-}

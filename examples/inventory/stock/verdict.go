@@ -28,7 +28,7 @@ func judge(ctx context.Context, b books, seed uint64, items int, sent []place) (
 		audit.Add(effect)
 	}, func(item string, n int64) { present[item] = n })
 	if err != nil {
-		return v, err
+		return v, fmt.Errorf("read the stock: %w", err)
 	}
 	reserved := make(map[string]int64, items)
 	for i := range sent {
@@ -47,9 +47,8 @@ func judge(ctx context.Context, b books, seed uint64, items int, sent []place) (
 }
 
 func (v verdict) rows() []show.Row {
-	rows := append([]show.Row{{Label: "messages sent", Value: show.Thousands(v.Sent)}}, v.Rows("effects applied")...)
+	rows := append([]show.Row{show.Number("messages sent", v.Sent)}, v.Rows("effects applied")...)
 	return append(rows,
-		show.Row{Label: "stock conserved", Value: show.Yes(v.Units == 0, fmt.Sprintf("no, %s units off", show.Thousands(int(v.Units))))},
-		show.Row{Label: "stock and ledger agree", Value: show.Yes(v.Unsung == 0, fmt.Sprintf("no, for %s items", show.Thousands(v.Unsung)))},
-	)
+		show.Holds("stock conserved", v.Units == 0, show.Thousands(int(v.Units))+" units off"),
+		show.Holds("stock and ledger agree", v.Unsung == 0, "for "+show.Thousands(v.Unsung)+" items"))
 }

@@ -2,46 +2,46 @@ package stock
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/internal/show"
 )
 
 type config struct {
-	Baseline bool
-	Worker   string // its name in the ledger
-	Brokers  []string
-	Topic    string
-	Group    string
-	Database string        // a postgres:// URL or the path of a SQLite file
-	Schema   string        // in PostgreSQL
-	Store    string        // the URL of a store, instead of a database
-	Session  time.Duration // the session timeout of the group's members
+	Worker  string // its name in the ledger
+	Brokers []string
+	Topic   string
+	Group   string
+	Store   string        // the URL of a store, instead of a database
+	Session time.Duration // the session timeout of the group's members
 }
 
 func (v *inventory) Work(ctx context.Context, stage *show.Stage) error {
 	var c config
 	if err := stage.Config(&c); err != nil {
-		return fmt.Errorf("inventory: worker's configuration: %w", err)
-	}
-	if c.Store != "" {
-		return v.workOnItems(ctx, c, stage)
-	}
-	db, err := show.OpenDatabase(ctx, c.Database, c.Schema)
-	if err != nil {
 		return err
 	}
-	defer db.Close()
+	baseline, db := stage.Column == show.Baseline, stage.DB
 	switch {
-	case c.Baseline && db.Pool != nil:
+	case c.Store != "":
+		store, closer, err := v.stores.Open(ctx, c.Store)
+		if err != nil {
+			return err
+		}
+		defer closer()
+		if baseline {
+			return baselineItems(ctx, c, store, stage)
+		}
+		return consumeItems(ctx, c, store, stage)
+	case baseline && db.Pool != nil:
 		return baselinePostgres(ctx, c, db.Pool, stage)
-	case c.Baseline:
+	case baseline:
 		return baselineSQLite(ctx, c, db.DB, stage)
 	case db.Pool != nil:
-		return consumePostgres(ctx, c, db.Pool, stage)
+		return consumePostgres(ctx, c, db, stage)
 	default:
 		return consumeSQLite(ctx, c, db.DB, stage)
 	}
@@ -57,4 +57,9 @@ func (c config) client() []kgo.Opt {
 		kgo.HeartbeatInterval(c.Session / 6),
 		kgo.RebalanceTimeout(5 * c.Session / 2),
 	}
+}
+
+// options observe a worker's transactions for -http, and let it be frozen.
+func options(stage *show.Stage) consumer.Options {
+	return consumer.Options{Observe: stage.Stats.Observe, HangTimeout: show.HangTimeout}
 }

@@ -15,7 +15,6 @@ import (
 	"context"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -29,15 +28,16 @@ import (
 	"github.com/epochfence/epochfence/cas/redisstore"
 	"github.com/epochfence/epochfence/examples/inventory/stock"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/show/stores"
 )
 
 func main() { show.Main(theShow()) }
 
 func theShow() show.Show {
 	return stock.New(
-		stock.Store{Name: "redis", URL: "redis://HOST:PORT/DB", Open: openRedis},
-		stock.Store{Name: "etcd", URL: "etcd://HOST:PORT,…", Open: openEtcd},
-		stock.Store{Name: "dynamodb", URL: "dynamodb://TABLE", Open: openDynamoDB},
+		stores.Kind{Schemes: []string{"redis", "rediss"}, URL: "redis://HOST:PORT/DB", Open: openRedis},
+		stores.Kind{Schemes: []string{"etcd"}, URL: "etcd://HOST:PORT,…", Open: openEtcd},
+		stores.Kind{Schemes: []string{"dynamodb"}, URL: "dynamodb://TABLE", Open: openDynamoDB},
 	)
 }
 
@@ -49,27 +49,18 @@ func openRedis(ctx context.Context, at string) (cas.Store, func(), error) {
 	o.MaxRetries = -1 // a write that is sent again finds itself, and looks like a conflict
 	c := redis.NewClient(o)
 	s, err := redisstore.Open(ctx, c, redisstore.Options{})
-	return closing(s, err, func() { _ = c.Close() })
+	return stores.Opened(s, err, func() { _ = c.Close() })
 }
 
 func openEtcd(_ context.Context, at string) (cas.Store, func(), error) {
 	c, err := clientv3.New(clientv3.Config{
-		Endpoints: strings.Split(strings.TrimPrefix(at, "etcd://"), ","), DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
+		Endpoints: strings.Split(strings.TrimPrefix(at, "etcd://"), ","), DialTimeout: show.Reachable, Logger: zap.NewNop(),
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	s, err := etcdstore.Open(c, etcdstore.Options{})
-	return closing(s, err, func() { _ = c.Close() })
-}
-
-// closing closes the client of a store that could not be opened.
-func closing(s cas.Store, err error, closer func()) (cas.Store, func(), error) {
-	if err != nil {
-		closer()
-		return nil, nil, err
-	}
-	return s, closer, nil
+	return stores.Opened(s, err, func() { _ = c.Close() })
 }
 
 func openDynamoDB(ctx context.Context, at string) (cas.Store, func(), error) {

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
@@ -18,6 +15,7 @@ import (
 	"github.com/epochfence/epochfence/internal/etcdtest"
 	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/showtest"
 )
 
 // The workers are this test binary.
@@ -68,36 +66,23 @@ func TestRealInDynamoDBTheFencedColumnIsExact(t *testing.T) {
 // playsExact plays the show, and wants the baseline to be harmed, and nothing to be left.
 func playsExact(t *testing.T, sink string, open func(context.Context, string) (cas.Store, func(), error)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	var out, errOut bytes.Buffer
-	status := show.Run(ctx, theShow(), []string{"-sink", sink, "-messages", "6000"}, &out, &errOut)
-	t.Log(out.String() + errOut.String())
-	if status != show.StatusExact {
-		t.Errorf("status %d", status)
-	}
-	if !strings.Contains(out.String(), "the baseline's is not exact") {
-		t.Error("freezes and kills did the baseline no harm")
-	}
-	s, closer, err := open(ctx, sink)
+	showtest.Exact(t, theShow(), "-sink", sink, "-messages", "6000")
+	s, closer, err := open(t.Context(), sink)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closer()
-	for item, err := range s.List(ctx, "") {
+	for item, err := range s.List(t.Context(), "") {
 		t.Errorf("%s is left, %v", item.Key, err)
 	}
 }
 
 func TestAStoreThatIsNotThereIsSaidClearly(t *testing.T) {
-	for sink, want := range map[string]string{
-		"redis://127.0.0.1:1/0": "-sink: cannot reach redis",
-		"etcd://127.0.0.1:1":    "-sink: cannot reach etcd",
-		"nats":                  "-sink is none of redis://HOST:PORT/DB, etcd://HOST:PORT,…, dynamodb://TABLE",
-	} {
-		var out, errOut bytes.Buffer
-		if status := show.Run(t.Context(), theShow(), []string{"-sink", sink}, &out, &errOut); status == show.StatusExact || !strings.Contains(errOut.String(), want) {
-			t.Errorf("%s: status %d: %s%s", sink, status, out.String(), errOut.String())
-		}
-	}
+	showtest.Refused(t, show.StatusNot, theShow, map[string]string{
+		"-sink redis://127.0.0.1:1/0": "-sink: ",
+		"-sink etcd://127.0.0.1:1":    "-sink: ",
+	})
+	showtest.Refused(t, show.StatusUsage, theShow, map[string]string{
+		"-sink s3://bucket": "-sink: want one of nats (a server in this process), nats://HOST:PORT/BUCKET, redis://HOST:PORT/DB, etcd://HOST:PORT,…, dynamodb://TABLE",
+	})
 }

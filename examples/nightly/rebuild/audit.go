@@ -13,7 +13,7 @@ import (
 
 // audit is the result of a column, from the reader, the database and the objects.
 type audit struct {
-	counts
+	*reader
 	ticks   int
 	builds  int
 	doubled int
@@ -27,38 +27,41 @@ func (a audit) exact() bool {
 	return a.reads > 0 && a.mixtures+a.backwards+a.doubled+a.lost+a.harmed == 0 && a.end == "" && a.ticks > 0
 }
 
-func (a audit) rows(c *column) []show.Row {
-	unnamed, harmed := show.Thousands(a.unnamed), show.Thousands(a.harmed)
-	if c.isBaseline() {
-		unnamed, harmed = "-", "-"
+func (a audit) rows(baseline bool) []show.Row {
+	rows := []show.Row{
+		show.Number("ticks", a.ticks),
+		show.Number("builds recorded", a.builds),
+		show.Number("  doubled", a.doubled),
+		show.Number("  lost", a.lost),
+		show.Number("reads of the index", a.reads),
+		show.Number("  a mixture of builds", a.mixtures),
+		show.Number("  older than before", a.backwards),
+		show.Number("earlier builds changed", a.harmed),
+		show.Number("objects that no build has", a.unnamed),
+		show.Holds("index at the end is exact", a.end == "", a.end),
 	}
-	return []show.Row{
-		{Label: "ticks", Value: show.Thousands(a.ticks)},
-		{Label: "builds recorded", Value: show.Thousands(a.builds)},
-		{Label: "  doubled", Value: show.Thousands(a.doubled)},
-		{Label: "  lost", Value: show.Thousands(a.lost)},
-		{Label: "reads of the index", Value: show.Thousands(a.reads)},
-		{Label: "  a mixture of builds", Value: show.Thousands(a.mixtures)},
-		{Label: "  older than before", Value: show.Thousands(a.backwards)},
-		{Label: "earlier builds changed", Value: harmed},
-		{Label: "objects that no build has", Value: unnamed},
-		{Label: "index at the end is exact", Value: show.Yes(a.end == "", "no, "+a.end)},
-		{Label: "commits refused as stale", Value: show.Thousands(c.Crew.Outcomes(show.Stale))},
+	if baseline {
+		rows[7].Value, rows[8].Value = "-", "-"
 	}
+	return rows
 }
 
-func (c *column) judge(ctx context.Context) (a audit, err error) {
-	var last map[string]reading
-	a.counts, last = c.reader.result()
+func (c *column) Judge(ctx context.Context) (exact bool, rows []show.Row, err error) {
+	err = c.judge(ctx, &c.audit)
+	return c.audit.exact(), c.audit.rows(c.Name == show.Baseline), err
+}
+
+func (c *column) judge(ctx context.Context, a *audit) error {
+	a.reader = c.reader
+	if err := a.read(ctx); err != nil {
+		return err
+	}
 	for _, job := range c.jobs {
-		if err := c.judgeTicks(ctx, job, &a); err != nil {
-			return a, err
-		}
-		_, to, err := c.span(ctx, job)
+		to, err := c.judgeTicks(ctx, job, a)
 		if err != nil {
-			return a, err
+			return err
 		}
-		switch r, ok := last[job]; {
+		switch r, ok := a.last[job]; {
 		case !ok:
 			a.end = "it was never complete"
 		case r.wrong != "":
@@ -67,49 +70,35 @@ func (c *column) judge(ctx context.Context) (a audit, err error) {
 			a.end = fmt.Sprintf("it is of %s, and %s was built", r.tick.Format(time.RFC3339), to.Format(time.RFC3339))
 		}
 	}
-	if !c.isBaseline() {
-		err = c.judgeObjects(ctx, &a)
+	if c.Name == show.Baseline {
+		return nil
 	}
-	return a, err
+	return c.judgeObjects(ctx, a)
 }
 
-// judgeTicks compares the builds with the ticks between the first and the last of them.
-func (c *column) judgeTicks(ctx context.Context, job string, a *audit) error {
+// judgeTicks compares the builds with the ticks between the first and the last of them, which it returns.
+func (c *column) judgeTicks(ctx context.Context, job string, a *audit) (last time.Time, err error) {
 	first, last, err := c.span(ctx, job)
 	if err != nil {
-		return err
+		return last, err
 	}
-	times := map[int64]int{}
+	builds := show.NewAudit(c.between(first, last))
 	err = c.DB.Each(ctx, `SELECT tick FROM builds WHERE job = '`+job+`'`, func(scan show.Scan) error {
-		var tick int64
-		err := scan(&tick)
-		times[tick]++
+		var unix int64
+		err := scan(&unix)
+		build := show.Effect{Message: -1} // of what is no tick
+		if tick := time.Unix(unix, 0); tick.Sub(first)%c.every == 0 {
+			build.Message = c.between(first, tick) - 1
+		}
+		builds.Add(build)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	for tick := first; len(times) > 0 && !tick.After(last); tick = tick.Add(c.every) {
-		a.ticks++
-		n := times[tick.Unix()]
-		delete(times, tick.Unix())
-		a.builds += n
-		a.doubled += max(0, n-1)
-		if n > 0 {
-			continue
-		}
-		a.lost++
-		parts, err := c.DB.Count(ctx, `SELECT count(*) FROM parts WHERE job = $1 AND tick = $2`, job, tick.Unix())
-		if err != nil {
-			return err
-		}
-		c.board.Event(c.Name, fmt.Sprintf("the build of %s %s is lost; %d of its parts are recorded", job, tick.Format(time.RFC3339), parts))
-	}
-	for range times { // builds of what is no tick
-		a.builds++
-		a.doubled++
-	}
-	return nil
+	f := builds.Findings()
+	a.ticks += f.Sent
+	a.builds += f.Effects
+	a.doubled += f.Doubled + f.Alien
+	a.lost += f.Lost
+	return last, err
 }
 
 // judgeObjects reads all builds once more, and counts the objects that none of them names.
@@ -157,13 +146,4 @@ func (c *column) judgeObjects(ctx context.Context, a *audit) error {
 		}
 	}
 	return nil
-}
-
-// conclude prints the table, and returns the exit code.
-func conclude(b *show.Board, cs []*column) int {
-	columns := make([]*show.Column, len(cs))
-	for i, c := range cs {
-		columns[i] = c.Column
-	}
-	return show.ConcludeFrom(b, columns, "what the reader has read, and from what is stored after all pods had ended")
 }

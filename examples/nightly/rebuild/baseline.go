@@ -2,7 +2,6 @@ package rebuild
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/bsm/redislock"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/internal/show"
@@ -24,7 +22,6 @@ type usual struct {
 	config
 	objects *s3.Client
 	locks   *redislock.Client
-	db      *sql.DB
 	stage   *show.Stage
 }
 
@@ -33,11 +30,6 @@ type usual struct {
 type manifest struct {
 	Tick     time.Time `json:"tick"`
 	Complete bool      `json:"complete"`
-}
-
-func newUsual(c config, db *sql.DB, stage *show.Stage) *usual {
-	r := redis.NewClient(&redis.Options{Addr: c.Redis})
-	return &usual{c, client(c.Objects), redislock.New(r), db, stage}
 }
 
 func (u *usual) run(ctx context.Context) error {
@@ -76,7 +68,7 @@ func (u *usual) tick(ctx context.Context, job string, tick time.Time) error {
 }
 
 func (u *usual) isDone(ctx context.Context, job string, tick time.Time) (done bool, err error) {
-	err = u.db.QueryRowContext(ctx, `SELECT count(*) > 0 FROM builds WHERE job = ? AND tick >= ?`, job, tick.Unix()).Scan(&done)
+	err = u.stage.DB.QueryRowContext(ctx, `SELECT count(*) > 0 FROM builds WHERE job = ? AND tick >= ?`, job, tick.Unix()).Scan(&done)
 	return done, err
 }
 
@@ -98,12 +90,8 @@ func (u *usual) underLock(ctx context.Context, lock *redislock.Lock, job string,
 	}
 	lost()
 	<-renewing
-	return errors.Join(err, ignore(lock.Release(context.WithoutCancel(ctx)), redislock.ErrLockNotHeld))
-}
-
-func ignore(err, known error) error {
-	if errors.Is(err, known) {
-		return nil
+	if releasing := lock.Release(context.WithoutCancel(ctx)); !errors.Is(releasing, redislock.ErrLockNotHeld) {
+		err = errors.Join(err, releasing)
 	}
 	return err
 }
@@ -138,7 +126,7 @@ func (u *usual) build(held context.Context, lock *redislock.Lock, job string, ti
 	if err := u.check(held, lock); err != nil {
 		return err
 	}
-	_, err = u.db.ExecContext(held, `INSERT INTO builds (job, tick, epoch) VALUES (?, ?, 0)`, job, tick.Unix())
+	_, err = u.stage.DB.ExecContext(held, `INSERT INTO builds (job, tick, epoch) VALUES (?, ?, 0)`, job, tick.Unix())
 	return err
 }
 
@@ -152,14 +140,8 @@ func (u *usual) check(held context.Context, lock *redislock.Lock) error {
 }
 
 func (u *usual) cue(job string, tick time.Time, step int) *show.Cue {
-	var points []show.Point
-	switch step {
-	case u.middle():
-		points = []show.Point{inTheMiddle, show.AfterCommit}
-	case u.Parts:
-		points = []show.Point{beforePointer, afterPointer}
-	}
-	return u.stage.Cue(subject(job, tick, step), points...)
+	s := u.scene(job, tick, step)
+	return u.stage.Cue(s.Subject, s.Before, s.Written, s.Last)
 }
 
 func (u *usual) say(ctx context.Context, job string, m manifest) error {

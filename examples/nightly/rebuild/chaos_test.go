@@ -2,11 +2,18 @@ package rebuild
 
 import (
 	"context"
+	"errors"
 	"flag"
+	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/freeport"
+	"github.com/epochfence/epochfence/internal/localnats"
 	"github.com/epochfence/epochfence/internal/show"
 )
 
@@ -20,26 +27,59 @@ func TestChaosEachTickTakesEffectOnce(t *testing.T) {
 	if os.Getenv("EPOCHFENCE_LONG") == "" {
 		t.Skip("EPOCHFENCE_LONG is not set: it takes minutes")
 	}
-	n := New(NATS)
-	n.Ticks, n.Freezes, n.Kills, n.restarts = *chaosTicks, *chaosFaults/2, *chaosFaults-*chaosFaults/2, *chaosFaults/5
+	t.Logf("seed %d", *chaosSeed)
+	random := rand.New(rand.NewPCG(*chaosSeed, 1))
+	n := newNightly()
+	n.ticks, n.incidents = *chaosTicks, inTurn(*chaosFaults/2, *chaosFaults-*chaosFaults/2)
 	n.jobs, n.every, n.ttl, n.parts = []string{"search-a", "search-b"}, time.Second, time.Second, 3
-	n.Naive, n.chaos, n.Seed = false, true, *chaosSeed
-	t.Logf("seed %d", n.Seed)
+	random.Shuffle(len(n.incidents), func(i, j int) { n.incidents[i], n.incidents[j] = n.incidents[j], n.incidents[i] })
+
+	restart := startLeases(t, n)
+	var restarts errgroup.Group
+	restarts.SetLimit(1)
+	n.disturb = func(ctx context.Context, incident int) {
+		wait := time.Duration(random.Int64N(int64(2 * time.Second)))
+		if incident%5 == 0 {
+			restarts.Go(func() error { backoff.Sleep(ctx, wait); return restart() })
+		}
+	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
-	b := show.NewBoard(t.Output())
-	cs, err := n.play(ctx, b)
+	cs, status, err := show.Play(ctx, n, t.Output())
+	if err := errors.Join(err, restarts.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	if err := cs[0].Err; err != nil {
+		t.Fatal(err)
+	}
+	if a := cs[0].Side.(*column).audit; status != show.StatusExact || a.ticks < n.ticks || a.builds != a.ticks {
+		t.Errorf("status %d, %+v", status, a)
+	}
+	if stale := cs[0].Crew.Outcomes(show.Stale); stale < *chaosFaults/4 {
+		t.Errorf("%d steps were refused as stale after %d freezes, so the zombies did not try", stale, *chaosFaults/2)
+	}
+}
+
+// startLeases starts the store of leases of a show. restart stops it, and starts it again with its streams,
+// at its port.
+func startLeases(t *testing.T, n *nightly) (restart func() error) {
+	t.Helper()
+	dir := t.TempDir()
+	ports, err := freeport.Take(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	status, c := conclude(b, cs), cs[0]
-	if c.Err != nil {
-		t.Fatal(c.Err)
+	at, stop, err := localnats.StartAt(dir, ports[0])
+	if err != nil {
+		t.Fatal(err)
 	}
-	if status != show.StatusExact || c.audit.ticks < n.Ticks || c.audit.builds != c.audit.ticks {
-		t.Errorf("status %d, %+v", status, c.audit)
-	}
-	if stale := c.Crew.Outcomes(show.Stale); stale < n.Freezes/2 {
-		t.Errorf("%d steps were refused as stale after %d freezes, so the zombies did not try", stale, n.Freezes)
+	t.Cleanup(func() { stop() })
+	n.lease = at + "/leases"
+	return func() (err error) {
+		stop()
+		_, stop, err = localnats.StartAt(dir, ports[0])
+		t.Log("the store of leases restarted")
+		return err
 	}
 }

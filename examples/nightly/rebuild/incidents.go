@@ -3,166 +3,120 @@ package rebuild
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/consumer/schedule"
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-var (
-	freezes = []show.Point{inTheMiddle, beforePointer}
-	kills   = []show.Point{show.AfterCommit, afterPointer}
+// The points of a build at which incidents strike.
+const (
+	inTheMiddle   show.Point = "in the middle of it"
+	beforePointer show.Point = "before its pointer"
+	afterPointer  show.Point = "after its pointer" // and before the commit
 )
 
-// patience limits each wait. It is many times the usual duration.
-const patience = time.Minute
+var (
+	freezePoints = []show.Point{inTheMiddle, beforePointer}
+	killPoints   = []show.Point{show.AfterCommit, afterPointer}
+)
 
-// incidents freezes and kills in turn, and restarts the store of leases meanwhile.
-func (c *column) incidents(ctx context.Context) error {
-	total, random := c.Freezes+c.Kills, c.random(1)
-	done := make(chan struct{}, total) // one for each incident
-	playing, ctx := errgroup.WithContext(ctx)
-	if c.restarts > 0 && !c.isBaseline() {
-		playing.Go(func() error { return c.restartLeases(ctx, total, done) })
-	}
-	playing.Go(func() error {
-		frozen, killed := 0, 0
-		for i := range total {
-			if err := c.pause(ctx, i, total); err != nil {
-				return err
-			}
-			freeze := killed == c.Kills || frozen < c.Freezes && i%2 == 0
-			var line string
-			var err error
-			if freeze {
-				line, err = c.freeze(ctx, c.draw(random, freezes, frozen))
-				frozen++
-			} else {
-				line, err = c.kill(ctx, c.draw(random, kills, killed))
-				killed++
-			}
-			if err != nil {
-				return fmt.Errorf("incident %d of %d: %w", i+1, total, err)
-			}
-			c.board.Event(c.Name, strings.ReplaceAll(line, "worker", "pod"))
-			done <- struct{}{}
+// inTurn returns freezes and kills in turn. Each kind goes through its points in turn.
+func inTurn(freezes, kills int) (is []show.Incident) {
+	for i := range max(freezes, kills) {
+		if i < freezes {
+			is = append(is, show.Incident{At: freezePoints[i%len(freezePoints)]})
 		}
-		return nil
-	})
-	return playing.Wait()
-}
-
-// draw returns the points in turn, or in the chaos at random.
-func (c *column) draw(random *rand.Rand, points []show.Point, n int) show.Point {
-	if c.chaos {
-		n = random.IntN(len(points))
+		if i < kills {
+			is = append(is, show.Incident{Kill: true, At: killPoints[i%len(killPoints)]})
+		}
 	}
-	return points[n%len(points)]
+	return is
 }
 
-// freeze freezes a pod until the other has finished a later build.
-func (c *column) freeze(ctx context.Context, at show.Point) (string, error) {
-	c.Crew.Watch(c.DB, func(ctx context.Context, subject string, _ int) (bool, error) { return c.built(ctx, subject, ">") })
-	return c.Crew.Freeze(ctx, at)
+// subject names a step of a build, as it is displayed.
+func subject(job string, tick time.Time, step int) string {
+	return fmt.Sprintf("%s %s/%d", job, tick.UTC().Format(time.RFC3339), step)
 }
 
-// kill kills a pod, and waits until another has finished its build.
-func (c *column) kill(ctx context.Context, at show.Point) (string, error) {
-	c.Crew.Watch(c.DB, func(ctx context.Context, subject string, _ int) (bool, error) { return c.built(ctx, subject, ">=") })
-	return c.Crew.Kill(ctx, at)
+// place reads a [subject].
+func place(subject string) (job string, tick time.Time, err error) {
+	job, at, _ := strings.Cut(subject, " ")
+	at, _, _ = strings.Cut(at, "/")
+	tick, err = time.Parse(time.RFC3339, at)
+	return job, tick, err
 }
 
-// built reports whether the build of a subject, or a later one, is recorded.
-func (c *column) built(ctx context.Context, subject, than string) (bool, error) {
+// scene has the points of one step of a build.
+func (c config) scene(job string, tick time.Time, step int) show.Scene {
+	s := show.Scene{Subject: subject(job, tick, step)}
+	switch step {
+	case c.Parts / 2:
+		s.Before, s.Last = inTheMiddle, show.AfterCommit
+	case c.Parts:
+		s.Before, s.Written = beforePointer, afterPointer
+	}
+	return s
+}
+
+// transaction is the scene of a transaction of the fenced column.
+func (c config) transaction(a epoch.Advance) show.Scene {
+	t := schedule.TickOf(epoch.Message{Partition: a.Partition, Offset: a.From})
+	return c.scene(t.Job, t.At, t.Step)
+}
+
+// Elsewhere reports whether the build of a subject is recorded, or a later one. While a pod is frozen the
+// build has to be a later one.
+func (c *column) Elsewhere(ctx context.Context, subject string, at show.Point, _ string) (bool, error) {
 	job, tick, err := place(subject)
 	if err != nil {
 		return false, err
 	}
-	n, err := c.DB.Count(ctx, `SELECT count(*) FROM builds WHERE job = $1 AND tick `+than+` $2`, job, tick.Unix())
+	least := tick.Unix()
+	if slices.Contains(freezePoints, at) {
+		least++
+	}
+	n, err := c.DB.Count(ctx, `SELECT count(*) FROM builds WHERE job = $1 AND tick >= $2`, job, least)
 	return n > 0, err
 }
 
-// pause waits for a build that nothing disturbs before the n-th of so many incidents, from 0. The chaos
-// spreads the incidents over its ticks instead.
-func (c *column) pause(ctx context.Context, n, total int) error {
-	want := n * c.Ticks / total
-	if !c.chaos {
-		built, err := c.DB.Count(ctx, `SELECT count(*) FROM builds`)
-		if err != nil {
-			return err
-		}
-		want = built + 1
+// due spreads the incidents over the builds.
+func (c *column) due(ctx context.Context, incident int) error {
+	if c.disturb != nil && c.Name == show.Fence {
+		c.disturb(ctx, incident)
 	}
-	return c.Crew.Until(ctx, patience, func(ctx context.Context) (bool, error) {
+	want := (incident + 1) * c.ticks / (len(c.incidents) + 1)
+	return c.Crew.Poll(ctx, c.patience(), "the builds before an incident", func(ctx context.Context) (bool, error) {
 		built, err := c.DB.Count(ctx, `SELECT count(*) FROM builds`)
 		return built >= want, err
 	})
 }
 
-// restartLeases spreads the restarts over the incidents, each at a moment that is drawn.
-func (c *column) restartLeases(ctx context.Context, total int, done <-chan struct{}) error {
-	random := c.random(2)
-	for i, n := 0, 0; i < c.restarts; i++ {
-		for ; n < i*total/c.restarts; n++ {
-			select {
-			case <-done:
-			case <-ctx.Done():
-				return nil
-			}
-		}
-		if !backoff.Sleep(ctx, time.Duration(random.Int64N(int64(2*time.Second)))) {
-			return nil
-		}
-		if err := c.nats.restart(); err != nil {
-			return err
-		}
-		c.board.Event(c.Name, fmt.Sprintf("the store of leases restarted, %d of %d", i+1, c.restarts))
-	}
-	return nil
-}
+// patience is many times the usual duration of all ticks.
+func (c *column) patience() time.Duration { return show.Patience + time.Duration(c.ticks)*c.every }
 
-// drained limits the time after the last incident until all ticks of the time before are built.
-const drained = 30 * time.Second
-
-// settle returns once all ticks until this moment are built, and enough of them.
+// settle returns once all jobs have built all ticks until this moment, and enough of them.
 func (c *column) settle(ctx context.Context) error {
-	now := time.Now()
-	due := now.Truncate(c.every) // the last tick
-	err := c.Crew.Until(ctx, drained, func(ctx context.Context) (bool, error) {
-		done, _, err := c.progress(ctx, due)
-		return done, err
-	})
-	if err != nil {
-		return fmt.Errorf("the ticks until %s are not all built: %w", due.Format(time.RFC3339), err)
-	}
-	if c.chaos {
-		c.board.Event(c.Name, "drained "+show.Seconds(time.Since(now))+" after the last incident")
-	}
-	limit := patience + time.Duration(c.Ticks)*c.every
-	return c.Crew.Until(ctx, limit, func(ctx context.Context) (bool, error) {
-		_, ticks, err := c.progress(ctx, due)
-		return ticks >= c.Ticks, err
+	due := time.Now().Truncate(c.every) // the last tick
+	return c.Crew.Poll(ctx, c.patience(), "the builds of all ticks", func(ctx context.Context) (bool, error) {
+		done, ticks := true, 0
+		for _, job := range c.jobs {
+			first, last, err := c.span(ctx, job)
+			if err != nil {
+				return false, err
+			}
+			done = done && !last.Before(due)
+			ticks += c.between(first, last)
+		}
+		return done && ticks >= c.ticks, nil
 	})
 }
 
-// progress reports whether all jobs have built the tick due, and counts the ticks of all jobs from the
-// first build to the last.
-func (c *column) progress(ctx context.Context, due time.Time) (done bool, ticks int, err error) {
-	done = true
-	for _, job := range c.jobs {
-		first, last, err := c.span(ctx, job)
-		if err != nil {
-			return false, 0, err
-		}
-		done = done && !last.Before(due)
-		ticks += int(last.Sub(first)/c.every) + 1
-	}
-	return done, ticks, nil
-}
+// between counts ticks, with the first and the last.
+func (c *column) between(first, last time.Time) int { return int(last.Sub(first)/c.every) + 1 }
 
 // span returns the first and the last tick that are built.
 func (c *column) span(ctx context.Context, job string) (first, last time.Time, err error) {

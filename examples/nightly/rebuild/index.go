@@ -89,7 +89,7 @@ func (x *index) run(ctx context.Context, c config, leases cas.Store, db *sql.DB,
 	if err != nil {
 		return err
 	}
-	return consumer.Run(ctx, jobs, show.FencedAt(sink, stage, c.scene), jobs.Handlers(), consumer.Options{
+	return consumer.Run(ctx, jobs, show.FencedAt(sink, stage, c.transaction), jobs.Handlers(), consumer.Options{
 		MaxBatch: 1, Committers: len(all), HangTimeout: show.HangTimeout,
 	})
 }

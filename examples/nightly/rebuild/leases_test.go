@@ -2,13 +2,13 @@ package rebuild
 
 import (
 	"bytes"
-	"context"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/epochfence/epochfence/internal/localnats"
 	"github.com/epochfence/epochfence/internal/pgtest"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/showtest"
 )
 
 func TestAStoreOfOthersHasTheLeasesAndIsLeftAsItWas(t *testing.T) {
@@ -27,31 +27,23 @@ func TestAStoreOfOthersHasTheLeasesAndIsLeftAsItWas(t *testing.T) {
 		"postgres": func(t *testing.T) string { return pgtest.Start(t).URL },
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := short()
-			n.Ticks, n.Freezes, n.Kills, n.Naive, n.Lease = 2, 1, 0, false, start(t)
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer cancel()
-			var out bytes.Buffer
-			b := show.NewBoard(&out)
-			cs, err := n.play(ctx, b)
-			if err != nil {
-				t.Fatal(err, out.String())
-			}
-			if status := conclude(b, cs); status != show.StatusExact {
-				t.Errorf("status %d: %s", status, out.String())
-			}
-			store, err := find(n.stores, n.Lease)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, closer, err := store.Open(ctx, n.Lease)
+			n, url := short(), start(t)
+			showtest.Exact(t, n, "-ticks", "2", "-freezes", "1", "-kills", "0", "-naive=false", "-lease", url)
+			s, closer, err := n.stores.Open(t.Context(), url)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer closer()
-			for item, err := range s.List(ctx, "") {
+			for item, err := range s.List(t.Context(), "") {
 				t.Errorf("%s is left, %v", item.Key, err)
 			}
 		})
+	}
+}
+
+func TestAStoreThatIsNotThereIsSaidClearly(t *testing.T) {
+	var out bytes.Buffer
+	if status := show.Run(t.Context(), New(), []string{"-lease", "nats://host:1"}, &out, &out); status != show.StatusNot || !strings.Contains(out.String(), "-lease: name the bucket, as in nats://HOST:PORT/BUCKET") {
+		t.Errorf("status %d: %s", status, out.String())
 	}
 }

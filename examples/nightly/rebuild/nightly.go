@@ -6,223 +6,105 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"math/rand/v2"
-	"os"
-	"os/signal"
-	"sync"
-	"syscall"
+	"strings"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/freeport"
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/show/stores"
 )
 
-// Nightly is the show. Make one with [New].
-type Nightly struct {
-	Ticks   int // at least, of all jobs together
-	Freezes int
-	Kills   int
-	Lease   string // the URL of the store of leases; "" starts a nats-server in this process
-	Naive   bool   // play the baseline beside
-	Seed    uint64 // of the chaos
+type nightly struct {
+	show.Settings
+	ticks   int // at least, of all jobs together
+	freezes int
+	kills   int
+	lease   string // the URL of the store of leases, or "nats"
+	stores  stores.Kinds
 
-	stores   []Store
-	jobs     []string
-	every    time.Duration // between two ticks
-	ttl      time.Duration
-	parts    int
-	chaos    bool // incidents without a pause in between, at points that are drawn
-	restarts int  // of the nats-server in this process
+	jobs      []string
+	every     time.Duration // between two ticks
+	ttl       time.Duration
+	parts     int
+	incidents []show.Incident                         // set by Check
+	disturb   func(ctx context.Context, incident int) // if not nil, called before each incident of the fenced column
 
-	dir     string
 	objects string // host:port of the S3 server
 	redis   string
-	nats    *localNATS
+	leases  string // the URL of the store of leases
 }
 
-// New returns the show, whose -lease knows these stores.
-func New(stores ...Store) *Nightly {
-	return &Nightly{
-		Ticks: 10, Freezes: 2, Kills: 2, Naive: true, Seed: 1,
-		stores: stores, jobs: []string{"search-index"}, every: 3 * time.Second, ttl: 1500 * time.Millisecond, parts: 8,
+// New returns the show, whose -lease knows NATS, PostgreSQL and these stores.
+func New(more ...stores.Kind) show.Show { return newNightly(more...) }
+
+func newNightly(more ...stores.Kind) *nightly {
+	return &nightly{
+		Settings: show.Settings{
+			Name: "nightly", Worker: "pod", Workers: 2, Evidence: "what the reader has read, and from what is stored",
+		},
+		stores: append(stores.Kinds{stores.NATS, postgres}, more...),
+		jobs:   []string{"search-index"}, every: 3 * time.Second, ttl: 1500 * time.Millisecond, parts: 8,
 	}
 }
 
-// Main is the main function, in each process.
-func (n *Nightly) Main() {
-	show.Enter(n.Work)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	os.Exit(n.Run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
-
-// Run is the parent process. It returns its exit code.
-func (n *Nightly) Run(ctx context.Context, args []string, out, errOut io.Writer) int {
-	switch err := n.parse(args, errOut); {
-	case errors.Is(err, flag.ErrHelp):
-		return show.StatusExact
-	case err != nil:
-		return show.StatusUsage
-	}
-	b := show.NewBoard(out)
-	cs, err := n.play(ctx, b)
-	switch {
-	case ctx.Err() != nil:
-		fmt.Fprintln(errOut, "nightly: interrupted; the pods are stopped")
-		return show.StatusHalted
-	case err != nil:
-		fmt.Fprintf(errOut, "nightly: %v\n", err)
-		return show.StatusNot
-	}
-	return conclude(b, cs)
+func (n *nightly) Flags(fs *flag.FlagSet) {
+	fs.IntVar(&n.ticks, "ticks", 10, "builds of each column at least, one every 3 s, as a `number`")
+	fs.IntVar(&n.freezes, "freezes", 2, "pods that are frozen, as a `number`")
+	fs.IntVar(&n.kills, "kills", 2, "pods that are killed, as a `number`")
+	fs.StringVar(&n.lease, "lease", "nats", "the store of leases, as a `URL`: "+n.stores.String())
 }
 
 const most = 10_000 // protects the machine from a mistyped flag
 
-func (n *Nightly) parse(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("nightly", flag.ContinueOnError)
-	fs.SetOutput(out)
-	fs.IntVar(&n.Ticks, "ticks", n.Ticks, "builds of each column at least, one every 3 s, as a `number`")
-	fs.IntVar(&n.Freezes, "freezes", n.Freezes, "pods that are frozen, as a `number`")
-	fs.IntVar(&n.Kills, "kills", n.Kills, "pods that are killed, as a `number`")
-	fs.StringVar(&n.Lease, "lease", "", "the store of leases, as a `URL`: "+urls(n.stores)+"; empty: a nats-server in this process")
-	fs.BoolVar(&n.Naive, "naive", n.Naive, "play the baseline beside")
-	if err := fs.Parse(args); err != nil {
-		return err // reported by Parse
-	}
-	err := n.check(fs.Args())
-	if err != nil {
-		fmt.Fprintf(out, "nightly: %v\n", err)
-	}
-	return err
+func (n *nightly) Check() error {
+	n.incidents = inTurn(n.freezes, n.kills)
+	return errors.Join(
+		show.Within("ticks", n.ticks, 1, most),
+		show.Within("freezes", n.freezes, 0, most),
+		show.Within("kills", n.kills, 0, most),
+		n.stores.Check("lease", n.lease))
 }
 
-func (n *Nightly) check(rest []string) error {
-	if len(rest) > 0 {
-		return fmt.Errorf("unexpected argument %q; all settings are flags, see -help", rest[0])
-	}
-	for _, f := range []struct {
-		name     string
-		v, least int
-	}{{"ticks", n.Ticks, 1}, {"freezes", n.Freezes, 0}, {"kills", n.Kills, 0}} {
-		if f.v < f.least || f.v > most {
-			return fmt.Errorf("-%s is %d; want %d to %d", f.name, f.v, f.least, most)
-		}
-	}
-	if n.Lease == "" {
-		return nil
-	}
-	_, err := find(n.stores, n.Lease)
-	return err
-}
-
-// play plays the columns, and cleans up. A column's own error is in its Err.
-func (n *Nightly) play(ctx context.Context, b *show.Board) (cs []*column, err error) {
-	if n.dir, err = os.MkdirTemp("", "epochfence-nightly-"); err != nil {
-		return nil, fmt.Errorf("make a temporary directory: %w", err)
-	}
-	defer func() { _ = os.RemoveAll(n.dir) }()
-	closer, err := n.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer closer()
-	for _, line := range n.introduce() {
-		b.Print(line)
-	}
-	names := []string{show.Fence}
-	if n.Naive {
-		names = append(names, show.Baseline)
-	}
-	var playing sync.WaitGroup
-	for _, name := range names {
-		c := n.newColumn(name, b)
-		cs = append(cs, c)
-		playing.Go(func() { c.Err = c.play(ctx) })
-	}
-	playing.Wait()
-	return cs, nil
-}
-
-// open starts the servers of this process.
-func (n *Nightly) open(ctx context.Context) (closer func(), err error) {
-	var stops []func()
-	closer = func() {
-		for _, stop := range stops {
-			stop()
-		}
-	}
-	keep := func(stop func(), err error) error {
-		if err == nil {
-			stops = append(stops, stop)
-		}
+// Open starts the servers of this process, and sees that the store of -lease answers.
+func (n *nightly) Open(ctx context.Context, atEnd func(func())) (err error) {
+	if n.objects, err = startObjects(ctx, n.Dir, atEnd); err != nil {
 		return err
 	}
-	var stop func()
-	n.objects, stop, err = startObjects(ctx, n.dir)
-	err = keep(stop, err)
-	if err == nil && n.Naive {
-		n.redis, stop, err = startRedis()
-		err = keep(stop, err)
+	if n.redis, err = startRedis(atEnd); err != nil {
+		return err
 	}
-	if err == nil {
-		stop, err = n.openLeases(ctx)
-		err = keep(stop, err)
+	if n.leases, _, err = n.stores.Reach(ctx, n.lease, n.Dir, "leases", atEnd); err != nil {
+		return fmt.Errorf("-lease: %w", err)
 	}
-	if err != nil {
-		closer()
-		return nil, err
-	}
-	return closer, nil
+	return nil
 }
 
-// openLeases starts a nats-server, or sees that the store of -lease answers.
-func (n *Nightly) openLeases(ctx context.Context) (stop func(), err error) {
-	if n.Lease == "" {
-		ports, err := freeport.Take(1)
-		if err != nil {
-			return nil, err
+// startRedis starts miniredis in this process, whose times to live run down by this process's clock.
+func startRedis(atEnd func(func())) (address string, err error) {
+	m := miniredis.NewMiniRedis()
+	if err := m.StartAddr("127.0.0.1:0"); err != nil {
+		return "", fmt.Errorf("start miniredis: %w", err)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	atEnd(func() { end(); m.Close() })
+	go func() {
+		for last := time.Now(); backoff.Sleep(ctx, 20*time.Millisecond); {
+			now := time.Now()
+			m.FastForward(now.Sub(last))
+			last = now
 		}
-		if n.nats, err = startNATS(n.dir, ports[0]); err != nil {
-			return nil, err
-		}
-		return func() { n.nats.stop() }, nil
-	}
-	store, err := find(n.stores, n.Lease)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, show.Reachable)
-	defer cancel()
-	s, closer, err := store.Open(ctx, n.Lease)
-	if err == nil {
-		defer closer()
-		_, err = s.Facts(ctx) // asks the server
-	}
-	if err != nil {
-		return nil, fmt.Errorf("-lease: %w", err)
-	}
-	return func() {}, nil
+	}()
+	return m.Addr(), nil
 }
 
-// leases is the URL of the store of leases.
-func (n *Nightly) leases() string {
-	if n.nats != nil {
-		return n.nats.url()
-	}
-	return n.Lease
-}
-
-func (n *Nightly) introduce() []string {
-	where := n.Lease
-	if where == "" {
-		where = "a nats-server in this process"
-	}
+func (n *nightly) Introduce() []string {
+	kind, _, _ := strings.Cut(n.lease, "://")
 	return []string{
 		fmt.Sprintf("A build of the index: every %v, %d parts of %d documents, and what names them; pods: 2 of each column", n.every, n.parts, documents),
 		"Objects: versitygw, an S3 server, in this process; database: SQLite in a temporary directory",
-		"Leases: " + where + "; the baseline has a lock with a time to live in Redis (miniredis)",
+		"Leases: " + kind + "; the baseline has a lock with a time to live in Redis (miniredis)",
 		"",
 		"Frozen:  SIGSTOP in the middle of a build, or with its pointer in hand, until the other pod",
 		"         has finished a later build; then SIGCONT.",
@@ -231,5 +113,3 @@ func (n *Nightly) introduce() []string {
 		"",
 	}
 }
-
-func (n *Nightly) random(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(n.Seed, stream)) }

@@ -35,21 +35,21 @@ const (
 
 // startObjects starts versitygw, an S3 server, in this process, with its objects below dir. There is one
 // in a process at a time. It makes the bucket.
-func startObjects(ctx context.Context, dir string) (address string, stop func(), err error) {
+func startObjects(ctx context.Context, dir string, atEnd func(func())) (address string, err error) {
 	root := filepath.Join(dir, "objects")
 	if err := os.Mkdir(root, 0o755); err != nil {
-		return "", nil, err
+		return "", err
 	}
 	if err := (meta.XattrMeta{}).Test(root); err != nil {
-		return "", nil, fmt.Errorf("start an S3 server in %s: it needs extended attributes, which this file system has not; set TMPDIR to a directory on another one: %w", dir, err)
+		return "", fmt.Errorf("start an S3 server in %s: it needs extended attributes, which this file system has not; set TMPDIR to a directory on another one: %w", dir, err)
 	}
 	files, err := posix.New(root, meta.XattrMeta{}, posix.PosixOpts{Concurrency: 64})
 	if err != nil {
-		return "", nil, fmt.Errorf("start an S3 server in %s: %w", dir, err)
+		return "", fmt.Errorf("start an S3 server in %s: %w", dir, err)
 	}
 	ports, err := freeport.Take(1)
 	if err != nil {
-		return "", nil, err
+		return "", err
 	}
 	address = fmt.Sprintf("127.0.0.1:%d", ports[0])
 	serving, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -60,17 +60,17 @@ func startObjects(ctx context.Context, dir string) (address string, stop func(),
 			IAMService:     auth.NewIAMServiceSingle(auth.Account{Access: access, Secret: secret, Role: auth.RoleAdmin}),
 			MaxConnections: 1000, MaxRequests: 1000, MultipartMaxParts: 10_000, Quiet: true, KeepAlive: true,
 		})
+		close(ended)
 	}()
-	if err := makeBucket(ctx, address, ended); err != nil {
-		end()
-		return "", nil, fmt.Errorf("start an S3 server: %w", err)
-	}
-	stop = func() {
+	atEnd(func() {
 		connections.CloseIdleConnections() // which the server would wait for
 		end()
 		<-ended //nolint:errcheck // it was told to end
+	})
+	if err := makeBucket(ctx, address, ended); err != nil {
+		return "", fmt.Errorf("start an S3 server: %w", err)
 	}
-	return address, stop, nil
+	return address, nil
 }
 
 // connections are those of all clients of this process.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/epochfence/epochfence/internal/backoff"
@@ -16,27 +15,15 @@ type reader struct {
 	jobs []string
 	tell func(line string)
 
-	mu     sync.Mutex
-	counts counts
-	last   map[string]reading
-}
-
-type counts struct {
 	reads     int
 	mixtures  int // reads that found parts of other builds
 	backwards int // reads that found an earlier build than the read before
-}
-
-// betweenReads keeps the reader from using up the machine.
-const betweenReads = 50 * time.Millisecond
-
-func newReader(l look, jobs []string, tell func(string)) *reader {
-	return &reader{look: l, jobs: jobs, tell: tell, last: map[string]reading{}}
+	last      map[string]reading
 }
 
 // run reads until ctx ends. It fails if an index cannot be read.
 func (r *reader) run(ctx context.Context) error {
-	for backoff.Sleep(ctx, betweenReads) {
+	for backoff.Sleep(ctx, 50*time.Millisecond) { // so that it does not use up the machine
 		if err := r.read(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
@@ -60,30 +47,21 @@ func (r *reader) read(ctx context.Context) error {
 }
 
 func (r *reader) count(job string, found reading) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	before, known := r.last[job]
 	r.last[job] = found
-	r.counts.reads++
+	r.reads++
 	backwards := known && found.tick.Before(before.tick)
 	if backwards {
-		r.counts.backwards++
+		r.backwards++
 	}
 	if found.wrong != "" {
-		r.counts.mixtures++
+		r.mixtures++
 	}
 	switch {
-	case known && found.is(before):
+	case known && found.tick.Equal(before.tick) && found.wrong == before.wrong:
 	case found.wrong != "":
 		r.tell(fmt.Sprintf("a reader finds a mixture: %s says that it is of %s, and %s", job, found.tick.Format(time.RFC3339), found.wrong))
 	case backwards:
 		r.tell(fmt.Sprintf("a reader finds %s at %s, after %s", job, found.tick.Format(time.RFC3339), before.tick.Format(time.RFC3339)))
 	}
-}
-
-// result returns the counts, and what each index was when it was read last.
-func (r *reader) result() (counts, map[string]reading) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.counts, r.last
 }

@@ -33,10 +33,6 @@ type reading struct {
 	wrong string    // "" if all parts are of that build
 }
 
-func (r reading) is(x reading) bool {
-	return r.tick.Equal(x.tick) && r.wrong == x.wrong
-}
-
 // errNotYet is returned where there is no index yet, or it is being written, as it says itself.
 var errNotYet = errors.New("there is no complete index to read")
 

@@ -37,18 +37,18 @@ import (
 	"github.com/epochfence/epochfence/cas/zkstore"
 	"github.com/epochfence/epochfence/examples/nightly/rebuild"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/show/stores"
 )
 
-func main() { theShow().Main() }
+func main() { show.Main(theShow()) }
 
-func theShow() *rebuild.Nightly {
+func theShow() show.Show {
 	return rebuild.New(
-		rebuild.NATS, rebuild.Postgres,
-		rebuild.Store{Schemes: []string{"etcd"}, URL: "etcd://HOST:PORT,…", Open: openEtcd},
-		rebuild.Store{Schemes: []string{"consul"}, URL: "consul://HOST:PORT", Open: openConsul},
-		rebuild.Store{Schemes: []string{"zookeeper"}, URL: "zookeeper://HOST:PORT,…", Open: openZooKeeper},
-		rebuild.Store{Schemes: []string{"redis", "rediss"}, URL: "redis://HOST:PORT/DB", Open: openRedis},
-		rebuild.Store{Schemes: []string{"kubernetes"}, URL: "kubernetes://NAMESPACE", Open: openKubernetes},
+		stores.Kind{Schemes: []string{"etcd"}, URL: "etcd://HOST:PORT,…", Open: openEtcd},
+		stores.Kind{Schemes: []string{"consul"}, URL: "consul://HOST:PORT", Open: openConsul},
+		stores.Kind{Schemes: []string{"zookeeper"}, URL: "zookeeper://HOST:PORT,…", Open: openZooKeeper},
+		stores.Kind{Schemes: []string{"redis", "rediss"}, URL: "redis://HOST:PORT/DB", Open: openRedis},
+		stores.Kind{Schemes: []string{"kubernetes"}, URL: "kubernetes://NAMESPACE", Open: openKubernetes},
 	)
 }
 
@@ -57,22 +57,13 @@ func rest(at string) string {
 	return after
 }
 
-// closing closes the client of a store that could not be opened.
-func closing(s cas.Store, err error, closer func()) (cas.Store, func(), error) {
-	if err != nil {
-		closer()
-		return nil, nil, err
-	}
-	return s, closer, nil
-}
-
 func openEtcd(_ context.Context, at string) (cas.Store, func(), error) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: strings.Split(rest(at), ","), DialTimeout: show.Reachable, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, nil, err
 	}
 	s, err := etcdstore.Open(c, etcdstore.Options{})
-	return closing(s, err, func() { _ = c.Close() })
+	return stores.Opened(s, err, func() { _ = c.Close() })
 }
 
 func openConsul(_ context.Context, at string) (cas.Store, func(), error) {
@@ -92,7 +83,7 @@ func openZooKeeper(ctx context.Context, at string) (cas.Store, func(), error) {
 		return nil, nil, err
 	}
 	s, err := zkstore.Open(ctx, c, zkstore.Options{})
-	return closing(s, err, c.Close)
+	return stores.Opened(s, err, c.Close)
 }
 
 func openRedis(ctx context.Context, at string) (cas.Store, func(), error) {
@@ -103,7 +94,7 @@ func openRedis(ctx context.Context, at string) (cas.Store, func(), error) {
 	o.MaxRetries = -1 // a write that is sent again finds itself, and looks like a conflict
 	c := redis.NewClient(o)
 	s, err := redisstore.Open(ctx, c, redisstore.Options{})
-	return closing(s, err, func() { _ = c.Close() })
+	return stores.Opened(s, err, func() { _ = c.Close() })
 }
 
 func openKubernetes(ctx context.Context, at string) (cas.Store, func(), error) {

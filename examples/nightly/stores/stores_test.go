@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"github.com/epochfence/epochfence/internal/freeport"
 	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/showtest"
 )
 
 // The pods are this test binary.
@@ -90,33 +90,19 @@ func TestRealWithLeasesInZooKeeperTheFencedIndexIsExact(t *testing.T) {
 	playsExact(t, "zookeeper://"+s.Address)
 }
 
-// playsExact plays the show, and wants the baseline to be harmed.
 func playsExact(t *testing.T, leases string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	var out, errOut bytes.Buffer
-	status := theShow().Run(ctx, []string{"-lease", leases, "-ticks", "4", "-freezes", "1", "-kills", "1"}, &out, &errOut)
-	t.Log(out.String() + errOut.String())
-	if status != show.StatusExact {
-		t.Errorf("status %d", status)
-	}
-	if !strings.Contains(out.String(), "the baseline's is not exact") {
-		t.Error("a freeze did the baseline no harm")
-	}
+	showtest.Exact(t, theShow(), "-lease", leases, "-ticks", "4", "-freezes", "1", "-kills", "1")
 }
 
 func TestAStoreThatIsNotThereIsSaidClearly(t *testing.T) {
-	for lease, want := range map[string]string{
-		"redis://127.0.0.1:1/0":   "-lease: ",
-		"etcd://127.0.0.1:1":      "-lease: ",
-		"consul://127.0.0.1:1":    "-lease: ",
-		"zookeeper://127.0.0.1:1": "-lease: ",
-		"s3://bucket":             "-lease is none of nats://HOST:PORT/BUCKET, postgres://…, etcd://HOST:PORT,…, consul://HOST:PORT, ",
-	} {
-		var out, errOut bytes.Buffer
-		if status := theShow().Run(t.Context(), []string{"-lease", lease}, &out, &errOut); status == show.StatusExact || !strings.Contains(errOut.String(), want) {
-			t.Errorf("%s: status %d: %s%s", lease, status, out.String(), errOut.String())
+	for _, lease := range []string{"redis://127.0.0.1:1/0", "etcd://127.0.0.1:1", "consul://127.0.0.1:1", "zookeeper://127.0.0.1:1"} {
+		var out bytes.Buffer
+		if status := show.Run(t.Context(), theShow(), []string{"-lease", lease}, &out, &out); status != show.StatusNot || !strings.Contains(out.String(), "-lease: ") {
+			t.Errorf("%s: status %d: %s", lease, status, out.String())
 		}
 	}
+	showtest.Refused(t, show.StatusUsage, theShow, map[string]string{
+		"-lease s3://bucket": "-lease: want one of nats (a server in this process), nats://HOST:PORT/BUCKET, postgres://…, etcd://HOST:PORT,…, consul://HOST:PORT, ",
+	})
 }

@@ -1,11 +1,11 @@
 package show
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,28 +27,18 @@ func TestNoWorkerIsLeftWhenTheParentIsKilledNotEvenAFrozenOne(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var (
-		one, two  int
-		scanError error
-	)
-	_, scanError = fmt.Fscan(out, &one, &two)
+	var one, two int
+	_, scanError := fmt.Fscan(out, &one, &two)
 	_ = cmd.Process.Kill()
 	_, _ = io.Copy(io.Discard, out)
 	_ = cmd.Wait()
 	if scanError != nil {
 		t.Fatal(scanError)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for {
-		if gone(one) && gone(two) {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+	for limit := time.Now().Add(20 * time.Second); !gone(one) || !gone(two); <-tick.C {
+		if time.Now().After(limit) {
 			t.Fatalf("frozen worker %d gone: %v; worker %d gone: %v", one, gone(one), two, gone(two))
 		}
 	}
@@ -61,4 +51,29 @@ func gone(pid int) bool {
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && strings.Contains(string(stat), ") Z ")
+}
+
+func TestAFrozenProcessHasNoThreadThatRuns(t *testing.T) {
+	c := newTestCrew(t, 1)
+	c.mu.Lock()
+	p := c.workers[0].cmd.Process
+	c.mu.Unlock()
+	for range 100 {
+		if err := freeze(p); err != nil {
+			t.Fatal(err)
+		}
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid))
+		if err != nil || len(threads) == 0 {
+			t.Fatalf("threads %v, %v", threads, err)
+		}
+		for _, thread := range threads {
+			stat, err := os.ReadFile(thread)
+			if _, state, _ := strings.Cut(string(stat), ") "); err != nil || !strings.HasPrefix(state, "T") {
+				t.Fatalf("%s is %q, %v; want state T", thread, stat, err)
+			}
+		}
+		if err := thaw(p); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
