@@ -277,7 +277,7 @@ pictures: ## docs/status*.png, of the status page (needs chromium)
 PEERS :=
 
 .PHONY: job-peers
-job-peers: $(TEMPORAL) ## a frozen pod under eight schedulers, for docs/jobs.md (half an hour, of which minutes to compile; needs redis-server, pip and Debian's postgresql-15-cron; PEERS='river dbos' to choose)
+job-peers: $(TEMPORAL) ## a frozen pod under nine schedulers, for docs/jobs.md (half an hour, of which minutes to compile; needs redis-server, pip and Debian's postgresql-15-cron; PEERS='river dbos' to choose)
 	cd internal/jobpeers && GOWORK=off EPOCHFENCE_TEMPORAL=$(TEMPORAL) go run . $(PEERS)
 
 .PHONY: bench

@@ -74,8 +74,8 @@ func (b *Batch) report(events ...Event) {
 	}
 }
 
-// Update changes an item for the message at this offset, whose mark is that of the message, and returns
-// the outcome, as [Apply] does. Messages change an item in the order of their offsets. Other messages of
+// Update changes an item for the message whose offset and mark are at, and returns the outcome, as [Apply]
+// does. Messages change an item in the order of their offsets. Other messages of
 // the batch see the change, and nobody else does before Write.
 func (b *Batch) Update(ctx context.Context, at epoch.Position, key string, change Change) (outcome []byte, err error) {
 	outcome, e, err := b.update(ctx, at, key, change)

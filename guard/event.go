@@ -14,8 +14,8 @@ type Event struct {
 	Stamp    Stamp  // of the message
 	Decision Decision
 
-	// Seen is the epoch of the last change of the item by this partition, as the item was when it was compared
-	// with the message. It is 0 if there was none. If Decision is Stale, Seen is above Stamp.Epoch,
+	// Seen is the epoch under which this partition had last changed the item when the item was compared
+	// with the message. It is 0 if it had not. If Decision is Stale, Seen is above Stamp.Epoch,
 	// and the difference is the token gap.
 	Seen epoch.Epoch
 
@@ -38,7 +38,7 @@ const (
 	FenceLost                             // [ErrFenceLost]
 	Omitted                               // [ErrNew]
 	TooManyPartitions                     // [ErrPartitions]
-	InDoubt                               // [ErrDoubt], or refused after a write whose answer was lost
+	InDoubt                               // [ErrDoubt], or refused, other than with ErrPassed, after a write whose answer was lost
 
 	undecided Decision = 0
 )

@@ -40,11 +40,11 @@ func New(store cas.Store, s Stamp) *Message {
 // Call it before Update.
 //
 // Each Update calls f once at most, before it returns. Nothing is decided, and f is not called, if Update
-// returns an error of change or of a read, [ErrTwice], [ErrOutcome], [cas.ErrKey], [cas.ErrTooLarge], or
+// returns the error of an earlier Update or of [At], an error of change or of a read, [ErrTwice], [ErrOutcome], [cas.ErrKey], [cas.ErrTooLarge], or
 // [cas.ErrFull] without ErrDoubt. A message that is delivered again is decided again.
 //
-// After [ErrDoubt] the decision is [InDoubt]. When the message is delivered again, [Repeated] says that the
-// change was written, and [Changed] that it was not. If the process ends between a write and the
+// After [ErrDoubt] the decision is [InDoubt]. If the message is delivered again and not refused then, [Repeated]
+// says that the change was written, and [Changed] that it is written now. If the process ends between a write and the
 // call of f, this decision has no event. The message is delivered again then, and the decision is Repeated.
 //
 // Update waits for f, so f must return soon. f must not panic. Calls overlap if calls of Update overlap.

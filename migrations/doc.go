@@ -1,5 +1,5 @@
-// Package migrations writes the tables of epochfence's packages as files for your own migration
-// tool, such as those of [pgsink.Migrations].
+// Package migrations writes the SQL that creates the tables of epochfence's packages into files for
+// your own migration tool.
 //
 //	sink, err := pgsink.Migrations(pgsink.Options{})
 //	box, err := pgoutbox.Migrations(pgoutbox.Options{})

@@ -2,8 +2,7 @@ package migrations
 
 import "errors"
 
-// Errors of Open and Migrate of all packages that have tables. Their text ends with the command to
-// run.
+// Errors of Open and Migrate of all packages that have tables. Their text says what to do.
 var (
 	// ErrNotMigrated is returned when the tables do not exist.
 	ErrNotMigrated = errors.New("schema is not migrated")

@@ -47,8 +47,8 @@ type Rig struct {
 // when t ends.
 func Run(t *testing.T, create func(t testing.TB) Rig) { run(t, histories, create) }
 
-// RunKilled runs histories of a store that is on several nodes, or that stays when its server is killed.
-// [Run] has all of them but one, which needs Rig.Kill.
+// RunKilled runs histories of a store that is on several nodes, or whose items survive a kill of its
+// server. One of them, with Rig.Kill, is not among those of [Run].
 func RunKilled(t *testing.T, create func(t testing.TB) Rig) { run(t, onNodes, create) }
 
 func run(t *testing.T, hs []history, create func(t testing.TB) Rig) {

@@ -10,7 +10,7 @@
 // histories. Most hold tenures by hand and check the contract of [consumer.Tenure] itself. The
 // others run whole processes, through [consumer.Run] into a sink in memory, while members come, go,
 // freeze and die. Then they check the effects: every message applied once, in order, none lost.
-// Among those are attacks, such as a stale writer or a static member that swaps in.
+// Some are attacks, such as a stale writer or a static member that swaps in.
 //
 // A Harness has three methods. Anything else that a history does to the world, such as freezing a
 // process or deleting records, has an interface of its own, which the harness may implement:

@@ -22,8 +22,8 @@ const ttl = 4 * time.Second
 // lockTTL is of the histories of [RunLocks], which repeat what a busy machine has cost a lease.
 const lockTTL = 2 * time.Second
 
-// Run plays every history, several at a time. They share a rig, in a group each. Those that lose what
-// the store has are played on a rig of their own. Work under a lock goes to memsink: see [RunLocks].
+// Run plays every history, several at a time. They share a rig, in a group each. A history in which
+// the store loses items has a rig of its own. Work under a lock goes to memsink: see [RunLocks].
 func Run(t *testing.T, create func(t testing.TB) castest.Rig) { run(t, create, ttl, histories) }
 
 func run(t *testing.T, create func(t testing.TB) castest.Rig, ttl time.Duration, hs []history) {

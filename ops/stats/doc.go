@@ -1,4 +1,4 @@
-// Package stats turns the events of a consumer, an outbox, a receiver and leases into statistics for
+// Package stats turns the events of a consumer, an outbox, a receiver, guards and leases into statistics for
 // operators: counters, histograms, rates, recent events, and the state of each partition that this
 // process holds. It needs no client library of Prometheus or OpenTelemetry. Packages ops/fenceprom
 // and ops/fenceotel, separate modules, export the statistics to Prometheus and OpenTelemetry.
@@ -12,9 +12,9 @@
 //
 // # Number of series
 //
-// No label holds the name of an owner, a claim, a key or the text of an error. The values of the
-// labels of counters and histograms are known beforehand, and these series begin at zero. There are
-// two exceptions.
+// No label holds the name of an owner, a claim, a key or the text of an error. The values of most
+// labels are known beforehand, and the series of these counters and histograms begin at zero. Two kinds
+// of metrics have other values.
 //
 // Gauges of partitions have the group, topic and number as labels, and only for partitions that this
 // process holds. If all these gauges would exceed [MaxSeries], the process exposes them for some

@@ -1,5 +1,5 @@
 // Package shardsink combines several sinks into one [epoch.Sink], for a group that writes more than
-// one database takes. A function routes each partition to one of the sinks, its shard. The shard
+// a single database can take. A function routes each partition to one of the sinks, its shard. The shard
 // has the partition's fence and its effects.
 //
 //	sink, err := shardsink.New(shardsink.ByNumber, a, b)
