@@ -187,8 +187,8 @@ const (
 	MaxOutcome = 256
 
 	// MaxReplays limits the replays of dead letters of one partition that an item remembers, beside
-	// those of [Batch.Keep]. A replay that has changed the item and failed changes it again
-	// if MaxReplays other replays change the item before it is requested again.
+	// those of [Batch.Keep]. A replay that has changed the item and then failed is forgotten
+	// once MaxReplays other replays have changed the item. Requested after that, it changes the item again.
 	MaxReplays = 32
 )
 

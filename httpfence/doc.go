@@ -45,7 +45,7 @@
 //
 //	the receiver                           a request's effect happens
 //	checks nothing                         at least once, best effort: again after every lost answer, also by a zombie
-//	knows the idempotency key only         keyed: once for as long as it knows the key; a zombie's first request counts
+//	knows the idempotency key only         once for as long as it knows the key; also by a zombie whose request arrives first
 //	Handler with Memory                    once and never under a lower epoch after a higher, until the process ends;
 //	                                       an effect whose handler then fails has happened, and happens again
 //	Handler with SQLStore, outside of Tx   as with Memory, but epochs and answers survive the process; after a

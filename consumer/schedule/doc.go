@@ -1,4 +1,4 @@
-// Package schedule runs jobs at the times of cron expressions, and commits each time once at most: a
+// Package schedule runs jobs at the times of cron expressions, and commits each tick once at most: a
 // [consumer.Source] whose partitions are jobs, and whose messages are ticks.
 //
 //	jobs, err := schedule.New(schedule.Options{Store: store, Group: "billing"},

@@ -26,8 +26,8 @@ type Options struct {
 	StatementTimeout time.Duration
 
 	// IdleTimeout limits each pause between two statements of a Commit on the server
-	// (idle_in_transaction_session_timeout), but at most until 1 s after the end of the Commit's
-	// context. Then a process that is frozen in its transaction loses the transaction and its row
+	// (idle_in_transaction_session_timeout), to 1 s more than the Commit's context has at its beginning
+	// if that is shorter. Then a process that is frozen in its transaction loses the transaction and its row
 	// locks, if no claim has ended it before. Defaults to 30 s.
 	IdleTimeout time.Duration
 

@@ -11,6 +11,7 @@ require (
 require (
 	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
+	golang.org/x/sync v0.24.0 // indirect
 )
 
 replace github.com/epochfence/epochfence => ../../../
