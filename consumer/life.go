@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -93,9 +94,16 @@ func (l *life) live(ctx context.Context) {
 	}
 }
 
-func (l *life) sign(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, aliveTimeout)
+// sign gives one sign of life. When Run ends it is waited for, because a request that was cancelled may
+// be carried out after that of gone.
+func (l *life) sign(run context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(run), aliveTimeout)
 	defer cancel()
+	defer context.AfterFunc(run, func() {
+		if backoff.Sleep(ctx, lastRecords) {
+			cancel()
+		}
+	})()
 	l.process.Every = time.Duration(l.every.Load())
 	switch err := l.alive(ctx, l.process); {
 	case err == nil && l.failed >= failedSigns:

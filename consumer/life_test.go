@@ -81,6 +81,31 @@ func TestAnOwnerThatIsGoneIsToldFromOneThatIsAlive(t *testing.T) {
 	})
 }
 
+func TestASignOfLifeThatIsUnderWayAtTheEndIsNotLeft(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		slow := memsink.Hooks{Alive: func(ctx context.Context, _ operate.Process, do func() error) error {
+			done := make(chan error, 1)
+			go func() { // the server carries it out, also if nobody waits for the answer
+				<-time.After(100 * time.Millisecond)
+				done <- do()
+			}()
+			select {
+			case err := <-done:
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}}
+		a := r.start("a", each(record), options{}, slow)
+		synctest.Wait()
+		a.end()
+		r.pass(time.Second)
+		if left := r.processes(); len(left) != 0 {
+			t.Errorf("after the process has ended: %+v", left)
+		}
+	})
+}
+
 func TestASignOfLifeThatFailsCostsNothingAndIsSaidOnce(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		var broken atomic.Bool

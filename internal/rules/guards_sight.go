@@ -10,6 +10,9 @@ const (
 )
 
 var guardsOfSight = []guard{
+	{"blame", "a process that has ended is taken for one that has died", []edit{
+		{"consumer/life.go", "context.WithTimeout(context.WithoutCancel(run), aliveTimeout)", "context.WithTimeout(run, aliveTimeout)"},
+	}, "consumer", "TestASignOfLifeThatIsUnderWayAtTheEndIsNotLeft"},
 	{"blame", "the lag of a halted partition is what it was when it halted", []edit{
 		{reports, "p.run.lags.halted(p.tenure, at)", "_ = at"},
 	}, "consumer", "TestTheLagOfAHaltedPartitionIsWhatItIsNow"},
