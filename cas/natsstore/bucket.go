@@ -71,6 +71,9 @@ const (
 	// requestLimit limits a request whose context has no deadline.
 	requestLimit = 5 * time.Second
 
+	// leastWait is the first wait for the answer to a read. Later ones are longer.
+	leastWait = time.Second
+
 	maxKey     = 1000
 	leastValue = 1 << 10
 )

@@ -91,7 +91,8 @@ func (s *Store) check(key string, value, note []byte) error {
 	return s.last.Load().Check(key, value, note)
 }
 
-// Get implements [cas.Store]. The bucket's leader answers.
+// Get implements [cas.Store]. The bucket's leader answers. Get asks again after a second, and so on, until
+// ctx ends.
 func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
 	item, err := s.get(ctx, key)
 	return item, failed("get", key, err)
@@ -103,7 +104,7 @@ func (s *Store) get(ctx context.Context, key string) (cas.Item, error) {
 	}
 	ctx, cancel := limited(ctx)
 	defer cancel()
-	m, err := jsapi.Stored(ctx, s.js, s.stream(), map[string]string{"last_by_subj": s.subject(key)})
+	m, err := s.ask(ctx, map[string]string{"last_by_subj": s.subject(key)})
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return cas.Item{Key: key}, nil
@@ -117,6 +118,20 @@ func (s *Store) get(ctx context.Context, key string) (cas.Item, error) {
 		}
 	}
 	return item(key, m.Sequence, h, m.Data)
+}
+
+// ask asks the bucket's leader for a message, and asks again if there is no answer. A leader that is
+// killed gives none, nor does a connection that ends, and nats.go waits for it until ctx ends. Each wait is
+// twice as long as the last, for the sake of slow links.
+func (s *Store) ask(ctx context.Context, request any) (jsapi.Message, error) {
+	for wait := leastWait; ; wait *= 2 {
+		try, cancel := context.WithTimeout(ctx, wait)
+		m, err := jsapi.Stored(try, s.js, s.stream(), request)
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return m, err
+		}
+	}
 }
 
 func item(key string, sequence uint64, h nats.Header, value []byte) (cas.Item, error) {

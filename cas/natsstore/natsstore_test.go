@@ -17,6 +17,7 @@ import (
 	"github.com/epochfence/epochfence/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/locktest"
 	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/proxy"
 	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
@@ -132,6 +133,27 @@ func TestOnThreeNodes(t *testing.T) {
 	castest.RunKilled(t, create)
 	leasetest.RunKilled(t, create)
 	cassinktest.RunKilled(t, create)
+}
+
+func TestAReadWhoseAnswerIsLostIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	p, via, err := proxy.Between()
+	must(t, err)
+	t.Cleanup(p.Close)
+	s := mustOpen(t, connect(t, natstest.Start(t), via))
+	_, err = s.Swap(t.Context(), cas.Item{Key: "orders"}, []byte("paid"), nil)
+	must(t, err)
+	for what, lose := range map[string]func(){"request": p.LoseRequest, "answer": p.LoseAnswer} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		lose()
+		if item, err := s.Get(ctx, "orders"); err != nil || string(item.Value) != "paid" {
+			t.Errorf("the %s was lost: %q, %v", what, item.Value, err)
+		}
+		cancel()
+	}
+	if n := p.Struck(); n != 2 {
+		t.Errorf("%d connections were ended, want 2", n)
+	}
 }
 
 // Other programs read items of plain keys as they read any bucket.

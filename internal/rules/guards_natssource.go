@@ -10,6 +10,9 @@ var guardsOfNATS = []guard{
 	{"R2", "a confirmation is not asked of the bucket", []edit{
 		{leased, "generation, err = t.lease.Confirm(ctx);", "generation, err = t.lease.Generation(), error(nil);"},
 	}, nats, "TestConfirmIsARenewalWithALaterNumber"},
+	{"blame", "a read of NATS whose answer is lost is waited for until its context ends", []edit{
+		{natsStore + "/natsstore.go", "for wait := leastWait;", "for wait := time.Hour;"},
+	}, natsStore, "TestAReadWhoseAnswerIsLostIsMadeAgain"},
 	{"R2", "a write does not compare the revision", []edit{
 		{natsStore + "/natsstore.go", "m.Header.Set(jetstream.ExpectedLastSubjSeqHeader, last)", "_ = last"},
 	}, natsStore, "TestSuite/of writes at the same time one wins"},
