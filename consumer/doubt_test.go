@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -321,6 +322,9 @@ func TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted(t *testing.T) {
 		for range 60 {
 			if now := s.Partitions()[0]; now.State != consumer.StateHalted || now.Reason != consumer.ReasonInDoubt {
 				t.Fatalf("it does not move, and is %+v", now)
+			}
+			if halt := r.halt(0); !strings.HasPrefix(halt, "in_doubt: ") {
+				t.Fatalf("it does not move, and the audit log says %q", halt)
 			}
 			r.pass(10 * time.Second)
 		}

@@ -89,7 +89,7 @@ type Outcome uint8
 const (
 	OutcomeCommitted Outcome = iota
 	OutcomeRefused           // by a fence: another claim, another position, or no fence
-	OutcomeFailed            // rolled back: a handler, the database, or the time
+	OutcomeFailed            // rolled back: a handler, the database, or the time. With ReasonHandlerEndedTx it may be committed, without the fence
 	OutcomeLost              // rolled back because one of its partitions was lost
 	OutcomeInDoubt           // not known
 )

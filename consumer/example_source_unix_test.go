@@ -185,7 +185,7 @@ func (t *fileTenure) batch(p epoch.Partition, at epoch.Offset) (consumer.Batch, 
 			break // somebody is still writing it
 		}
 		b.Next += epoch.Offset(len(line))
-		b.Messages = append(b.Messages, consumer.Message{Partition: p, Offset: b.Next - 1, Value: bytes.TrimSpace(line)})
+		b.Messages = append(b.Messages, consumer.Message{Partition: p, Offset: b.Next - 1, Mark: b.Mark, Value: bytes.TrimSpace(line)})
 	}
 	return b, nil
 }

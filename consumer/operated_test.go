@@ -51,6 +51,24 @@ func (r *rig) decided(n int32, kinds ...operate.DecisionKind) []operate.Decision
 	return ds
 }
 
+// halt returns the halt of a partition that the audit log has now, or "".
+func (r *rig) halt(n int32) string {
+	r.Helper()
+	op := r.sink.Operator()
+	p, err := op.Partition(r.Context(), r.partition(n))
+	if err != nil {
+		r.Fatal(err)
+	}
+	halts, err := operate.Halts(r.Context(), op, []operate.Partition{p})
+	if err != nil {
+		r.Fatal(err)
+	}
+	if d := halts[r.partition(n)]; d != nil {
+		return d.Reason
+	}
+	return ""
+}
+
 // noAlarm fails the test if a process took an operator's act for something else.
 func noAlarm(p *process) {
 	p.rig.Helper()

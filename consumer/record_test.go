@@ -51,6 +51,32 @@ func TestDecisionsOfAConsumerAreRecorded(t *testing.T) {
 	})
 }
 
+func TestAHaltIsRecordedAgainWithEachNewReason(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 1)
+		var failure atomic.Pointer[error]
+		fails := func(err error) { failure.Store(&err) }
+		fails(errors.New("it is no order"))
+		p := r.start("a", consumer.Each(func(context.Context, *memsink.Tx, consumer.Message, epoch.Epoch) error { return *failure.Load() }), options{})
+		r.pass(10 * time.Minute)
+		if halt := r.halt(0); !strings.HasPrefix(halt, "message_failed: ") {
+			t.Errorf("the audit log says %q", halt)
+		}
+		fails(fmt.Errorf("the disk is full: %w", epoch.ErrUnhealthy))
+		r.pass(10 * time.Minute)
+		if halt := r.halt(0); !strings.HasPrefix(halt, "unhealthy: ") {
+			t.Errorf("the audit log says %q", halt)
+		}
+		if ds := r.decided(0, operate.DecidedHalt); len(ds) != 2 {
+			t.Errorf("two halts are %d entries: %v", len(ds), ds)
+		}
+		if halts := seen[consumer.Halted](p); len(halts) < 5 {
+			t.Errorf("it was tried only %d times", len(halts))
+		}
+		p.end()
+	})
+}
+
 func TestADecisionLogThatCannotBeWrittenHoldsNothingUp(t *testing.T) {
 	const partitions = 8 // which have more to tell than the log has room for
 	inBubble(t, partitions, func(r *rig) {

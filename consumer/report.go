@@ -33,6 +33,7 @@ func (o *ownership[TX]) tellClaimed(got, seen epoch.Fence, took time.Duration) {
 	}
 	o.logger.Log(context.Background(), level, "claimed", about...)
 	o.halted = o.halted && o.still.said // a new claim alone is no progress
+	o.recorded = ReasonNone             // it hides the halt in the audit log
 	o.run.Observe(Claimed{Fence: got, Seen: seen, Halted: o.halted, Took: took, Attempts: o.attempts + 1, Waited: time.Since(o.unclaimedAt)})
 	o.attempts = 0
 	if o.silent = true; !o.halted {
@@ -122,7 +123,7 @@ func (p *pending[TX]) tellHalted(err error, in time.Duration) {
 }
 
 func (p *pending[TX]) tellAdvanced(did part[TX], took time.Duration) {
-	p.halted = false
+	p.halted, p.recorded = false, ReasonNone
 	if p.silent {
 		p.silent = false
 		p.run.lags.moves(p.partition)
@@ -186,6 +187,7 @@ func (p *pending[TX]) tellFailed(v verdict, in, took time.Duration) {
 func (p *pending[TX]) tellStandstill(err error, took, in time.Duration) {
 	now, next := time.Now(), p.fence.Next
 	if !p.still.failed(now.Add(-took), now, in, p.tenure.Term()) {
+		p.recordHalt(err)
 		return
 	}
 	p.logger.Error("the partition does not move, trying again", "next", next, "for", now.Sub(p.still.since), "reason", reasonOf(err), "remedy", p.remedy(), "err", err)
@@ -199,27 +201,32 @@ func (p *pending[TX]) tellHaltedForGood(err error) {
 
 func (p *pending[TX]) remedy() string { return "epochfence explain " + p.partition.String() }
 
-// observeHalt reports a partition that is tried again after in, or never if in is 0. The audit log
-// has the reason in front of the error: tools find the remedy by it.
+// observeHalt reports a partition that is tried again after in, or never if in is 0.
 func (p *pending[TX]) observeHalt(err error, in time.Duration) {
-	reason := reasonOf(err)
-	if !p.halted {
-		p.decide(operate.DecidedHalt, err, "%v: %v", reason, err)
-	}
 	p.halted, p.silent = true, true
+	p.recordHalt(err)
 	at := p.fence
 	if at.Epoch == 0 {
 		at = p.seen
 	}
 	p.run.lags.halted(p.tenure, at)
-	p.run.Observe(Halted{Partition: p.partition, Epoch: p.fence.Epoch, Next: p.next(), Reason: reason, Err: err, RetryIn: in})
+	p.run.Observe(Halted{Partition: p.partition, Epoch: p.fence.Epoch, Next: p.next(), Reason: reasonOf(err), Err: err, RetryIn: in})
+}
+
+// recordHalt writes a halt with a new reason to the audit log, and again after each claim. The reason is
+// in front of the error: tools find the remedy by it.
+func (p *pending[TX]) recordHalt(err error) {
+	if reason := reasonOf(err); p.halted && reason != p.recorded {
+		p.recorded = reason
+		p.decide(operate.DecidedHalt, err, "%v: %v", reason, err)
+	}
 }
 
 func (p *pending[TX]) resumed() {
 	if !p.halted {
 		return
 	}
-	p.halted = false
+	p.halted, p.recorded = false, ReasonNone
 	p.run.lags.claimed(p.tenure, p.fence)
 	p.still.moved()
 	p.run.troubles.Well(p.partition)

@@ -90,8 +90,8 @@ type Tenure interface {
 	// the tenure.
 	//
 	// Mirror publishes nothing while the position is below what other consumers of the group have
-	// committed, or while the partition was never claimed (the fence's Epoch is zero). It does
-	// publish a position below one that Mirror has published before.
+	// committed, unless an operator has set the position (the fence's SetUnder is above zero), or while
+	// the partition was never claimed (its Epoch is zero). It does publish a position below one that Mirror has published before.
 	Mirror(at epoch.Fence)
 
 	// Lag returns the number of messages that Read would yield from the fence's position on. It is

@@ -34,5 +34,9 @@ type Lease struct {
 // The position of the fence counts transactions. Between two holders, the fence has no live owner.
 const LeaseLog = "epochfence/lease"
 
-// ScheduleLog is the Log of a job of package schedule. Its offsets are microseconds since 1970.
+// ScheduleLog is the Log of a job of package schedule. Its offsets are times: a second since 1970 has
+// [ScheduleSecond] of them, one for each step of a tick.
 const ScheduleLog = "epochfence/schedule"
+
+// ScheduleSecond is the number of offsets of a job in a second.
+const ScheduleSecond Offset = 1_000_000

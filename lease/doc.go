@@ -87,8 +87,8 @@
 //
 // Each member writes its registration every third of TTL. A store that is no [cas.Watcher] is
 // listed every tenth of TTL, and items whose value the list lacks are read when they have changed. A
-// Watcher reports the changes instead, is read again every four TTLs, and is asked for its source
-// once a TTL.
+// Watcher reports the changes instead, and is read again every four TTLs. Once a TTL the member asks it
+// whether it is still the same store ([cas.Facts].Source).
 //
 // # Values of strangers
 //

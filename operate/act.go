@@ -89,8 +89,9 @@ func NewAct(kind ActKind, seen epoch.Fence, by, reason string) Act {
 // ErrAct is returned for an act whose fields are wrong for any fence.
 var ErrAct = errors.New("invalid act")
 
-// ErrNothingToDo is returned when the act would change nothing: the partition is already
-// paused, is not paused, or was never claimed, or the replay is already, or not, requested.
+// ErrNothingToDo is returned when the act would change nothing: a pause of a paused partition, a resume
+// of a partition that is not paused, an act without a position on a partition that was never claimed, a
+// second request of a replay or a run, or the withdrawal of a replay that is not requested.
 var ErrNothingToDo = errors.New("nothing to do")
 
 // Owner returns the owner that the fence has after the act.
@@ -143,7 +144,7 @@ func (a Act) checkKind(wrong func(format string, args ...any) error) error {
 		if a.Seen.Log != epoch.ScheduleLog {
 			return wrong("it is no job, but a partition of log %q", a.Seen.Log)
 		}
-		if a.To == nil || a.Beginning || a.To.Mark == epoch.NoMark || a.To.Offset < a.Seen.Next || a.To.Offset-a.Seen.Next >= second {
+		if a.To == nil || a.Beginning || a.To.Mark == epoch.NoMark || a.To.Offset < a.Seen.Next || a.To.Offset-a.Seen.Next >= epoch.ScheduleSecond {
 			return wrong("it requests no run at the job's position; make it with schedule.Request")
 		}
 	case ActPause, ActResume, ActEvict:
@@ -155,8 +156,6 @@ func (a Act) checkKind(wrong func(format string, args ...any) error) error {
 	}
 	return nil
 }
-
-const second = 1_000_000 // in the offsets of a job
 
 // CheckWho returns an error that matches [ErrAct] if by, reason or traceID is not valid in an
 // [Act].

@@ -56,9 +56,11 @@
 //	any other                         OnRefused, and the entry is deleted; without OnRefused it
 //	                                  stays, is reported, and is sent again every RetryMax
 //
-// Nothing is dropped silently. An entry that fails delays only the entries of its Key, as long as
+// Nothing is dropped silently. An entry that fails at once delays only the entries of its Key, as long as
 // fewer than 4096 keys fail at a time and fewer than 64 answers wait for an OnAnswer or OnRefused
-// that fails.
+// that fails. An entry that gets no answer uses one of the partition's Concurrency requests for
+// RequestTimeout, at each attempt. If many keys of one receiver get none, raise Concurrency or lower
+// RequestTimeout, because the entries of other receivers wait behind them.
 //
 // # Stale answers
 //
@@ -69,7 +71,8 @@
 // lease, and sends everything again. Receivers need no change.
 //
 // Other entries are sent meanwhile: the answer stops only its scope at its receiver, and one entry
-// of that scope is tried every RetryMax. The relay only logs these three answers:
+// of that scope is tried every RetryMax. After three answers the process does
+// not claim again, and the relay only writes a log line:
 //
 //   - The epoch is not above the claim's. The answer is wrong and counts as no answer.
 //   - The epoch is out of reach (see [consumer.MaxAbove]), such as 2^63-1. An operator has to lower it

@@ -63,7 +63,7 @@
 // This is how moved rows are noticed: when partitions are added, a row of orders/3 may become one
 // of orders/11, whose numbers begin again at 1. A row whose two columns are null takes any lock.
 //
-// A statement under the old lock moves rows in all databases:
+// The holder of the old lock moves the rows. The statement is the same in each database:
 //
 //	UPDATE account SET lock_name = 'billing/orders/11', lock_epoch = NULL
 //	    WHERE lock_name = 'billing/orders/3' AND lock_epoch <= $1 AND …
@@ -84,7 +84,7 @@
 //     INSERT … ON CONFLICT DO UPDATE is compared.
 //   - A statement that writes the columns by itself may write anything in PostgreSQL.
 //   - A token protects the rows that have it. Two rows written in one transaction need one each.
-//   - A random claim never repeats. A number may: see Tokens above.
+//   - A token may repeat: see Tokens above. The claim that lease.Do compares is random, and does not.
 //
 // # Isolation
 //

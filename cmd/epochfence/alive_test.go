@@ -35,7 +35,7 @@ func TestADeadGroupDoesNotLookWell(t *testing.T) {
 
 		// One lives, and does not take over what the dead one has left.
 		must(t, l.alive(t.Context(), operate.Process{Run: "standby", Group: "billing", Name: "standby", Host: "pod-8", Every: time.Hour}))
-		tells(t, l.does(exitTrouble, "check").out, "TROUBLE: 2 findings", "owner of billing/orders/0: "+owner+" has claimed it: not seen for ", ", and nobody has taken it since")
+		tells(t, l.does(exitTrouble, "check").out, "TROUBLE: 2 findings", "owner of billing/orders/0: "+owner+" has claimed it: not seen for ", ", and no process has claimed the partition since")
 
 		l.work()
 		l.through()

@@ -107,7 +107,7 @@ func living(s scene) (fs []finding) {
 			}
 			fs = append(fs, finding{"processes", bad, "", detail, remedy})
 		case alive && v.State == orphaned:
-			fs = append(fs, finding{"owner", bad, v.Name, fmt.Sprintf("%s has claimed it: %s, and nobody has taken it since", s.ps[i].Owner, v.sign), remedy})
+			fs = append(fs, finding{"owner", bad, v.Name, fmt.Sprintf("%s has claimed it: %s, and no process has claimed the partition since", s.ps[i].Owner, v.sign), remedy})
 		}
 		seen[v.Group] = true
 	}

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
-	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -85,14 +83,7 @@ func positionIn(log string, o epoch.Offset) string {
 	if o < 0 {
 		return "-"
 	}
-	if log != epoch.ScheduleLog {
-		return text(o)
-	}
-	at, step := schedule.TimeOf(o)
-	if step > 0 {
-		return fmt.Sprintf("%s, step %d", stamp(at), step)
-	}
-	return stamp(at)
+	return operate.FormatOffset(log, o)
 }
 
 // placeIn is positionIn for sentences.

@@ -26,7 +26,7 @@ const (
 
 // ErrRetention is returned for a stream that deletes messages once they are acknowledged. The sink
 // keeps the position, and may need those messages again.
-var ErrRetention = errors.New("the stream deletes what was acknowledged; give it limits retention (`nats stream edit --retention limits`, or a new stream that sources this one)")
+var ErrRetention = errors.New("the stream deletes what was acknowledged; read it from a new stream with limits retention that sources this one; the retention of an interest stream can also be changed (nats stream edit STREAM --retention limits)")
 
 // incarnation is one life of a stream, from its creation to its deletion.
 type incarnation struct{ created int64 } // by the server's clock, in nanoseconds

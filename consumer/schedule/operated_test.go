@@ -47,6 +47,9 @@ func TestASkipOfAFailedTickLeavesItOut(t *testing.T) {
 		if !errors.As(h.Err, &he) {
 			t.Fatal(h.Err)
 		}
+		if says := he.Error(); !strings.Contains(says, "tick 2000-01-01T02:00:00Z: cannot") {
+			t.Errorf("the halt does not say the time: %s", says)
+		}
 		w.act(operate.ActSkip, "nightly", he.Offset+1)
 		w.until("01 03:10:00")
 		w.ran("nightly", "01 01:00:00", "01 03:00:00")

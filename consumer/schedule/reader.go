@@ -140,7 +140,7 @@ func (r *reader) run(d decision) (more bool, err error) {
 		switch {
 		case r.plan.maxRun > 0 && worked > r.plan.maxRun:
 			return false, r.wrong("this process has worked on it for longer than MaxRun, %v", r.plan.maxRun)
-		case int64(r.at.step) < stepsPerTick-1:
+		case epoch.Offset(r.at.step) < epoch.ScheduleSecond-1:
 		case r.plan.endless():
 			return r.move(r.at.after()), nil
 		default:

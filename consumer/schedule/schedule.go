@@ -13,6 +13,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/reach"
 	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Schedule is the jobs of one process: a [consumer.Source] and the handlers for it. Make one with [New].
@@ -116,6 +117,13 @@ func (s *Schedule[TX]) patience(err error) time.Duration {
 func (s *Schedule[TX]) Handlers() consumer.Handlers[TX] { return consumer.Each(s.handle) }
 
 func (s *Schedule[TX]) handle(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
+	if err := s.run(ctx, tx, m, e); err != nil {
+		return fmt.Errorf("tick %s: %w", operate.FormatOffset(epoch.ScheduleLog, m.Offset), err)
+	}
+	return nil
+}
+
+func (s *Schedule[TX]) run(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
 	j, t := s.jobs[m.Partition.Topic], TickOf(m)
 	t.At = t.At.In(j.plan.where)
 	if j.Do != nil {

@@ -66,15 +66,12 @@ type place struct {
 	step int
 }
 
-// stepsPerTick is how many offsets there are in a second.
-const stepsPerTick = int64(time.Second / time.Microsecond)
-
 func placeOf(o epoch.Offset) place {
-	return place{time.Unix(int64(o)/stepsPerTick, 0).UTC(), int(int64(o) % stepsPerTick)}
+	return place{time.Unix(int64(o/epoch.ScheduleSecond), 0).UTC(), int(o % epoch.ScheduleSecond)}
 }
 
 func (p place) offset() epoch.Offset {
-	return epoch.Offset(p.at.Unix()*stepsPerTick + int64(p.step))
+	return epoch.Offset(p.at.Unix())*epoch.ScheduleSecond + epoch.Offset(p.step)
 }
 
 // after returns the place after all steps of the tick.

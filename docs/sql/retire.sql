@@ -1,4 +1,4 @@
--- As the owner of the schema, in each database of the sink, when no process reads what they remove.
+-- As the owner of the schema, in each database of the sink, when no process of the group is left.
 begin;
 delete from epochfence.dead_letter where group_name = 'billing';
 delete from epochfence.process where group_name = 'billing';

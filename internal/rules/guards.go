@@ -579,6 +579,12 @@ var guardsOfTheRest = []guard{
 	{"blame", "a partition that does not move is said to continue whenever it is claimed again", []edit{
 		{reports, "o.halted = o.halted && o.still.said", "o.halted = false"},
 	}, "consumer", "TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted"},
+	{"blame", "a halt whose reason changes keeps the first one in the audit log", []edit{
+		{reports, "p.halted && reason != p.recorded {", "p.halted && p.recorded == ReasonNone {"},
+	}, "consumer", "TestAHaltIsRecordedAgainWithEachNewReason"},
+	{"blame", "a partition that is claimed again and does not move looks well in the audit log", []edit{
+		{reports, "\t\tp.recordHalt(err)\n\t\treturn\n", "\t\treturn\n"},
+	}, "consumer", "TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted"},
 	{"blame", "a transaction that others wait for waits for locks as long as any", []edit{
 		{"sinks/pgsink/options.go", "\t\twait = min(wait, asked)\n", "\t\t_ = asked\n"},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},

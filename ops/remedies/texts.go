@@ -116,7 +116,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonBlocked,
 		Means: "The source can be read, and does not go on from the position. A run of a job has taken longer than MaxRun, or has had as many steps as a run can have. " +
 			"Or the position of a job is more than a day ahead of the clock. Or a record batch of Kafka is larger than the client's MaxDecompressBatchBytes.",
-		Do: "Read the error. If a run was too long, find out why: skip leaves the rest of it out, and the job continues with its next tick. Another process, or this one restarted with a longer MaxRun, continues the run. " +
+		Do: "Read the error. If a run was too long, find out why: skip leaves the rest of it out, and the job continues with its next tick. To finish the run instead, restart this process with a longer MaxRun. Another process that gets the job also continues the run. " +
 			"If a clock was wrong, set it right, and rewind to the time up to which ticks were done. If a batch is too large, deploy a program with a higher limit.",
 		Check: continues,
 		Commands: []Command{
@@ -160,7 +160,7 @@ var all = []Remedy{
 			"No message is blamed.",
 		Do: "Read the error and fix the database: apply the missing migration, grant the privilege, make room, or run the statement that the error has for an identity column whose sequence is behind its rows. " +
 			"The partition is tried again within Options.HaltMax, a minute by default. " +
-			"If the error is about an item that handlers change through package guard, the item is ahead of the fence or of another log: pause the partition, rewind it to another offset and then to where it has to continue, and resume it. From there on, messages change items again.",
+			"If the error is about an item that handlers change through package guard, the item is ahead of the fence, or it belongs to another log: pause the partition, rewind it to another offset and then to where it has to continue, and resume it. From there on, messages change items again.",
 		Check:    continues,
 		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants --role NAME --as application", "the privileges that the application's role needs"}},
 	},

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -113,11 +114,14 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 	if err != nil {
 		return err
 	}
-	a := operate.NewAct(operate.ActKind(d.Kind), now.Fence, d.By, d.Reason)
+	a, err := newAct(operate.ActKind(d.Kind), now.Fence, d.By, d.Reason)
+	if err != nil {
+		return err
+	}
 	a.Log, a.Source = form.Get("log"), form.Get("source")
 	to := strings.TrimSpace(form.Get("to"))
 	a.Beginning = to == "start" || form.Get("beginning") == "true"
-	if to != "" {
+	if to != "" && a.Kind != operate.ActRun {
 		n, err := h.offset(ctx, now.Fence, to)
 		if err != nil {
 			return err
@@ -136,6 +140,9 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 	} else {
 		d.Changes = changes(now.Fence, after)
 	}
+	if a.Kind == operate.ActRun {
+		d.Says = append(d.Says, "The owner of the job runs it once, beside its ticks.")
+	}
 	d.Fields = []field{
 		{"about", "partition"}, {"group", p.Group}, {"topic", p.Topic}, {"number", strconv.Itoa(int(p.Number))},
 		{"kind", d.Kind}, {"reason", d.Reason}, {"to", to}, {"beginning", strconv.FormatBool(a.Beginning)}, {"log", a.Log}, {"source", a.Source},
@@ -152,8 +159,23 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 	return nil
 }
 
+func newAct(k operate.ActKind, f epoch.Fence, by, reason string) (operate.Act, error) {
+	if k == operate.ActRun {
+		return schedule.Request(f, by, reason)
+	}
+	return operate.NewAct(k, f, by, reason), nil
+}
+
 func (h *Handler) offset(ctx context.Context, f epoch.Fence, to string) (epoch.Offset, error) {
-	if to == "start" || to == "end" {
+	n, err := strconv.ParseInt(to, 10, 64)
+	switch {
+	case err == nil && strings.ContainsAny(to, "+-"): // relative to the present position
+		return max(f.Next+epoch.Offset(n), 0), nil
+	case err == nil:
+		return epoch.Offset(n), nil
+	case isJob(f):
+		return timed(to)
+	case to == "start" || to == "end":
 		if h.Logs == nil {
 			return 0, fmt.Errorf("%w: this page does not know where logs begin and end; say an offset", errForm)
 		}
@@ -169,15 +191,9 @@ func (h *Handler) offset(ctx context.Context, f epoch.Fence, to string) (epoch.O
 		default:
 			return log.End, nil
 		}
-	}
-	n, err := strconv.ParseInt(to, 10, 64)
-	if err != nil {
+	default:
 		return 0, fmt.Errorf("%w: %q is neither an offset nor start or end", errForm, to)
 	}
-	if strings.ContainsAny(to, "+-") { // relative to the present position
-		return max(f.Next+epoch.Offset(n), 0), nil
-	}
-	return epoch.Offset(n), nil
 }
 
 // seen makes a compare with the state that the preview showed.
@@ -207,7 +223,7 @@ func changes(now, then epoch.Fence) (cs []change) {
 	}
 	for _, c := range []change{
 		{"Takes claims", mode(now), mode(then)},
-		{"Next offset", offset(now.Next), offset(then.Next)},
+		{"Next offset", position(now, now.Next), position(then, then.Next)},
 		{"Epoch", thousands(int64(now.Epoch)), thousands(int64(then.Epoch))},
 		{"Owner", visible(now.Owner), visible(then.Owner)},
 		{"Log", visible(now.Log), visible(then.Log)},
@@ -240,12 +256,16 @@ func (h *Handler) prepareDeadLetter(ctx context.Context, d *doing, form url.Valu
 	if _, err := a.Done(now); err != nil {
 		d.Refused = show(err.Error())
 	}
-	d.Says = append(d.Says, "Offset "+offset(now.Message.Offset)+", a dead letter because: "+show(now.Error))
+	of, err := h.Operator.Partition(ctx, now.Message.Partition)
+	if err != nil {
+		return err
+	}
+	d.Says = append(d.Says, "Of "+jobsOf(of).message(now.Message)+", a dead letter because: "+show(now.Error))
 	switch a.Kind {
 	case operate.Replay:
-		d.Says = append(d.Says, "Its owner gives it to the application's handler again, within seconds, in a transaction with its deletion. If that fails it stays a dead letter.")
+		d.Says = append(d.Says, "The owner of the partition calls the handler with it within seconds, in the transaction that deletes it. If that fails, it stays a dead letter.")
 	case operate.Withdraw:
-		d.Says = append(d.Says, "The request for its replay is taken back.")
+		d.Says = append(d.Says, "The request for its replay is withdrawn.")
 	case operate.Discard:
 		d.Says = append(d.Says, "It is deleted, and its message is not applied.")
 	default:
@@ -281,9 +301,9 @@ func (h *Handler) prepareOutbox(ctx context.Context, d *doing, form url.Values) 
 	d.Says = append(d.Says, "Of "+visible(now.Partition.String())+", with the idempotency key "+show(now.IdempotencyKey)+".")
 	switch a.Kind {
 	case operate.OutboxRetry:
-		d.Says = append(d.Says, "It is sent within seconds if it waits to be tried again, and not if it waits for another entry of its key.")
+		d.Says = append(d.Says, "An entry that waits for its next attempt is sent within seconds. An entry that waits for another entry of its key is not.")
 	case operate.OutboxDiscard:
-		d.Says = append(d.Says, "It is deleted and not sent any more. An attempt that is under way may arrive.")
+		d.Says = append(d.Says, "It is deleted and not sent. A running attempt may still arrive.")
 	default:
 		return fmt.Errorf("%w: kind %q", errForm, d.Kind)
 	}
@@ -315,10 +335,10 @@ func linkTo(p epoch.Partition) string {
 func (h *Handler) fail(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, epoch.ErrStale), errors.Is(err, epoch.ErrMoved), errors.Is(err, operate.ErrDeadLetterChanged):
-		h.refuse(w, http.StatusConflict, "It has changed", "Nothing was done: it is not as it was when it was looked at. Look again, and decide again. "+err.Error())
+		h.refuse(w, http.StatusConflict, "It has changed", "Nothing was done, because the state has changed since it was read. Read it again. "+err.Error())
 	case gone(err):
-		h.refuse(w, http.StatusNotFound, "Not there", err.Error())
-	case errors.Is(err, operate.ErrNothingToDo):
+		h.refuse(w, http.StatusNotFound, "Not found", err.Error())
+	case errors.Is(err, operate.ErrNothingToDo), errors.Is(err, schedule.ErrAtWork):
 		h.refuse(w, http.StatusConflict, "Nothing to do", err.Error())
 	case errors.Is(err, errForm), errors.Is(err, operate.ErrAct):
 		h.refuse(w, http.StatusBadRequest, "Not understood", err.Error())

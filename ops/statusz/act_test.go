@@ -106,6 +106,53 @@ func TestAnActIsShownBeforeItIsDoneAndThenDoneOnce(t *testing.T) {
 	}
 }
 
+func TestAJobIsRunNowAndMovedToATime(t *testing.T) {
+	r := newRig(t)
+	before := r.job(1_798_770_600_000_000)
+	h := r.page(annaMay)
+	const job = "about=partition&group=reports&topic=nightly&number=0&reason=for+the+test"
+	_, page := get(h, "partition?"+job)
+	wants(t, page, "run : runs the job now", "Time from which on")
+	if strings.Contains(page, "rebase") {
+		t.Error("a job is offered another log")
+	}
+	for _, c := range []struct {
+		query, shows string
+		next         epoch.Offset
+		mark         epoch.Mark
+	}{
+		{"&kind=run", "The owner of the job runs it once", 1_798_770_600_000_000, 1},
+		{"&kind=skip&to=2027-01-02T03:30:00%2B01:00", "Next offset 2027-01-01T02:30:00Z 2027-01-02T02:30:00Z", 1_798_857_000_000_000, epoch.NoMark},
+	} {
+		status, page := get(h, "act?"+job+c.query)
+		if wants(t, page, c.shows); status != http.StatusOK {
+			t.Errorf("%s: %d", c.query, status)
+		}
+		if answer := request(h, post("act", fields(page))); answer.StatusCode != http.StatusSeeOther {
+			t.Errorf("%s: %d", c.query, answer.StatusCode)
+		}
+		if after := r.sink.Fences()[before.Partition]; after.Next != c.next || after.Mark != c.mark {
+			t.Errorf("%s: %+v", c.query, after)
+		}
+	}
+	for query, want := range map[string]int{
+		"&kind=rewind&to=17h": http.StatusBadRequest, "&kind=rewind&to=start": http.StatusBadRequest, "&kind=rewind&to=end": http.StatusOK,
+	} {
+		if status, _ := get(h, "act?"+job+query); status != want {
+			t.Errorf("%s: %d, want %d", query, status, want)
+		}
+	}
+}
+
+func TestAJobBetweenTwoStepsIsNotRun(t *testing.T) {
+	r := newRig(t)
+	r.job(1_798_770_600_000_003)
+	status, page := get(r.page(annaMay), "act?about=partition&group=reports&topic=nightly&number=0&reason=for+the+test&kind=run")
+	if wants(t, page, "3 steps of 2027-01-01T02:30:00Z are done"); status != http.StatusConflict {
+		t.Error(status)
+	}
+}
+
 func TestResumeEndsAPause(t *testing.T) {
 	r := newRig(t)
 	f := r.holds(orders(0))
@@ -150,7 +197,7 @@ func TestAnActOnWhatHasChangedIsRefused(t *testing.T) {
 	if answer.Code != http.StatusConflict {
 		t.Error(answer.Code)
 	}
-	wants(t, answer.Body.String(), "It has changed", "Look again")
+	wants(t, answer.Body.String(), "It has changed", "Read it again")
 	if now := r.sink.Fences()[orders(0)]; now.Pause.Mode != epoch.Running {
 		t.Errorf("%+v", now)
 	}

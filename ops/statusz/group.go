@@ -123,6 +123,9 @@ func (g *group) fetch(ctx context.Context, r *groupReading) (err error) {
 func (g *group) measure(r *groupReading) {
 	now := sample{at: r.at, next: make(map[epoch.Partition]epoch.Offset, len(r.partitions))}
 	for _, p := range r.partitions {
+		if isJob(p.Fence) { // its position moves with the clock
+			continue
+		}
 		now.next[p.Fence.Partition] = p.Next
 	}
 	for len(g.past) > 0 && now.at.Sub(g.past[0].at) > rateOver+readTimeout {

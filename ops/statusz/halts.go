@@ -25,7 +25,7 @@ type command struct{ Line, For string }
 type halted struct{ Partition, Next, Since, Retry, Error string }
 
 // halts groups halted partitions by reason. Reasons that need an operator come first.
-func halts(held []stats.Partition, now time.Time) []halt {
+func (js jobs) halts(held []stats.Partition, now time.Time) []halt {
 	var hs []halt
 	at := map[consumer.Reason]int{}
 	for _, p := range held {
@@ -41,7 +41,7 @@ func halts(held []stats.Partition, now time.Time) []halt {
 			hs[i].More++
 			continue
 		}
-		one := halted{Partition: show(p.Partition.String()), Next: offset(p.Next), Since: age(now.Sub(p.Since)), Retry: "not by this process"}
+		one := halted{Partition: show(p.Partition.String()), Next: js.position(p.Partition, p.Next), Since: age(now.Sub(p.Since)), Retry: "not by this process"}
 		if !p.RetryAt.IsZero() {
 			one.Retry = "in " + age(p.RetryAt.Sub(now))
 			if !p.RetryAt.After(now) {
@@ -77,22 +77,7 @@ func remedy(r consumer.Reason, p epoch.Partition) halt {
 	return h
 }
 
-// position is a time for a job, with its steps as the last digits.
-func position(f epoch.Fence) string {
-	if f.Log == epoch.ScheduleLog {
-		return time.UnixMicro(int64(f.Next)).UTC().Format(time.RFC3339Nano)
-	}
-	return offset(f.Next)
-}
-
-func offset(o epoch.Offset) string {
-	if o < 0 {
-		return "–"
-	}
-	return thousands(int64(o))
-}
-
-func hung(calls []consumer.Overdue, now time.Time) []halt {
+func (js jobs) hung(calls []consumer.Overdue, now time.Time) []halt {
 	if len(calls) == 0 {
 		return nil
 	}
@@ -100,7 +85,7 @@ func hung(calls []consumer.Overdue, now time.Time) []halt {
 	h.Operator = true
 	for _, o := range calls[:min(len(calls), listed)] {
 		h.Partitions = append(h.Partitions, halted{
-			Partition: show(o.Partition.String()), Next: offset(max(o.Offset, -1)), Since: age(now.Sub(o.Since)),
+			Partition: show(o.Partition.String()), Next: js.position(o.Partition, o.Offset), Since: age(now.Sub(o.Since)),
 			Retry: "once it has returned", Error: show(o.String() + "\n" + o.Stack),
 		})
 	}

@@ -17,9 +17,9 @@ func (g *groupReading) orphaned(p operate.Partition) (yes bool, sign string) {
 	case known && owner.Alive():
 		return false, ""
 	case known:
-		return true, "not seen for " + age(owner.Now.Sub(owner.Seen)) + ", and nobody has taken it since"
+		return true, "not seen for " + age(owner.Now.Sub(owner.Seen)) + ", and no process has claimed the partition since"
 	default:
-		return true, "it gives no sign of life, and nobody has taken it since"
+		return true, "it gives no sign of life, and no process has claimed the partition since"
 	}
 }
 
@@ -58,11 +58,11 @@ func (g *groupReading) processes() figure {
 	}
 	f := figure{Name: "Processes alive", Value: thousands(int64(alive))}
 	if gone := len(g.lives) - alive; gone > 0 {
-		f.Note = plural(gone, "does not give signs of life any more", "do not give signs of life any more")
+		f.Note = plural(gone, "gives no signs of life any more", "give no signs of life any more")
 	}
 	return f
 }
 
 func nobody(deserted []string) verdict {
-	return verdict{"halted", "Nobody is there", strings.Join(deserted[:min(len(deserted), 3)], " ") + " Start one."}
+	return verdict{"halted", "No live process", strings.Join(deserted[:min(len(deserted), 3)], " ") + " Start one."}
 }

@@ -31,12 +31,12 @@ func TestADeadGroupDoesNotLookWell(t *testing.T) {
 		pass(time.Minute)
 		_, page = get(h, "")
 		wants(t, page, "Waiting. 1 partition is not claimed, or not moving.",
-			"owner is not alive not seen for 60 s, and nobody has taken it since", "Processes alive 1 1 does not give signs of life any more")
+			"owner is not alive not seen for 60 s, and no process has claimed the partition since", "Processes alive 1 1 gives no signs of life any more")
 
 		r.dies("two")
 		pass(5 * time.Minute)
 		_, page = get(h, "")
-		wants(t, page, "Nobody is there. No process of group billing is alive; two on pod-two was seen last, 5", "Processes alive 0 2 do not give signs of life any more")
+		wants(t, page, "No live process. No process of group billing is alive; two on pod-two was seen last, 5", "Processes alive 0 2 give no signs of life any more")
 
 		// In good order, so that nothing is left of them.
 		for _, name := range []string{"one", "two"} {
@@ -46,7 +46,7 @@ func TestADeadGroupDoesNotLookWell(t *testing.T) {
 		}
 		pass(time.Minute)
 		_, page = get(h, "")
-		wants(t, page, "Nobody is there. No process of group billing is alive. Start one.", "it gives no sign of life, and nobody has taken it since")
+		wants(t, page, "No live process. No process of group billing is alive. Start one.", "it gives no sign of life, and no process has claimed the partition since")
 	})
 }
 

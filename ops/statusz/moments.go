@@ -13,8 +13,9 @@ import (
 
 type moment struct{ At, Class, Kind, Partition, Epoch, Text string }
 
-func (h *Handler) moments(ms []stats.Moment, now time.Time) (shown []moment) {
+func (h *Handler) moments(ms []stats.Moment, js jobs, now time.Time) (shown []moment) {
 	for _, m := range ms[:min(len(ms), listed)] {
+		at := js.position(m.Partition, m.Next)
 		one := moment{At: clock(m.At, now), Kind: m.Kind.String(), Class: classOf(m.Kind)}
 		if m.Kind == stats.Halted && m.Reason == consumer.ReasonPaused {
 			one.Kind, one.Class = "paused", "waiting"
@@ -27,17 +28,17 @@ func (h *Handler) moments(ms []stats.Moment, now time.Time) (shown []moment) {
 		}
 		switch m.Kind {
 		case stats.Takeover:
-			one.Text = fmt.Sprintf("from %s, which had it under epoch %d; continues at %s", h.owner(m.OtherOwner).Name, m.OtherEpoch, offset(m.Next))
+			one.Text = fmt.Sprintf("from %s, which had it under epoch %d; continues at %s", h.owner(m.OtherOwner).Name, m.OtherEpoch, at)
 		case stats.Refused:
-			one.Text = fmt.Sprintf("at %s; %s has it under epoch %d", offset(m.Next), h.owner(m.OtherOwner).Name, m.OtherEpoch)
+			one.Text = fmt.Sprintf("at %s; %s has it under epoch %d", at, h.owner(m.OtherOwner).Name, m.OtherEpoch)
 		case stats.ReceiverRefused:
 			one.Text = fmt.Sprintf("the receiver knows epoch %d", m.OtherEpoch)
 		case stats.Halted:
-			one.Text = fmt.Sprintf("at %s, %s: %s", offset(m.Next), m.Reason, show(m.Text))
+			one.Text = fmt.Sprintf("at %s, %s: %s", at, m.Reason, show(m.Text))
 		case stats.GoesOn:
-			one.Text = fmt.Sprintf("at %s, after %s", offset(m.Next), m.Reason)
+			one.Text = fmt.Sprintf("at %s, after %s", at, m.Reason)
 		case stats.Lost:
-			one.Text = fmt.Sprintf("at %s, %s: %s", offset(m.Next), m.Reason, show(m.Text))
+			one.Text = fmt.Sprintf("at %s, %s: %s", at, m.Reason, show(m.Text))
 		case stats.Joined, stats.Left, stats.WentBack, stats.Overdue:
 			one.Text = show(m.Text)
 		}
@@ -58,7 +59,7 @@ func classOf(k stats.MomentKind) string {
 }
 
 // decisions returns the decisions of the sink's audit log about the partitions that the page shows.
-func (h *Handler) decisions(ds []operate.Decision, now time.Time) (shown []moment) {
+func (h *Handler) decisions(ds []operate.Decision, js jobs, now time.Time) (shown []moment) {
 	for i, d := range ds {
 		if len(shown) == listed {
 			break
@@ -66,13 +67,14 @@ func (h *Handler) decisions(ds []operate.Decision, now time.Time) (shown []momen
 		if h.Filter.Group != "" && h.Filter.Group != d.Partition.Group || h.Filter.Topic != "" && h.Filter.Topic != d.Partition.Topic {
 			continue
 		}
+		from, to := js.position(d.Partition, d.From), js.position(d.Partition, d.To)
 		one := moment{At: clock(d.At, now), Kind: string(d.Kind), Class: "well", Partition: show(d.Partition.String())}
 		if d.Epoch > 0 {
 			one.Epoch = thousands(int64(d.Epoch))
 		}
 		switch d.Kind {
 		case operate.DecidedClaim:
-			one.Kind, one.Text = h.claimed(d, before(ds[i+1:], d))
+			one.Kind, one.Text = h.claimed(d, before(ds[i+1:], d), to)
 		case operate.DecidedStale:
 			one.Kind, one.Class = "refused", "waiting"
 			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)
@@ -81,12 +83,12 @@ func (h *Handler) decisions(ds []operate.Decision, now time.Time) (shown []momen
 			if r, known := remedies.For(d.Reason); known && r.Reason == consumer.ReasonPaused {
 				one.Kind, one.Class = "paused", "waiting"
 			}
-			one.Text = h.owner(d.Owner).Name + ", at " + offset(d.To) + ": " + show(d.Reason)
+			one.Text = h.owner(d.Owner).Name + ", at " + to + ": " + show(d.Reason)
 		case operate.DecidedRecovery:
-			one.Text = h.owner(d.Owner).Name + ", at " + offset(d.To) + ": " + show(d.Reason)
+			one.Text = h.owner(d.Owner).Name + ", at " + to + ": " + show(d.Reason)
 		case operate.DecidedHang, operate.DecidedOnFailureHang:
 			one.Class = "halted"
-			one.Text = h.owner(d.Owner).Name + hungOn(d) + ": " + show(d.Reason)
+			one.Text = h.owner(d.Owner).Name + hungOn(d, from, to) + ": " + show(d.Reason)
 		case operate.DecidedLoss, operate.DecidedInDoubt:
 			one.Class = "waiting"
 			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)
@@ -96,7 +98,7 @@ func (h *Handler) decisions(ds []operate.Decision, now time.Time) (shown []momen
 			}
 			one.Text = show(d.Reason)
 			if d.From != d.To && d.From >= 0 {
-				one.Text = "from " + offset(d.From) + " to " + offset(d.To) + "; " + one.Text
+				one.Text = "from " + from + " to " + to + "; " + one.Text
 			}
 			if d.By != "" {
 				one.Text = "by " + show(d.By) + ": " + one.Text
@@ -107,14 +109,14 @@ func (h *Handler) decisions(ds []operate.Decision, now time.Time) (shown []momen
 	return shown
 }
 
-func hungOn(d operate.Decision) string {
+func hungOn(d operate.Decision, from, to string) string {
 	switch {
 	case d.From < 0:
 		return ""
 	case d.To == d.From+1:
-		return ", at " + offset(d.From)
+		return ", at " + from
 	default:
-		return fmt.Sprintf(", in [%d, %d)", d.From, d.To)
+		return ", in [" + from + ", " + to + ")"
 	}
 }
 
@@ -130,11 +132,11 @@ func before(older []operate.Decision, d operate.Decision) operate.Decision {
 }
 
 // claimed describes a claim and the claim before it, which may be unknown.
-func (h *Handler) claimed(d, before operate.Decision) (kind, text string) {
-	at := ", continues at " + offset(d.To)
+func (h *Handler) claimed(d, before operate.Decision, to string) (kind, text string) {
+	at := ", continues at " + to
 	switch {
 	case d.From < 0:
-		return "first claim", "by " + h.owner(d.Owner).Name + ", begins at " + offset(d.To)
+		return "first claim", "by " + h.owner(d.Owner).Name + ", begins at " + to
 	case before.Epoch == 0:
 		return "claim", "by " + h.owner(d.Owner).Name + at
 	case before.Owner == d.Owner:

@@ -44,21 +44,28 @@ func TestARedirectRowSaysWhichDatabaseHasThePartition(t *testing.T) {
 	wants(t, page, "billing/orders/7 in another database shard 1")
 }
 
+// job seeds a job at a position, and claims it.
+func (r *rig) job(next epoch.Offset) epoch.Fence {
+	r.Helper()
+	job := epoch.Origin{Partition: epoch.Partition{Group: "reports", Topic: "nightly"}, Log: epoch.ScheduleLog, Source: epoch.LeaseLog}
+	at := epoch.Position{Offset: next}
+	err := r.sink.Seed(r.Context(), []epoch.Start{{Origin: job, Next: at, Earliest: at}})
+	var f epoch.Fence
+	if err == nil {
+		f, err = r.sink.Claim(r.Context(), epoch.Fence{Origin: job, Next: at.Offset}, epoch.NewClaim(epoch.Lease{Origin: job, Generation: 3, Owner: "pod-1"}))
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+	return f
+}
+
 // The position of a job is a time, and a group of jobs without a process is dead.
 func TestAJobIsShownByItsTime(t *testing.T) {
 	r := newRig(t)
-	job := epoch.Origin{Partition: epoch.Partition{Group: "reports", Topic: "nightly"}, Log: epoch.ScheduleLog, Source: epoch.LeaseLog}
-	at := epoch.Position{Offset: 1_798_770_600_000_003}
-	err := r.sink.Seed(t.Context(), []epoch.Start{{Origin: job, Next: at, Earliest: at}})
-	var f epoch.Fence
-	if err == nil {
-		f, err = r.sink.Claim(t.Context(), epoch.Fence{Origin: job, Next: at.Offset}, epoch.NewClaim(epoch.Lease{Origin: job, Generation: 3, Owner: "pod-1"}))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := r.job(1_798_770_600_000_003)
 	_, page := get(r.page(nil), "")
-	wants(t, page, "2027-01-01T02:30:00.000003Z", "No process of group reports is alive")
+	wants(t, page, "2027-01-01T02:30:00Z, step 3", "No process of group reports is alive")
 
 	run := operate.NewAct(operate.ActRun, f, "anna", "the auditors came early")
 	run.To = &epoch.Position{Offset: 1_798_770_601_000_000, Mark: 1}
@@ -66,7 +73,7 @@ func TestAJobIsShownByItsTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, page = get(r.page(nil), "")
-	wants(t, page, "run reports/nightly/0 4 by anna:", "the auditors came early")
+	wants(t, page, "run reports/nightly/0 4 by anna: from 2027-01-01T02:30:00Z, step 3 to 2027-01-01T02:30:01Z;", "the auditors came early")
 }
 
 // Between two holders nobody has a lock, and no consumer of its group need be alive.
@@ -140,7 +147,7 @@ func TestAHaltComesWithItsRemedyAndManyWithOne(t *testing.T) {
 		if strings.Count(plain, remedy.Means) != 1 || strings.Count(plain, remedy.Do) != 1 {
 			t.Errorf("%v: what it means and what to do are there %d and %d times", why, strings.Count(plain, remedy.Means), strings.Count(plain, remedy.Do))
 		}
-		wants(t, page, "52 partitions have halted", "and 2 more", "this is why", "tried again in")
+		wants(t, page, "52 partitions have halted", "and 2 more", "this is why", "next attempt in")
 		if why.NeedsOperator() != strings.Contains(plain, "needs an operator") {
 			t.Errorf("%v: an operator is needed: %v", why, why.NeedsOperator())
 		}
@@ -270,7 +277,7 @@ func TestOfVeryManyPartitionsThoseInTroubleAreListed(t *testing.T) {
 	}
 	r.halts(orders(1199), consumer.ReasonSink, errors.New("this is why"))
 	_, page := get(r.page(func(o *statusz.Options) { o.Operator = nil }), "")
-	wants(t, page, "200 more are not listed", "billing/orders/1199 halted sink")
+	wants(t, page, "200 more partitions are not listed", "billing/orders/1199 halted sink")
 	if n := strings.Count(page, `<tr role="row" class="here">`); n != 1000 {
 		t.Errorf("%d rows", n)
 	}

@@ -15,6 +15,7 @@ type detail struct {
 	Group, Topic    string
 	Number          int32
 	Fence           []figure
+	Job             bool
 	MayAct          bool
 	KnowsLogs       bool
 	Acts            []kind
@@ -27,6 +28,7 @@ type kind struct {
 }
 
 var kinds = []kind{
+	{operate.ActRun, "runs the job now, beside its ticks"},
 	{operate.ActPause, "no claim is taken until it is resumed; nothing is committed meanwhile"},
 	{operate.ActResume, "ends a pause"},
 	{operate.ActEvict, "takes the claim away; the owner claims again if its source still confirms the lease"},
@@ -57,9 +59,17 @@ func (h *Handler) partition(w http.ResponseWriter, r *http.Request) {
 	d := &detail{
 		Title: h.Title, At: time.Now().UTC().Format(time.DateTime) + " UTC", Name: visible(p.String()),
 		Done: doneOf(form.Get("done")), Group: p.Group, Topic: p.Topic, Number: p.Number,
-		Fence: fields(now), MayAct: h.mayAct(r) != "", KnowsLogs: h.Logs != nil, Acts: kinds, Decisions: h.decisions(ds, now.Now),
+		Fence: fields(now), MayAct: h.mayAct(r) != "", KnowsLogs: h.Logs != nil, Job: isJob(now.Fence), Acts: kindsOf(now.Fence), Decisions: h.decisions(ds, jobsOf(now), now.Now),
 	}
 	h.write(w, http.StatusOK, "partition.html", d)
+}
+
+// kindsOf returns the actions on a partition. A job has no other log, and only a job is run.
+func kindsOf(f epoch.Fence) []kind {
+	if isJob(f) {
+		return kinds[:len(kinds)-1]
+	}
+	return kinds[1:]
 }
 
 // doneOf returns the kind of action after which a POST has redirected the browser here. It returns
@@ -79,7 +89,7 @@ func fields(p operate.Partition) []figure {
 		{"Epoch", thousands(int64(p.Epoch)), ""},
 		{"Claim", p.Claim.String(), ""},
 		{"Claimed", clock(p.ClaimedAt, p.Now), ""},
-		{"Next offset", position(p.Fence), ""},
+		{"Next offset", position(p.Fence, p.Next), ""},
 		{"Advanced", clock(p.AdvancedAt, p.Now), ""},
 		{"Log", orNone(p.Log), ""},
 		{"Lease source", orNone(p.Source), ""},

@@ -11,7 +11,7 @@ import (
 // documentation says why.
 func Livez(w http.ResponseWriter, _ *http.Request) {
 	plainText(w)
-	fmt.Fprintln(w, "live: this process serves requests; no broker, database or partition was looked at")
+	fmt.Fprintln(w, "live: this process serves requests; no broker, database or partition was checked")
 }
 
 // Readyz answers 200 when this process is a member of its group, has claimed each partition that the
@@ -27,7 +27,7 @@ func Readyz(s *stats.Stats) http.Handler {
 			fmt.Fprintln(w, err)
 			return
 		}
-		fmt.Fprintln(w, "ready: a member of the group, each partition held is claimed; how far behind they are was not looked at")
+		fmt.Fprintln(w, "ready: a member of the group, each partition held is claimed; lag was not checked")
 	})
 }
 

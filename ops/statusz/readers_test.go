@@ -48,7 +48,7 @@ func TestASinkThatCannotBeReadIsSaidWithHowOldTheRestIs(t *testing.T) {
 		if status != http.StatusOK {
 			t.Error(status)
 		}
-		wants(t, page, "Not all is known.", "The sink could not be read: connection refused.", "was read 90 s ago", "billing/orders/1", "Member of the group yes")
+		wants(t, page, "Incomplete.", "The sink could not be read: connection refused.", "was read 90 s ago", "billing/orders/1", "Member of the group yes")
 		r.op.fails.Store(false)
 		pass(time.Second)
 		_, page = get(h, "")

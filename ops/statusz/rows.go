@@ -64,7 +64,7 @@ func named(p epoch.Partition) row {
 
 func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 	r := named(p.Fence.Partition)
-	r.Next = position(p.Fence)
+	r.Next = position(p.Fence, p.Next)
 	r.Dead = thousands(p.DeadLetters)
 	if p.Epoch > 0 {
 		owner := h.owner(p.Owner)
@@ -127,7 +127,7 @@ func (r *row) add(p stats.Partition, now time.Time) {
 	}
 	r.Speed = perSecond(p.MessagesPerSecond)
 	if r.Next == "–" {
-		r.Next = offset(p.Next)
+		r.Next = (jobs)(nil).position(p.Partition, p.Next)
 	}
 	if r.Epoch == "–" && p.Epoch > 0 {
 		r.Epoch = thousands(int64(p.Epoch))

@@ -19,7 +19,7 @@ type item struct {
 	State                    string
 }
 
-func (h *Handler) deadLetters(v *view, g *groupReading, now time.Time) {
+func (h *Handler) deadLetters(v *view, g *groupReading, js jobs, now time.Time) {
 	if h.Operator == nil {
 		return
 	}
@@ -28,10 +28,10 @@ func (h *Handler) deadLetters(v *view, g *groupReading, now time.Time) {
 		v.Dead.About = fmt.Sprintf("The oldest %d. Contents of messages are not shown here: epochfence deadletters show ID.", listed)
 	}
 	for _, l := range g.dead {
-		one := item{ID: l.ID, Partition: show(l.Message.Partition.String()), What: "offset " + offset(l.Message.Offset), At: clock(l.At, now), Why: show(l.Error)}
+		one := item{ID: l.ID, Partition: show(l.Message.Partition.String()), What: js.message(l.Message), At: clock(l.At, now), Why: show(l.Error)}
 		switch {
 		case l.Requested:
-			one.State = "replay asked for by " + show(l.RequestedBy)
+			one.State = "replay requested by " + show(l.RequestedBy)
 		case l.ReplayError != "":
 			one.State = "replay failed: " + show(l.ReplayError)
 		}

@@ -17,7 +17,7 @@ func judge(v *view, s *stats.Stats) verdict {
 	person := slices.ContainsFunc(v.Halts, func(h halt) bool { return h.Operator })
 	switch {
 	case v.hung > 0:
-		return verdict{"halted", "Hung", plural(v.hung, "call of a handler does", "calls of handlers do") + " not return; restart the process. What it waits for is below."}
+		return verdict{"halted", "Hung", plural(v.hung, "call of a handler hangs", "calls of handlers hang") + "; restart the process. The stacks are below."}
 	case len(v.deserted) > 0:
 		return nobody(v.deserted)
 	case count["halted"] > 0 && person:
@@ -25,7 +25,7 @@ func judge(v *view, s *stats.Stats) verdict {
 	case count["halted"] > 0:
 		return verdict{"halted", "Halted", plural(count["halted"], "partition has", "partitions have") + " halted."}
 	case len(v.Failed) > 0:
-		return verdict{"waiting", "Not all is known", "Something could not be read."}
+		return verdict{"waiting", "Incomplete", "Not everything could be read."}
 	case s != nil && !isMember(s):
 		return verdict{"waiting", "Not a member", "This process is not a member of its group."}
 	case count["waiting"] > 0:

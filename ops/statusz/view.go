@@ -43,24 +43,25 @@ const stillAfter = 3 * time.Second
 func (h *Handler) look(group *groupReading, failed error, mayAct bool) *view {
 	now := time.Now()
 	v := &view{Title: h.Title, At: now.UTC().Format(time.DateTime) + " UTC", Process: h.Stats != nil, Group: h.Operator != nil, MayAct: mayAct}
+	if group == nil {
+		group = &groupReading{}
+	}
+	js := jobsOf(group.partitions...)
 	var held []stats.Partition
 	if h.Stats != nil {
 		held = h.Stats.Partitions()
 		h.ownFigures(v, held)
-		v.Halts = append(hung(h.Stats.Status().Hung(), now), halts(held, now)...)
+		v.Halts = append(js.hung(h.Stats.Status().Hung(), now), js.halts(held, now)...)
 		v.hung = len(h.Stats.Status().Hung())
-		v.Moments = h.moments(h.Stats.Timeline(), now)
+		v.Moments = h.moments(h.Stats.Timeline(), js, now)
 	}
 	if failed != nil {
 		v.Failed = append(v.Failed, "The sink could not be read: "+show(failed.Error()))
 	}
-	if group == nil {
-		group = &groupReading{}
-	}
 	if group.err != nil {
 		text := "The sink could not be read: " + show(group.err.Error()) + "."
 		if !group.at.IsZero() {
-			text += " What is below of other processes was read " + age(now.Sub(group.at)) + " ago."
+			text += " The data of other processes below was read " + age(now.Sub(group.at)) + " ago."
 		}
 		v.Failed = append(v.Failed, text)
 	}
@@ -70,8 +71,8 @@ func (h *Handler) look(group *groupReading, failed error, mayAct bool) *view {
 	h.rows(v, held, group, now)
 	v.deserted = group.deserted(held)
 	h.groupFigures(v, group)
-	v.Decisions = h.decisions(group.decisions, now)
-	h.deadLetters(v, group, now)
+	v.Decisions = h.decisions(group.decisions, js, now)
+	h.deadLetters(v, group, js, now)
 	h.outbox(v, held, group, now)
 	v.Verdict = judge(v, h.Stats)
 	return v

@@ -57,7 +57,10 @@ func TestAnAbandonedTransactionFreesItsLocksAndItsPlaceInThePool(t *testing.T) {
 	if err := r.reader.QueryRow(t.Context(), "select left_over from stock where item = 1").Scan(&left); err != nil || left != 99 {
 		t.Errorf("left_over = %d, %v", left, err)
 	}
-	if n := pool.Stat().AcquiredConns(); n != 0 {
-		t.Errorf("%d connections are not given back", n)
+	// The pool's health check acquires idle connections for a moment, so a number above 0 proves nothing.
+	back, err := pool.Acquire(ctx)
+	if err != nil {
+		t.Fatalf("a connection is not given back: %v", err)
 	}
+	back.Release()
 }

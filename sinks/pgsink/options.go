@@ -26,9 +26,10 @@ type Options struct {
 	StatementTimeout time.Duration
 
 	// IdleTimeout limits each pause between two statements of a Commit on the server
-	// (idle_in_transaction_session_timeout), to 1 s more than the Commit's context has at its beginning
-	// if that is shorter. Then a process that is frozen in its transaction loses the transaction and its row
-	// locks, if no claim has ended it before. Defaults to 30 s.
+	// (idle_in_transaction_session_timeout). The limit is lower if the deadline of the Commit's context
+	// is near: the time left when the transaction begins, plus 1 s. So a process that is frozen in its
+	// transaction loses the transaction and its row locks, if no claim has ended it before. Defaults to
+	// 30 s.
 	IdleTimeout time.Duration
 
 	// LockTimeout limits each wait for a lock in a Commit (lock_timeout). It is reduced to nine

@@ -26,8 +26,8 @@
 //
 // # Redirect rows
 //
-// Each database has a row for each partition in its table of fences. In one database the row is the
-// fence. In the others it is a redirect row: a fence that nobody can claim, because its log id is
+// When a partition is seeded and when it is first claimed, each database gets a row of it in its table
+// of fences. In one database the row is the fence. In the others it is a redirect row: a fence that nobody can claim, because its log id is
 //
 //	epochfence/shardsink: not in this database but in shard 1
 //

@@ -96,7 +96,7 @@ func (s *Store) Commit(ctx context.Context, as []epoch.Advance, calls ...func(co
 		return epoch.ErrAbandoned
 	}
 	return s.locked(ctx, func() error {
-		if err := s.fences.Advance(as); err != nil { // last, and an error: nothing was written
+		if err := s.fences.Advance(as); err != nil { // the check comes last: if it fails, nothing is written
 			return err
 		}
 		for list, values := range lists {

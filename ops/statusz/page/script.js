@@ -48,7 +48,7 @@ function say(text) {
 
 pause.addEventListener("click", () => {
   paused = !paused;
-  pause.textContent = paused ? "Go on with updates" : "Pause updates";
+  pause.textContent = paused ? "Resume updates" : "Pause updates";
   if (paused) {
     close();
     say("Updates are paused.");
