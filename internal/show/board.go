@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/dustin/go-humanize"
 )
 
 // Board displays a show. It is safe for concurrent use.
@@ -26,7 +27,7 @@ func (b *Board) event(column, line string) {
 	b.out.Printf("%5.1f s  %-8s  %s", time.Since(b.begin).Seconds(), column, line)
 }
 
-// conclude prints the table and what it means, and returns the exit code.
+// conclude prints the table and the result, and returns the exit code.
 func conclude(b *Board, cs []*Column, evidence string) int {
 	var judged []*Column
 	for _, c := range cs {
@@ -92,12 +93,6 @@ func table(cs []*Column) string {
 }
 
 // Thousands formats n with commas.
-func Thousands(n int) string {
-	s := strconv.Itoa(n)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
+func Thousands(n int) string { return humanize.Comma(int64(n)) }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

@@ -63,7 +63,7 @@ func TestAWorkerThatEndsByItselfOrWritesNoReportsFailsTheShowWithItsLastWords(t 
 		want   string
 	}{
 		"ends":  {puppetConfig{Crash: true}, "puppet: cut"},
-		"noise": {puppetConfig{Noise: true}, "it wrote what is no report"},
+		"noise": {puppetConfig{Noise: true}, "it wrote a line that is not a report"},
 	} {
 		crew := newCrew("worker", role{}, func(string) any { return c.config })
 		if _, err := crew.Start(); err != nil {

@@ -75,7 +75,7 @@ func startProcess(name string, r role, config any, on func(*process, report), en
 			err = nil
 		} else {
 			_ = cmd.Process.Kill()
-			err = fmt.Errorf("it wrote what is no report: %w", err)
+			err = fmt.Errorf("it wrote a line that is not a report: %w", err)
 		}
 		ended(p, errors.Join(err, cmd.Wait()))
 	}()
