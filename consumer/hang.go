@@ -248,7 +248,11 @@ func (r *runner[TX]) sayItHangs(h *hang) {
 	if h.Offset >= 0 {
 		about = append([]any{"offset", h.Offset}, about...)
 	}
-	r.log(h.Partition).Error("a call hangs and was abandoned: it does not return although its context has ended; the partition is given up until it does", about...)
+	text := "a call hangs and was abandoned: it does not return although its context has ended; the partition is given up until it does"
+	if h.Function == FunctionSink {
+		text = "a call of the sink hangs and was abandoned: it does not return although its context has ended; the outcome is in doubt, and the partition is claimed again"
+	}
+	r.log(h.Partition).Error(text, about...)
 	h.line = time.AfterFunc(h.lines, func() {
 		stack := stackOf(h.goroutine)
 		r.hung.mu.Lock()

@@ -61,7 +61,8 @@ func (r Reason) String() string {
 
 // NeedsOperator reports whether an operator must fix a message, a database, a log or a deployment.
 // ReasonPaused lasts until a resume, ReasonHung until the call returns. All other reasons pass, and
-// the process retries until then.
+// the process retries until then. This holds for [Halted]. [Retried] and [Transacted] have
+// ReasonMessageFailed from the first attempt of a message on.
 func (r Reason) NeedsOperator() bool { return r >= ReasonMessageFailed && r <= ReasonUnhealthy }
 
 // Reasons returns all reasons except ReasonNone, in order.

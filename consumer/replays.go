@@ -148,7 +148,7 @@ func (l *loop[TX]) recordFailure(t *transaction[TX], r result) {
 		ctx, cancel := context.WithTimeout(l.base, t.timeout)
 		defer cancel()
 		if err := l.run.operable.ReplayFailed(ctx, t.replay.RequestedReplay, t.parts[0].epoch, cause); err != nil {
-			l.run.log(t.parts[0].advance.Partition).Warn("could not record that a replay has failed, it is tried again", "dead_letter", t.replay.ID, "err", err)
+			l.run.log(t.parts[0].advance.Partition).Warn("could not record that a replay has failed, the dead letter is replayed again", "dead_letter", t.replay.ID, "err", err)
 		}
 		l.send(replayRecorded[TX]{t.replay})
 	})

@@ -89,9 +89,9 @@ type Tenure interface {
 	// never blocks: the source publishes the newest position later, at the latest at the end of
 	// the tenure.
 	//
-	// Mirror publishes nothing while the position is below what other consumers of the group have
-	// committed, unless an operator has set the position (the fence's SetUnder is above zero), or while
-	// the partition was never claimed (its Epoch is zero). It does publish a position below one that Mirror has published before.
+	// As long as the group has a position that other consumers have committed, Mirror does not replace it
+	// by a lower one, nor by that of a fence that was never claimed (its Epoch is zero). A position that
+	// an operator has set (SetUnder is above zero) replaces it in any case. Mirror does publish a position below one that Mirror has published before.
 	Mirror(at epoch.Fence)
 
 	// Lag returns the number of messages that Read would yield from the fence's position on. It is
@@ -100,8 +100,8 @@ type Tenure interface {
 	Lag(ctx context.Context, from epoch.Fence) (int64, error)
 
 	// GiveUp says that own is about to return early, because a call of a handler for the partition
-	// does not return. The channel returned is closed when that call returns. Until then this
-	// process must not have the partition. Once own has returned, the source lets other processes
+	// does not return. The consumer closes the channel returned when the call of the handler
+	// returns. Until then the source must not grant the partition to this process. Once own has returned, the source lets other processes
 	// have it at once. A source that cannot give up one partition gives up all of them in good
 	// order, by leaving the group for a while. If it grants the partition too early, own calls
 	// GiveUp again and returns.

@@ -28,7 +28,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-// bill has a gateway charge for each order, once, and keeps the receipt.
+// bill charges each order once through a payment gateway, and stores the receipt.
 func bill(ctx context.Context, source consumer.Source, store cas.Store, gateway string) error {
 	sink, err := cassink.Open(ctx, store, cassink.Options{})
 	if err != nil {

@@ -56,6 +56,9 @@ func (f Fence) Check(o Origin) error {
 // OperatorPrefix is the prefix of the Owner of a fence whose claim is an operator's action.
 const OperatorPrefix = "operator "
 
+// Operated reports whether the current claim is an operator's action.
+func (f Fence) Operated() bool { return strings.HasPrefix(f.Owner, OperatorPrefix) }
+
 // Claimed returns f after c has replaced its claim. The new epoch is the lease's generation if that
 // is higher than f.Epoch and c.Above. Otherwise it is the higher of these two plus one. [MaxStep]
 // and [MaxAbove] limit the new epoch. The position stays, unless c is the first claim of the fence

@@ -34,8 +34,9 @@ type Lease struct {
 // The position of the fence counts transactions. Between two holders, the fence has no live owner.
 const LeaseLog = "epochfence/lease"
 
-// ScheduleLog is the Log of a job of package schedule. Its offsets are times: a second since 1970 has
-// [ScheduleSecond] of them, one for each step of a tick.
+// ScheduleLog is the Log of a job of package schedule. The offset of a run is its scheduled Unix time in
+// seconds times [ScheduleSecond]. The offsets after that, within the second, count the steps of a job
+// that commits in several transactions.
 const ScheduleLog = "epochfence/schedule"
 
 // ScheduleSecond is the number of offsets of a job in a second.

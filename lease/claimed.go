@@ -67,8 +67,8 @@ type Claimed[TX any] struct {
 // also use one store for the leases of a group: with two stores, two processes hold the lease, and
 // claim in turn.
 //
-// Claim tries again until ctx or the lease ends while another process claims at the same time, or the
-// database is out of reach. Its errors match [ErrLost], [epoch.ErrPaused], [epoch.ErrUnhealthy], and
+// If another process claims at the same time, or the database is out of reach, Claim tries again until
+// ctx or the lease ends. Its errors match [ErrLost], [epoch.ErrPaused], [epoch.ErrUnhealthy], and
 // those of [epoch.Fence.Check] if a consumer has the same group and topic.
 func Claim[TX any](ctx context.Context, h *Held, sink epoch.Sink[TX]) (*Claimed[TX], error) {
 	if g := sink.Guarantee(); g < epoch.Transactional {

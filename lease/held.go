@@ -81,7 +81,8 @@ func (h *Held) Err() error {
 }
 
 // Confirm proves that this process had the lease when the store carried out a request that Confirm
-// made: it replaces the lease's item if nobody has written it since. It returns the new generation,
+// made: it replaces the lease's item, which the store accepts only if nobody has written the item since
+// this member's last write. It returns the new generation,
 // or an [ErrLost]. After another error the lease may still be held.
 func (h *Held) Confirm(ctx context.Context) (generation int64, err error) {
 	item, err := h.confirm(ctx)

@@ -231,7 +231,7 @@ func (m *Member) Close() {
 
 // asked logs what Facts has returned.
 func (m *Member) asked(err error) {
-	const unsuitable = "the store of the leases was given settings with which it does not keep them as it must"
+	const unsuitable = "the store of the leases has settings with which it can lose leases"
 	switch {
 	case errors.Is(err, cas.ErrUnsuitable):
 		m.troubles.Add(m.log, slog.LevelError, asSettings, err.Error(), unsuitable, "err", err)

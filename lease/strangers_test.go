@@ -277,7 +277,7 @@ func TestSettingsThatLoseItemsAreSaidOnceAndEndNoLease(t *testing.T) {
 			return do(ctx)
 		})
 		passes(4 * testTTL)
-		lines := slices.DeleteFunc(m.log.with("level=ERROR", "settings with which it does not keep them", "edit it"), func(line string) bool { return strings.Contains(line, "times=") })
+		lines := slices.DeleteFunc(m.log.with("level=ERROR", "settings with which it can lose leases", "edit it"), func(line string) bool { return strings.Contains(line, "times=") })
 		if len(lines) != 1 || m.taken() != 1 || len(m.holding()) != 1 {
 			t.Errorf("it is said %d times, and %d leases were taken:\n%s", len(lines), m.taken(), m.log)
 		}

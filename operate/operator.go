@@ -69,11 +69,6 @@ type Partition struct {
 	DeadLetters int64
 }
 
-// Operated reports whether the current claim is an operator's act.
-func (p Partition) Operated() bool {
-	return len(p.Owner) > len(epoch.OperatorPrefix) && p.Owner[:len(epoch.OperatorPrefix)] == epoch.OperatorPrefix
-}
-
 // DefaultLimit is the number of entries that a query without a limit returns.
 const DefaultLimit = 100
 

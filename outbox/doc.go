@@ -71,8 +71,8 @@
 // lease, and sends everything again. Receivers need no change.
 //
 // Other entries are sent meanwhile: the answer stops only its scope at its receiver, and one entry
-// of that scope is tried every RetryMax. After three answers the process does
-// not claim again, and the relay only writes a log line:
+// of that scope is tried every RetryMax. The process does not claim again after an
+// answer of one of these kinds. The relay only writes a log line:
 //
 //   - The epoch is not above the claim's. The answer is wrong and counts as no answer.
 //   - The epoch is out of reach (see [consumer.MaxAbove]), such as 2^63-1. An operator has to lower it

@@ -268,12 +268,12 @@ func (r *relay[TX]) tellOf(l *lane, kind Kind, k troubleKey, err error) {
 	if !tell {
 		return
 	}
-	level, text := slog.LevelWarn, "a receiver does not take entries of the outbox, they are tried again"
+	level, text := slog.LevelWarn, "a receiver does not take entries of the outbox, they are sent again"
 	switch {
 	case k.receiver == "":
-		text = "an answer to an entry of the outbox could not be recorded, it is tried again"
+		text = "could not record an answer to an entry of the outbox; the answer is recorded again, and the entry is not sent again"
 	case kind == Refused:
-		level, text = slog.LevelError, "a receiver refuses entries of the outbox for good, they stay and are tried again"
+		level, text = slog.LevelError, "entries of the outbox are refused, and there is no OnRefused: they stay and are sent again"
 	case kind == Fenced:
 		text = "a receiver has seen a higher epoch, the entries of its scope wait"
 	}

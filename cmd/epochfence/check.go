@@ -22,8 +22,9 @@ A group is not well if none of its processes is alive. A partition is not well i
   - its owner is not alive, or it was never claimed;
   - it has halted or is paused;
   - no owner has claimed it for a minute after an operator action;
-  - its fence has another log or lease issuer than the broker, its position is
-    outside the log, or it has no fence;
+  - its fence has another log or lease issuer than the broker (on NATS: than
+    --nats-bucket and --nats-domain), its position is outside the log, or it has
+    no fence;
   - it exceeds one of the limits below.
 A protected table (epochfence protect) is not well if a transaction that was not
 fenced has written to it within --outside-within, or if its trigger is disabled.
@@ -38,7 +39,7 @@ Checks of logs need --kafka or --nats.`,
 	f.Int64Var(&l.deadLetters, "max-dead-letters", 0, "dead letters of a partition; 0 allows none")
 	f.DurationVar(&l.outboxAge, "max-outbox-age", 0, "for how long an entry of the outbox may wait; 0: for ever")
 	f.IntVar(&l.claims, "max-claims", 0, "of a partition, in an hour; 0: any number")
-	f.DurationVar(&l.outside, "outside-within", reportOutside, "report writes to protected tables from outside fenced transactions in this time; 0: none")
+	f.DurationVar(&l.outside, "outside-within", reportOutside, "report writes to protected tables from outside fenced transactions in this time; 0: protected tables are not checked")
 	f.BoolVar(&l.paused, "allow-paused", false, "partitions that are paused are well")
 	return c
 }

@@ -28,7 +28,7 @@ them so that the partition could continue.`,
 		a.deadLetterAct(operate.Replay, "replay ID...", "Request that the owner of the partition applies dead letters", `Request that the owner of the partition applies dead letters: within seconds
 it calls the application's own handler with the message, in a transaction that also
 deletes the dead letter. If the handler fails again, the dead letter stays, with the
-error. Later messages of the partition were applied before.`),
+error. The message is applied out of order, after later messages of its partition.`),
 		a.deadLetterAct(operate.Withdraw, "withdraw ID...", "Withdraw a request for a replay", "Withdraw a request for a replay that no owner has carried out yet."),
 		a.deadLetterAct(operate.Discard, "discard ID...", "Delete dead letters", "Delete dead letters. Their messages are never applied."))
 	return c

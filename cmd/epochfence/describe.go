@@ -37,10 +37,11 @@ still be unable to reach its broker, or have a handler that hangs.`,
 
 type describedView struct {
 	partitionView
-	Begin  *int64 `json:"log_begin"`
-	End    *int64 `json:"log_end"`
-	Lag    *int64 `json:"lag"`
-	LogNow string `json:"log_now,omitempty"` // if it is not the fence's log
+	Begin     *int64 `json:"log_begin"`
+	End       *int64 `json:"log_end"`
+	Lag       *int64 `json:"lag"`
+	LogNow    string `json:"log_now,omitempty"`    // if it is not the fence's log
+	SourceNow string `json:"source_now,omitempty"` // if it is not the fence's lease issuer
 
 	// Committed is the offset that the group has committed, for a partition without a claim.
 	Committed *int64 `json:"committed,omitempty"`
@@ -67,7 +68,7 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 		case e.err != nil:
 			d.LogError = e.err.Error()
 		case e.differs(ps[i].Fence):
-			d.LogNow = e.log
+			d.LogNow, d.SourceNow = now(e.log, ps[i].Log), now(e.source, ps[i].Source)
 		default:
 			d.Begin, d.End, d.Lag = number(int64(e.begin)), number(int64(e.end)), number(e.lag)
 			begin, end, lag = text(e.begin), text(e.end), text(e.lag)
@@ -105,9 +106,19 @@ func (a *app) notes(p operate.Partition, d describedView) {
 		a.say("\n%s: %s", d.Name, printable(d.LogError))
 	}
 	if d.LogNow != "" {
-		a.say("\n%s: the fence is of log %s, leased from %s; now there is log %s: see epochfence rebase",
-			d.Name, printable(d.Log), printable(d.Source), printable(d.LogNow))
+		a.say("\n%s: the fence is of log %s; now there is log %s: see epochfence rebase", d.Name, printable(d.Log), printable(d.LogNow))
 	}
+	if d.SourceNow != "" {
+		a.say("\n%s: the fence is leased from %s, and here leases come from %s: see epochfence rebase", d.Name, printable(d.Source), printable(d.SourceNow))
+	}
+}
+
+// now returns what there is now, if the fence has something else.
+func now(there, fence string) string {
+	if there == fence {
+		return ""
+	}
+	return there
 }
 
 func (a *app) remedy(p epoch.Partition, halt string) {

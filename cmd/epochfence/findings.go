@@ -158,6 +158,9 @@ func logged(p operate.Partition, e extent, l limits) (fs []finding) {
 	case e.log != p.Log:
 		add("log", bad, fmt.Sprintf("the fence is of log %s, and now there is log %s", p.Log, e.log), "epochfence rebase "+shellQuote(name)+" --to …"+forReal)
 		return fs
+	case e.source != p.Source && whereIs(p.Fence) == inNATS:
+		add("lease issuer", bad, fmt.Sprintf("the fence is leased from %s, and --nats-bucket and --nats-domain say %s", p.Source, e.source),
+			"name the group's bucket with --nats-bucket; if the group has moved to this one: epochfence rebase "+shellQuote(name)+forReal)
 	case e.source != p.Source:
 		add("lease issuer", bad, fmt.Sprintf("the fence is leased from %s, and here leases come from %s", p.Source, e.source), "epochfence rebase "+shellQuote(name)+forReal)
 	}

@@ -31,9 +31,9 @@ actions.
 KIND is claim, stale (a commit was refused), halt, recovery, loss, in-doubt, hang,
 on-failure-hang; rewind, skip, pause, resume, evict, rebase, run; replay-request,
 replay-withdraw, replay, replay-failure, discard. FROM and TO are the position before
-and after, or the offset of the dead letter. For a hang, the message is one with an
-offset in [FROM, TO). Those of a job are times, as in list. WHO is the name that the process or the operator gave; ROLE is
-the role of its connection to PostgreSQL.`,
+and after, or the offset of the dead letter. For a job, FROM and TO are times. For a
+hang, the message is one with an offset in [FROM, TO). WHO is the name that the process
+or the operator gave; ROLE is the role of its connection to PostgreSQL.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, names []string) error { return a.runHistory(c.Context(), f, names) },
 	}

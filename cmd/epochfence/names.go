@@ -107,7 +107,11 @@ func (a *app) partition(ctx context.Context, op operate.Operator, c chosen, call
 		n.group = c.group
 	}
 	if n.group != "" {
-		return op.Partition(ctx, epoch.Partition{Group: n.group, Topic: n.topic, Number: n.number})
+		p, err := op.Partition(ctx, epoch.Partition{Group: n.group, Topic: n.topic, Number: n.number})
+		if errors.Is(err, epoch.ErrMissing) {
+			err = fmt.Errorf("%w; if a consumer has halted with missing_fence, see docs/halts.md and epochfence history --group %s", err, shellQuote(n.group))
+		}
+		return p, err
 	}
 	all, err := op.Partitions(ctx, operate.Filter{Topic: n.topic})
 	if err != nil {

@@ -85,6 +85,12 @@ func TestNATS(t *testing.T) {
 		if a := l.does(exitTrouble, "check", "--max-lag", "2"); !strings.Contains(a.out, "lag of billing/orders/0") || strings.Contains(a.out, "lag of billing/orders/1") {
 			t.Errorf("check says\n%s", a.out)
 		}
+		if a := l.does(exitTrouble, "doctor", "--nats-bucket", "other"); !strings.Contains(a.out, "name the group's bucket with --nats-bucket") {
+			t.Errorf("with another bucket, doctor says\n%s", a.out)
+		}
+		if a := l.does(0, "describe", "--nats-bucket", "other"); !strings.Contains(a.out, "leased from nats-kv:epochfence, and here leases come from nats-kv:other") || strings.Contains(a.out, "is of log") {
+			t.Errorf("with another bucket, describe says\n%s", a.out)
+		}
 		consumers, err := js.Stream(t.Context(), "orders")
 		must(t, err)
 		for left := range consumers.ConsumerNames(t.Context()).Name() {

@@ -20,9 +20,10 @@ func (a *app) owners() *cobra.Command {
 		Short: "List who has claimed partitions",
 		Long: `List who has claimed partitions, as the fences have it, and which processes
 are alive, those without a partition among them. ADVANCED is how long ago the
-owner moved a position, SEEN how long ago the process gave a sign of life,
-which it does every 15 s, or once in the lease's term if that is longer. After
-three missing ones it counts as dead. HOST is a pod's name, VERSION the
+position of one of its partitions was moved, by this owner or by an earlier one,
+SEEN how long ago the process gave a sign of life, which it does every 15 s, or
+once in the lease's term if that is longer. After three missing ones it counts as
+dead. HOST is a pod's name, VERSION the
 program's as it was built.
 
 A process stays in the list while a fence names it. One that crashed stays for

@@ -24,7 +24,8 @@ privileges of an operator (epochfence grants --as operator).
 
 Without TABLE, list the protected tables and the counts by role. With TABLE, show
 the SQL; with --execute, run it. Creating the triggers waits for transactions that
-use the table, for 3 seconds at most. Repeat it after adding partitions.
+use the table, for 3 seconds at most. Repeat it after adding partitions to the
+table.
 
 A transaction is counted once for each table. A refused one fails at COMMIT with
 the SQLSTATE ` + pgsink.CodeOutside + `, and is not counted. A role is the one that has logged in.`,

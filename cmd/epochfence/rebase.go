@@ -24,8 +24,8 @@ func (a *app) rebase() *cobra.Command {
 that was deleted and created again, another cluster, another bucket. It is the
 remedy for "log changed" and "foreign lease source".
 
-The command asks Kafka or NATS for the present log and issuer. If it cannot,
-copy the log (--log) or the issuer (--source) from the error of the halt. The
+The command asks Kafka or NATS for the present log, and Kafka for the issuer. On
+NATS, --nats-bucket and --nats-domain say the issuer. If the command cannot ask, copy the log (--log) or the issuer (--source) from the error of the halt. The
 offsets of another log mean other messages: --to says where to continue in it.`,
 		RunE: func(c *cobra.Command, names []string) error {
 			var g goal

@@ -52,7 +52,7 @@ func (s *Source) hung(t *tenure, until <-chan struct{}) {
 	if closing {
 		return
 	}
-	s.log.Error("the partition was given up because a handler of it does not return; this process leaves the group so that others get it", "topic", t.topic, "partition", t.number)
+	s.log.Error("the partition was given up because a call for it does not return; this process leaves the group so that others get it, unless it is the only member", "topic", t.topic, "partition", t.number)
 	s.lookForHung()
 	go func() {
 		select {

@@ -39,7 +39,7 @@ type published struct {
 
 // publish records a fence's position, unless that of others has to stand. The lock is held.
 func (g *Group) publish(at topicPartition, f epoch.Fence) {
-	if was, ok := g.positions[at]; ok && !was.ours && (f.Epoch == 0 || f.Next < was.at.Offset) {
+	if was, ok := g.positions[at]; ok && !was.ours && f.SetUnder == 0 && (f.Epoch == 0 || f.Next < was.at.Offset) {
 		return
 	}
 	g.positions[at] = published{at: epoch.Position{Offset: f.Next, Mark: f.Mark}, ours: true}

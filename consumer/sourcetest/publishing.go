@@ -107,8 +107,16 @@ var publishing = []history{{
 		g.Mirror(after(g.at(0), ms[8]))
 		g.poll("the position has passed it", g.published(ms[8].Offset+1))
 		b.leave()
-		g = w.start("c", topic).granted(topic, 0)
+		c := w.start("c", topic)
+		g = c.granted(topic, 0)
 		g.confirm(after(g.at(0), ms[1])) // an operator has set the fence back
 		g.poll("a position below our own is published", g.published(ms[1].Offset+1))
+		c.leave()
+		w.Harness.(Positions).SetPosition(w.t, groupOf(group, []string{topic}), topic, 0, theirs)
+		g = w.start("d", topic).granted(topic, 0)
+		set := after(g.at(0), ms[2])
+		set.SetUnder = set.Epoch
+		g.confirm(set)
+		g.poll("a position that an operator has set is published though it is below theirs", g.published(ms[2].Offset+1))
 	},
 }}

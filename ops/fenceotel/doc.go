@@ -22,6 +22,6 @@
 // trace, and link to the spans of the messages. With [Options].Parent each process span is in its
 // message's trace instead, and links to the commit's span.
 //
-// The audit log records the trace of each claim, and of each transaction that made a partition halt
-// or be given up.
+// The audit log records the trace of each claim, and of each transaction that was refused or in doubt,
+// or made a partition halt.
 package fenceotel

@@ -28,7 +28,8 @@ type Options struct {
 	System string
 
 	// Parent makes the span of a message a child of the span that the message came with, in the
-	// same trace. The commit of a transaction is then in the trace of its first message. See the
+	// same trace. The commit of a transaction is then in the trace of its first message, if the
+	// source's client puts a span on messages. See the
 	// package's documentation.
 	Parent bool
 }

@@ -41,7 +41,7 @@ var all = []Remedy{
 			"This process does not try the partition again. Another process to which it moves would commit the same effects again.",
 		Do: "Several partitions can share the transaction and halt with it, also those that the error does not name. " +
 			"Pause every partition that has halted with the reason handler_ended_tx before one of them moves. " +
-			"For each of them, compare what the handler wrote for the messages from the position on, and remove what is already there. " +
+			"For each of them, look in the database for effects of messages at or after the position, and remove these effects, because the messages are applied again. " +
 			"Change the handler, deploy it, and resume. A restart without that change applies these messages once more.",
 		Check:    "The effects of the messages from the position on are there once.",
 		Commands: []Command{{"epochfence check", "all halts, with their reasons"}, pause, explain, resume},
@@ -117,7 +117,7 @@ var all = []Remedy{
 		Means: "The source can be read, and does not go on from the position. A run of a job has taken longer than MaxRun, or has had as many steps as a run can have. " +
 			"Or the position of a job is more than a day ahead of the clock. Or a record batch of Kafka is larger than the client's MaxDecompressBatchBytes.",
 		Do: "Read the error. If a run was too long, find out why: skip leaves the rest of it out, and the job continues with its next tick. To finish the run instead, restart this process with a longer MaxRun. Another process that gets the job also continues the run. " +
-			"If a clock was wrong, set it right, and rewind to the time up to which ticks were done. If a batch is too large, deploy a program with a higher limit.",
+			"If the position is ahead of the clock, find out which clock is wrong. If it is the clock of this process, set it right, and the job continues. If another clock was wrong, the time in the error is the wrong position: rewind to the last tick that ran, or to now to leave out the ticks since. If a batch is too large, deploy a program with a higher limit.",
 		Check: continues,
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the error, and the position"},
@@ -137,7 +137,7 @@ var all = []Remedy{
 			"(5) The fence is lost for good. Start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
 			"(6) Rewind to the position that you noted. " +
 			"(7) If handlers change items through package guard, set epoch and set_under of the new fence to the same number, above the old epoch, and claim_id to a random UUID, as the owner of the tables: under the old epoch a frozen process could change items. " +
-			"Otherwise lower the epochs that other systems of your own have seen. The outbox claims by itself above what its receivers have seen. " +
+			"If they do not, the epochs of the new fence begin low, and systems of your own that compare epochs refuse them: lower the epochs that they have stored to those of epochfence list. The outbox claims by itself above what its receivers have seen. " +
 			"(8) End the process of step 5, and start the group.",
 		Check: continues,
 		Commands: []Command{
@@ -262,6 +262,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonHung,
 		Means: "A call of the handler, of OnFailure or of background work did not return after its context had ended. Its transaction was ended: it holds no lock, and nothing of it is committed. " +
 			"The process gave the partition up and does not take it again until the call returns. Other processes may have it. " +
+			"If the error says that the sink hangs, the outcome is in doubt instead, and the process claims the partition again. " +
 			"Each hang counts as an attempt of its message, also across processes: after MaxAttempts the message goes to OnFailure or halts its partition.",
 		Do: "If other processes hang on the same message, pause the partition first. " +
 			"Then restart the process: nothing else ends the call. The log keeps the stack; the status page has it until the restart. " +

@@ -340,8 +340,9 @@ func TestTheTimelineTellsATakeoverARefusalAndAHalt(t *testing.T) {
 	for _, e := range []consumer.Event{
 		consumer.Joined{},
 		consumer.Granted{Partition: at},
-		consumer.Claimed{Fence: fence(1, 0, "a")},                           // the first claim of all
-		consumer.Claimed{Fence: fence(2, 0, "a"), Seen: fence(1, 0, "a")},   // our own again
+		consumer.Claimed{Fence: fence(1, 0, "a")},                         // the first claim of all
+		consumer.Claimed{Fence: fence(2, 0, "a"), Seen: fence(1, 0, "a")}, // our own again
+		consumer.Claimed{Fence: fence(4, 0, "a"), Seen: fence(3, 0, "operator anna")},
 		consumer.Claimed{Fence: fence(7, 20, "a"), Seen: fence(6, 20, "b")}, // a takeover
 		consumer.Advanced{Partition: at, Epoch: 7, To: 30},
 		consumer.Halted{Partition: at, Epoch: 7, Next: 30, Reason: consumer.ReasonMessageFailed, Err: why},

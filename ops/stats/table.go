@@ -229,7 +229,7 @@ var table = [rows]Metric{
 	},
 	outboxOldest: {
 		Name: "epochfence_outbox_oldest_entry_age_seconds", Kind: Gauge, Unit: "s",
-		Help: "Age of the oldest entry in the outbox of those partitions, or 0 if there is none.", Series: one,
+		Help: "Age of the oldest entry in the outbox of the partitions granted to this process, or 0 if there is none.", Series: one,
 	},
 	receiverRequests: {
 		Name: "epochfence_receiver_requests_total", Kind: Counter, Unit: "{request}",

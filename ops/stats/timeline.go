@@ -33,7 +33,7 @@ type MomentKind int
 const (
 	Joined          MomentKind = iota // this process is a member of its group
 	Left                              // it is not any more
-	Takeover                          // we claimed a partition that another process had
+	Takeover                          // we claimed a partition that had another owner; on Kafka that may have been this process as an earlier member
 	Refused                           // the fence refused us: the partition belongs to a later claim
 	ReceiverRefused                   // a receiver refused an entry of the outbox: it knows a higher epoch
 	Halted                            // a partition has halted; not repeated until it continues, or halts for another reason
@@ -93,7 +93,7 @@ func (t *timeline) note(now time.Time, e consumer.Event) {
 		if !e.Halted {
 			t.goesOn(now, e.Fence.Partition, e.Fence.Epoch, e.Fence.Next)
 		}
-		if e.Seen.Epoch > 0 && e.Seen.Owner != e.Fence.Owner {
+		if e.Seen.Epoch > 0 && e.Seen.Owner != e.Fence.Owner && !e.Seen.Operated() {
 			t.add(Moment{
 				At: now, Kind: Takeover, Partition: e.Fence.Partition, Epoch: e.Fence.Epoch, Next: e.Fence.Next,
 				OtherEpoch: e.Seen.Epoch, OtherOwner: e.Seen.Owner,

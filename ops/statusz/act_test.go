@@ -83,7 +83,7 @@ func TestAnActIsShownBeforeItIsDoneAndThenDoneOnce(t *testing.T) {
 		if status != http.StatusOK {
 			t.Errorf("%s: %d", c.kind, status)
 		}
-		wants(t, page, append(c.shows, "Reason: for the test", "by anna")...)
+		wants(t, page, append(c.shows, "Reason: for the test", "will name anna as the operator")...)
 		if now := r.sink.Fences()[orders(0)]; now != before {
 			t.Errorf("%s: looking at it has done it", c.kind)
 		}
@@ -253,7 +253,7 @@ func TestDeadLettersAreReplayedWithdrawnAndDiscarded(t *testing.T) {
 	h := r.page(annaMay)
 	for _, kind := range []string{"replay", "withdraw", "discard"} {
 		_, page := get(h, "act?about=deadletter&id=1&kind="+kind)
-		wants(t, page, "a dead letter because: no such customer", "by anna")
+		wants(t, page, "a dead letter because: no such customer", "will name anna as the operator")
 		sent := fields(page)
 		sent.Set("reason", "for the test")
 		if answer := request(h, post("act", sent)); answer.StatusCode != http.StatusSeeOther || answer.Header.Get("Location") != "./" {

@@ -22,7 +22,7 @@ type halt struct {
 
 type command struct{ Line, For string }
 
-type halted struct{ Partition, Next, Since, Retry, Error string }
+type halted struct{ Partition, Next, Since, Retry, Error, Stack string }
 
 // halts groups halted partitions by reason. Reasons that need an operator come first.
 func (js jobs) halts(held []stats.Partition, now time.Time) []halt {
@@ -86,7 +86,7 @@ func (js jobs) hung(calls []consumer.Overdue, now time.Time) []halt {
 	for _, o := range calls[:min(len(calls), listed)] {
 		h.Partitions = append(h.Partitions, halted{
 			Partition: show(o.Partition.String()), Next: js.position(o.Partition, o.Offset), Since: age(now.Sub(o.Since)),
-			Retry: "once it has returned", Error: show(o.String() + "\n" + o.Stack),
+			Retry: "once it has returned", Error: visible(o.String()), Stack: lines(o.Stack),
 		})
 	}
 	h.More = len(calls) - len(h.Partitions)

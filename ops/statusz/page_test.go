@@ -97,13 +97,13 @@ func TestALagThatIsNotKnownIsNotZero(t *testing.T) {
 	r.holds(orders(0))
 	r.holds(orders(1))
 	_, page := get(r.page(nil), "")
-	wants(t, page, "To apply here – messages, as far as read; without 2 partitions whose lag is not known")
+	wants(t, page, "To apply here – messages, as of the last read; without 2 partitions whose lag is not known")
 	r.stats.Observe(consumer.Advanced{Partition: orders(0), Epoch: 1, From: 0, To: 12, Messages: 12, Lag: 1234})
 	known := map[epoch.Partition]statusz.Log{orders(1): {Lag: 77}}
 	_, page = get(r.page(func(o *statusz.Options) {
 		o.Logs = func(context.Context, []epoch.Fence) (map[epoch.Partition]statusz.Log, error) { return known, nil }
 	}), "")
-	wants(t, page, "To apply here 1,234 messages, as far as read; without 1 partition whose lag is not known",
+	wants(t, page, "To apply here 1,234 messages, as of the last read; without 1 partition whose lag is not known",
 		"To apply in the group 77 messages; without 1 partition whose lag is not known")
 }
 
@@ -166,6 +166,15 @@ func TestAHaltOfAnotherProcessIsKnownFromTheDecisionLogUntilThePartitionMoves(t 
 	r.claims(orders(0), "another")
 	_, page = get(r.page(nil), "")
 	wants(t, page, "billing/orders/0 claimed another")
+}
+
+func TestACallThatHangsIsShownWithItsWholeStack(t *testing.T) {
+	r := newRig(t)
+	r.stats.Observe(consumer.Joined{})
+	stack := strings.Repeat("net/http.(*persistConn).roundTrip(0xc000)\n\t/go/src/net/http/transport.go:2700\n", 20) + "main.charge(0xc001)\n\t/app/charge.go:17"
+	r.stats.Observe(consumer.Overdue{Partition: orders(0), Epoch: 7, Function: consumer.FunctionHandler, Offset: 41, Since: time.Now(), Stack: stack})
+	_, page := get(r.page(nil), "")
+	wants(t, page, "1 call hangs; restart the process", "the handler hangs on the message at offset 41, epoch 7", "main.charge(0xc001) /app/charge.go:17")
 }
 
 func TestAHangOfAnotherProcessIsToldWithItsMessage(t *testing.T) {

@@ -29,6 +29,15 @@ func show(s string) string {
 	return visible(s[:cut]) + "… (" + thousands(int64(n)) + " characters)"
 }
 
+// lines prepares a text of several lines, up to 16 KiB.
+func lines(s string) string {
+	all := strings.Split(s[:min(len(s), 16<<10)], "\n")
+	for i, line := range all {
+		all[i] = visible(strings.ReplaceAll(line, "\t", "    "))
+	}
+	return strings.Join(all, "\n")
+}
+
 // visible escapes invisible characters as Go does: control characters, and format characters such
 // as right-to-left overrides.
 func visible(s string) string {

@@ -17,7 +17,7 @@ func judge(v *view, s *stats.Stats) verdict {
 	person := slices.ContainsFunc(v.Halts, func(h halt) bool { return h.Operator })
 	switch {
 	case v.hung > 0:
-		return verdict{"halted", "Hung", plural(v.hung, "call of a handler hangs", "calls of handlers hang") + "; restart the process. The stacks are below."}
+		return verdict{"halted", "Hung", plural(v.hung, "call hangs", "calls hang") + "; restart the process. The stacks are below."}
 	case len(v.deserted) > 0:
 		return nobody(v.deserted)
 	case count["halted"] > 0 && person:

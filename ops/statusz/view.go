@@ -101,7 +101,7 @@ func (h *Handler) ownFigures(v *view, held []stats.Partition) {
 	v.Figures = append(v.Figures, member,
 		figure{"Partitions held here", thousands(int64(len(held))), fmt.Sprintf("%d claimed, %d not claimed, %d halted, %d paused",
 			states[consumer.StateClaimed], states[consumer.StateAssigned], states[consumer.StateHalted], paused)},
-		figure{"To apply here", lag.text(), lag.note("messages, as far as read")},
+		figure{"To apply here", lag.text(), lag.note("messages, as of the last read")},
 		figure{"Applied here", perSecond(messages) + " a second", bytesPerSecond(bytes) + " a second"})
 }
 

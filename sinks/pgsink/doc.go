@@ -38,7 +38,7 @@
 // Restrict the owner of the schema: the functions run with its privileges.
 //
 // A schema is one domain of trust. Its application role may claim and move the partitions of every
-// group in it, and write their decisions. It cannot use up epochs, nor write anything in an
+// group in it, and add entries to their audit logs. It cannot use up epochs, nor write anything in an
 // operator's name. Give groups that do not trust each other a schema and an owner each.
 //
 // # How long a frozen owner delays the next one

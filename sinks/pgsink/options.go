@@ -21,8 +21,9 @@ type Options struct {
 	// Schema is the schema of the tables and functions. Defaults to [DefaultSchema].
 	Schema string
 
-	// StatementTimeout limits each statement of a Commit on the server (statement_timeout), but at
-	// most until 1 s after the end of the Commit's context. Defaults to 30 s.
+	// StatementTimeout limits each statement of a Commit on the server (statement_timeout). The limit is
+	// lower if the deadline of the Commit's context is near: the time left when the transaction begins,
+	// plus 1 s. Defaults to 30 s.
 	StatementTimeout time.Duration
 
 	// IdleTimeout limits each pause between two statements of a Commit on the server

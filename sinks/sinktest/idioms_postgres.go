@@ -113,10 +113,10 @@ var postgres = []Idiom{
 	{Name: "COPY TO STDOUT as a text", Wire: true, Want: Costs, Says: []string{"COPY ("}, Do: sends("COPY (select 1) TO STDOUT")},
 
 	// The handler's own connection.
-	{Name: "gives up on a statement", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
+	{Name: "cancels its own context during a statement", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
 		return inTurn(c.Write, func() error { return c.sleepsBriefly() })
 	}},
-	{Name: "gives up on a statement, and hides the error", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
+	{Name: "cancels its own context during a statement, and hides the error", Wire: true, Answers: true, Want: Costs, Do: func(c *Call) error {
 		_ = c.Write()
 		_ = c.sleepsBriefly()
 		return nil

@@ -30,9 +30,9 @@ import (
 //     The connection is closed afterwards, except for savepoints, so settings that all
 //     connections need belong into the data source name.
 //
-// If the database rolls the transaction back by itself, after a full disk, ON CONFLICT ROLLBACK,
-// RAISE(ROLLBACK) or an interrupted write, nothing more is sent, and the message fails whatever the
-// handler returns. Nothing more is sent either once the transaction was abandoned
+// If the database rolls the transaction back by itself, after ON CONFLICT ROLLBACK, RAISE(ROLLBACK) or
+// an interrupted write, nothing more is sent, and the message fails whatever the handler returns. After
+// a full disk, the partition halts instead ([epoch.ErrUnhealthy]). Nothing more is sent either once the transaction was abandoned
 // ([epoch.ErrAbandoned]).
 type Tx struct {
 	s    *Sink

@@ -39,7 +39,7 @@ func WithTraces(o kafkasource.Options, to trace.TracerProvider) kafkasource.Opti
 	return o
 }
 
-// Decoded has handle called with the value that a message has in the registry's schema. What
+// Decoded returns a handler that decodes the value of a message with its schema from the registry, and calls handle with the result. What
 // cannot be decoded now cannot be decoded later, so it goes to OnFailure at once.
 func Decoded[TX, V any](serde *sr.Serde, handle func(context.Context, TX, V, epoch.Epoch) error) consumer.Handler[TX] {
 	return func(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
