@@ -94,7 +94,7 @@ func runNow(t *testing.T, operator operate.Operator, sink *sqlsink.Sink, job str
 		}
 		var a operate.Act
 		if err == nil {
-			a, err = schedule.Request(f, "a test", "to see it run")
+			a, err = operate.NewRun(f, "a test", "to see it run")
 		}
 		if err == nil {
 			_, err = operator.Act(t.Context(), a)

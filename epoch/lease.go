@@ -34,10 +34,5 @@ type Lease struct {
 // The position of the fence counts transactions. Between two holders, the fence has no live owner.
 const LeaseLog = "epochfence/lease"
 
-// ScheduleLog is the Log of a job of package schedule. The offset of a run is its scheduled Unix time in
-// seconds times [ScheduleSecond]. The offsets after that, within the second, count the steps of a job
-// that commits in several transactions.
+// ScheduleLog is the Log of a job of package schedule. Its offsets are times in microseconds since 1970.
 const ScheduleLog = "epochfence/schedule"
-
-// ScheduleSecond is the number of offsets of a job in a second.
-const ScheduleSecond Offset = 1_000_000

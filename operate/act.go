@@ -38,7 +38,7 @@ const (
 	ActRebase ActKind = "rebase"
 
 	// ActRun requests a run of a job of package schedule, beside its ticks. Make it with
-	// schedule.Request.
+	// [NewRun].
 	ActRun ActKind = "run"
 )
 
@@ -144,8 +144,8 @@ func (a Act) checkKind(wrong func(format string, args ...any) error) error {
 		if a.Seen.Log != epoch.ScheduleLog {
 			return wrong("it is no job, but a partition of log %q", a.Seen.Log)
 		}
-		if a.To == nil || a.Beginning || a.To.Mark == epoch.NoMark || a.To.Offset < a.Seen.Next || a.To.Offset-a.Seen.Next >= epoch.ScheduleSecond {
-			return wrong("it requests no run at the job's position; make it with schedule.Request")
+		if a.To == nil || a.Beginning || a.To.Mark == epoch.NoMark || a.To.Offset < a.Seen.Next || a.To.Offset-a.Seen.Next >= JobSecond {
+			return wrong("it requests no run at the job's position; make it with operate.NewRun")
 		}
 	case ActPause, ActResume, ActEvict:
 		if a.To != nil {

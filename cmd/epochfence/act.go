@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -60,7 +59,7 @@ type deed struct {
 
 func (d deed) act(now epoch.Fence, by doing) (operate.Act, error) {
 	if d.kind == operate.ActRun { // at the position, which may have moved
-		return schedule.Request(now, by.by, by.reason)
+		return operate.NewRun(now, by.by, by.reason)
 	}
 	a := operate.NewAct(d.kind, now, by.by, by.reason)
 	a.To, a.Beginning, a.Log, a.Source = d.to, d.beginning, d.log, d.source

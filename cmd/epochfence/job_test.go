@@ -13,6 +13,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
@@ -67,7 +68,7 @@ func TestAJobIsOperatedByTimes(t *testing.T) {
 	<-advanced
 	f, err := sink.Fence(t.Context(), epoch.Partition{Group: "reports", Topic: "yearly"})
 	must(t, err)
-	at, _ := schedule.TimeOf(f.Next) // after the requested run, and before the next tick
+	at, _ := operate.JobTime(f.Next) // after the requested run, and before the next tick
 	for _, command := range []string{"history " + job, "history --group reports", "history --kind run"} {
 		out := c.does(exitOK, strings.Fields(command)...).out
 		tells(t, out, " run ", "the auditors came early", stamp(at.Add(-time.Second)))

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -147,16 +146,16 @@ func (d *deed) aimAtTime(g goal, f epoch.Fence) error {
 	case g.word == "start":
 		return usage("%s: a job has no beginning; say from which time on, with --to @TIME", f.Partition)
 	case g.word == "end":
-		to = schedule.OffsetOf(time.Now())
+		to = operate.JobOffset(time.Now())
 	case !g.at.IsZero():
-		to = schedule.OffsetOf(g.at)
+		to = operate.JobOffset(g.at)
 	case g.relative:
 		to += f.Next
 	}
 	if to < 0 {
 		return usage("%s: offset %d is below 0", f.Partition, to)
 	}
-	at, _ := schedule.TimeOf(to)
+	at, _ := operate.JobTime(to)
 	d.to, d.goal = &epoch.Position{Offset: to, Mark: epoch.NoMark}, text(to)
 	d.effect = "continues with its ticks from " + stamp(at) + " on; its CatchUp says which of them are run"
 	if to > f.Next {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -23,7 +22,7 @@ two steps.`,
 			return a.perform(c, which, by, names, func(_ context.Context, seen []operate.Partition) (ds []deed, err error) {
 				for _, p := range seen {
 					d := deed{kind: operate.ActRun, seen: p, goal: "now", effect: "runs now, beside its ticks"}
-					switch r, err := schedule.Request(p.Fence, by.by, by.reason); {
+					switch r, err := operate.NewRun(p.Fence, by.by, by.reason); {
 					case errors.Is(err, operate.ErrNothingToDo):
 						d.nothing = "a run was requested and has not begun"
 					case err != nil:

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -35,7 +34,7 @@ the better place for a message that fails.`,
 					if !isJob(p.Fence) {
 						return nil, usage("--through is %q, and %s is no job; want an offset", through, p.Fence.Partition)
 					}
-					next = schedule.OffsetOf(last.at.Add(time.Second))
+					next = operate.JobOffset(last.at.Add(time.Second))
 				}
 				if p.Next >= next {
 					return nil, fmt.Errorf("%s: what --through %s names was applied or skipped: the next one is %s", p.Fence.Partition, through, position(p.Fence))

@@ -99,7 +99,7 @@ func TestARequestedRunTakesThePlaceOfATickAtThePosition(t *testing.T) {
 		p := w.pod("a", j)
 		w.until("01 00:59:00")
 		w.act(operate.ActRewind, "hourly", place{at: clock(t, "01 01:00:00")}.offset()) // from the next hour on
-		a, err := Request(w.fence("hourly"), "amy", "now")
+		a, err := operate.NewRun(w.fence("hourly"), "amy", "now")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // ErrAhead is returned when the position of a job is more than a day ahead of this process's clock. It
@@ -140,7 +141,7 @@ func (r *reader) run(d decision) (more bool, err error) {
 		switch {
 		case r.plan.maxRun > 0 && worked > r.plan.maxRun:
 			return false, r.wrong("this process has worked on it for longer than MaxRun, %v", r.plan.maxRun)
-		case epoch.Offset(r.at.step) < epoch.ScheduleSecond-1:
+		case epoch.Offset(r.at.step) < operate.JobSecond-1:
 		case r.plan.endless():
 			return r.move(r.at.after()), nil
 		default:

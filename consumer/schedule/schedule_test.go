@@ -265,7 +265,7 @@ func TestAnOperatorRunsAJobNow(t *testing.T) {
 		w.until("01 00:45:00")
 		for _, job := range []string{"nightly", "steps"} {
 			f := w.fence(job)
-			a, err := Request(f, "amy", "the customer asked")
+			a, err := operate.NewRun(f, "amy", "the customer asked")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -273,7 +273,7 @@ func TestAnOperatorRunsAJobNow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Request(after, "amy", "again"); !errors.Is(err, operate.ErrNothingToDo) {
+			if _, err := operate.NewRun(after, "amy", "again"); !errors.Is(err, operate.ErrNothingToDo) {
 				t.Errorf("a second request: %v", err)
 			}
 		}
@@ -293,11 +293,11 @@ func TestAnOperatorRunsAJobNow(t *testing.T) {
 func TestARequestIsRefusedWhereItWouldBreakARun(t *testing.T) {
 	t.Parallel()
 	f := epoch.Fence{Origin: epoch.Origin{Partition: epoch.Partition{Group: group, Topic: "job"}, Log: epoch.ScheduleLog}, Next: place{at: clock(t, "01 01:00:00"), step: 3}.offset(), Epoch: 1}
-	if _, err := Request(f, "amy", "now"); !errors.Is(err, ErrAtWork) {
+	if _, err := operate.NewRun(f, "amy", "now"); !errors.Is(err, operate.ErrAtWork) {
 		t.Errorf("between two steps: %v", err)
 	}
 	f.Log = "a topic of Kafka"
-	if _, err := Request(f, "amy", "now"); !errors.Is(err, operate.ErrAct) {
+	if _, err := operate.NewRun(f, "amy", "now"); !errors.Is(err, operate.ErrAct) {
 		t.Errorf("of no job: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Tick is one time of a job.
@@ -20,7 +21,7 @@ type Tick struct {
 	// job had a Step until then.
 	Step int
 
-	// Requested reports that an operator has requested the run: see [Request].
+	// Requested reports that an operator has requested the run: see [operate.NewRun].
 	Requested bool
 
 	// Missed is the number of late ticks that were left out for this one, up to 10,000.
@@ -28,15 +29,6 @@ type Tick struct {
 
 	// Message is the tick as a message, for package guard and the outbox.
 	Message epoch.Message
-}
-
-// OffsetOf returns the position at which all ticks before a time are done.
-func OffsetOf(at time.Time) epoch.Offset { return place{at: at}.offset() }
-
-// TimeOf is the inverse of [OffsetOf]. step is the number of committed steps of the tick at that time.
-func TimeOf(position epoch.Offset) (at time.Time, step int) {
-	p := placeOf(position)
-	return p.at, p.step
 }
 
 // TickOf returns the tick of a message, for instance in [consumer.Handlers.OnFailure].
@@ -67,11 +59,12 @@ type place struct {
 }
 
 func placeOf(o epoch.Offset) place {
-	return place{time.Unix(int64(o/epoch.ScheduleSecond), 0).UTC(), int(o % epoch.ScheduleSecond)}
+	at, step := operate.JobTime(o)
+	return place{at, step}
 }
 
 func (p place) offset() epoch.Offset {
-	return epoch.Offset(p.at.Unix())*epoch.ScheduleSecond + epoch.Offset(p.step)
+	return operate.JobOffset(p.at) + epoch.Offset(p.step)
 }
 
 // after returns the place after all steps of the tick.
@@ -79,8 +72,8 @@ func (p place) after() place { return place{at: p.at.Add(time.Second)} }
 
 // Marks of positions. Others have none: operators set no position between two steps.
 const (
-	requested epoch.Mark = 1 // an operator has requested a run at the position, which may have begun
-	between   epoch.Mark = 2 // steps of the tick are done, and others are not
+	requested            = operate.RunRequested // the run may have begun
+	between   epoch.Mark = 2                    // steps of the tick are done, and others are not
 )
 
 // positionOf returns where a job continues. A position that is no whole second and has no mark is rounded

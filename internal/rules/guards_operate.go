@@ -61,7 +61,7 @@ var guardsOfActs = []guard{
 		"sinks/pgsink", actsOnPostgres + "of many acts from one reading, one is done"},
 	{"R2", "a run is requested of a partition that is no job", []edit{{acts, "if a.Seen.Log != epoch.ScheduleLog {", "if false {"}},
 		"sinks/memsink", actsInMemory + "a run is requested of a job, at its position and with a mark, and of no other partition"},
-	{"R2", "a run that is requested leaves ticks out", []edit{{acts, " || a.To.Offset < a.Seen.Next || a.To.Offset-a.Seen.Next >= epoch.ScheduleSecond {", " {"}},
+	{"R2", "a run that is requested leaves ticks out", []edit{{acts, " || a.To.Offset < a.Seen.Next || a.To.Offset-a.Seen.Next >= JobSecond {", " {"}},
 		"sinks/memsink", actsInMemory + "a run is requested of a job, at its position and with a mark, and of no other partition"},
 	{"R2", "a run is requested of a partition that is no job in PostgreSQL", []edit{{operateSQL, "f.log_id <> 'epochfence/schedule' or beginning", "beginning"}},
 		"sinks/pgsink", "TestPostgreSQLRefusesARunThatIsNotOfAJobAtItsPosition"},

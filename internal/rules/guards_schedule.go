@@ -53,7 +53,7 @@ var guardsOfSchedules = []guard{
 		{ticking, "b.Mark = requested", "b.Mark = between"},
 	}, schedules, "TestAnOperatorRunsAJobNow"},
 	{"R5", "a run is requested in the middle of another", []edit{
-		{schedules + "/request.go", "case at.step > 0:", "case false:"},
+		{"operate/job.go", "\tcase step > 0:", "\tcase false:"},
 	}, schedules, "TestARequestIsRefusedWhereItWouldBreakARun"},
 	{"R10", "ticks that came while the job worked are run as if it had not", []edit{
 		{dueTicks, "return t.After(s.from) && !t.After(s.to)", "return false"},

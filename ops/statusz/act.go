@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -161,7 +160,7 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 
 func newAct(k operate.ActKind, f epoch.Fence, by, reason string) (operate.Act, error) {
 	if k == operate.ActRun {
-		return schedule.Request(f, by, reason)
+		return operate.NewRun(f, by, reason)
 	}
 	return operate.NewAct(k, f, by, reason), nil
 }
@@ -338,7 +337,7 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 		h.refuse(w, http.StatusConflict, "It has changed", "Nothing was done, because the state has changed since it was read. Read it again. "+err.Error())
 	case gone(err):
 		h.refuse(w, http.StatusNotFound, "Not found", err.Error())
-	case errors.Is(err, operate.ErrNothingToDo), errors.Is(err, schedule.ErrAtWork):
+	case errors.Is(err, operate.ErrNothingToDo), errors.Is(err, operate.ErrAtWork):
 		h.refuse(w, http.StatusConflict, "Nothing to do", err.Error())
 	case errors.Is(err, errForm), errors.Is(err, operate.ErrAct):
 		h.refuse(w, http.StatusBadRequest, "Not understood", err.Error())

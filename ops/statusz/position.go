@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -51,11 +50,11 @@ func position(f epoch.Fence, o epoch.Offset) string {
 // timed returns the position of a job that a form means.
 func timed(to string) (epoch.Offset, error) {
 	if to == "end" {
-		return schedule.OffsetOf(time.Now()), nil
+		return operate.JobOffset(time.Now()), nil
 	}
 	at, err := time.Parse(time.RFC3339, to)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %q is neither a time such as 2026-12-31T02:30:00Z nor end", errForm, to)
 	}
-	return schedule.OffsetOf(at), nil
+	return operate.JobOffset(at), nil
 }

@@ -12,7 +12,6 @@ require (
 	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
-	github.com/netresearch/go-cron v0.9.1 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 )
 
