@@ -200,7 +200,7 @@ func (b *background[TX]) Above(seen epoch.Epoch) error {
 
 func outOfReach(p epoch.Partition, now, seen epoch.Epoch) error {
 	if seen > MaxAbove || seen-now > epoch.MaxStep {
-		return fmt.Errorf("consumer: claim %s above epoch %d: it is out of reach from %d; want at most %d, and at most %d more; lower it where it was seen",
+		return fmt.Errorf("consumer: claim %s above epoch %d: another system has seen that epoch, and it is too high: the fence is at %d, and the highest is %d, at most %d above the fence; lower it in that system",
 			p, seen, now, MaxAbove, epoch.MaxStep)
 	}
 	return nil
@@ -305,7 +305,7 @@ func (b *background[TX]) judge(err error) {
 	case refused == b.hold.Partition:
 		b.end(outcome{action: v.action, above: v.above, err: err})
 	case errors.Is(err, epoch.ErrInDoubt):
-		b.end(outcome{action: claimAgain, err: err})
+		b.end(outcome{action: claimAgain, err: err, beside: true})
 	}
 }
 

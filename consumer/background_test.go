@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -244,6 +246,9 @@ func TestBackgroundWorkInDoubtIsFollowedByANewClaim(t *testing.T) {
 		p.end()
 		if len(epochs) != 2 || epochs[1] <= epochs[0] {
 			t.Errorf("epochs %v, want two, rising", epochs)
+		}
+		if ds := r.decided(0, operate.DecidedInDoubt); len(ds) != 1 || !strings.HasPrefix(ds[0].Reason, "it moves no position, so nobody knows") {
+			t.Errorf("the audit log says %+v", ds)
 		}
 		if got := fmt.Sprint(r.sink.List("background")); got != "[1 2]" {
 			t.Errorf("background: %s", got)

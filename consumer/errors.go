@@ -33,7 +33,7 @@ var (
 	// ErrOffsetExpired is returned when messages may have been removed before they were applied: the
 	// log begins above the position, or has a gap above it in which messages of the partition may
 	// have been.
-	ErrOffsetExpired = errors.New("messages were deleted before they were applied")
+	ErrOffsetExpired = errors.New("messages may have been deleted before they were applied")
 
 	// ErrTruncated is returned when the log ends below the position, or was rewritten below
 	// it: messages that were applied are gone from the log, or are others now.

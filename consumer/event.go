@@ -177,15 +177,15 @@ type Drained struct {
 	Next      epoch.Offset
 }
 
-// Lost reports that the partition was taken away, or given up because a call hangs. Nothing more of
-// it can commit.
+// Lost reports that the partition was taken away, or given up because a call hangs. No transaction of
+// it begins any more. One whose COMMIT is on its way may still be committed, until the next claim.
 type Lost struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch
 	Next      epoch.Offset
 	Reason    Reason
 	Cause     error
-	InFlight  bool // a transaction was open. It committed before the loss, or was rolled back or refused. It cannot commit later
+	InFlight  bool // a transaction was open. It was committed, rolled back or refused, or is in doubt until the next claim
 }
 
 // Overdue reports a hung call of a user's function: it did not return within [Options.HangTimeout]
@@ -194,8 +194,8 @@ type Lost struct {
 // follows if it is still held), and this process does not claim it again until the call returns,
 // which [Returned] reports.
 //
-// If the sink does not return (FunctionSink), the outcome is in doubt instead, and the partitions
-// of the transaction are claimed again.
+// If the sink does not return (FunctionSink), the outcome is in doubt instead. The partitions of a
+// transaction of messages are claimed again. That of background work is given up.
 type Overdue struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch

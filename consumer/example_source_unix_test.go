@@ -27,18 +27,29 @@ type FileSource struct{ Path string }
 
 // Identity names the process as the leases do.
 func (s *FileSource) Identity() (group, name string) {
-	return "examples", fmt.Sprint("process ", os.Getpid())
+	host, _ := os.Hostname()
+	return "examples", fmt.Sprintf("%s, process %d", host, os.Getpid())
 }
 
-// Run waits for the lease, and calls own once it has it. Everybody who waits is in
-// the group.
+// Run leases the partition again whenever own has returned, until ctx ends. Everybody
+// who waits is in the group.
 func (s *FileSource) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
+	joined(nil)
+	for ctx.Err() == nil {
+		if err := s.lease(ctx, own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lease waits for the lease, and calls own once it has it.
+func (s *FileSource) lease(ctx context.Context, own func(context.Context, consumer.Tenure)) error {
 	lock, err := os.OpenFile(s.Path+".lock", os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return fmt.Errorf("filesource: %w", err)
 	}
-	defer lock.Close() // which gives the lease back
-	joined(nil)
+	defer lock.Close()
 	for err = syscall.EWOULDBLOCK; errors.Is(err, syscall.EWOULDBLOCK); {
 		select {
 		case <-time.After(10 * time.Millisecond):
@@ -59,7 +70,8 @@ func (s *FileSource) Run(ctx context.Context, joined func(error), own func(conte
 		return fmt.Errorf("filesource: %w", err)
 	}
 	defer log.Close()
-	t := &fileTenure{path: s.Path, log: log, lock: lock, generation: generation, draining: ctx.Done()}
+	_, name := s.Identity()
+	t := &fileTenure{path: s.Path, name: name, log: log, lock: lock, generation: generation, draining: ctx.Done()}
 
 	// When ctx ends the partition is revoked, and a term later it is lost.
 	held, lose := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -68,6 +80,13 @@ func (s *FileSource) Run(ctx context.Context, joined func(error), own func(conte
 		time.AfterFunc(t.Term(), func() { lose(consumer.ErrLost) })
 	})
 	own(held, t)
+	lock.Close() // gives the lease back
+	if t.hung != nil {
+		select {
+		case <-t.hung:
+		case <-ctx.Done():
+		}
+	}
 	return nil
 }
 
@@ -82,10 +101,11 @@ func countUp(lock *os.File) (int64, error) {
 }
 
 type fileTenure struct {
-	path       string
+	path, name string
 	log, lock  *os.File
 	generation int64
 	draining   <-chan struct{}
+	hung       <-chan struct{} // set by GiveUp
 }
 
 // Origin names the file by its inode, as another file of the name is another log.
@@ -136,7 +156,7 @@ func (t *fileTenure) Confirm(context.Context, epoch.Fence) (epoch.Lease, error) 
 	} else if err != nil {
 		return epoch.Lease{}, fmt.Errorf("filesource: confirm: %w", err)
 	}
-	return epoch.Lease{Origin: t.Origin(), Generation: t.generation, Owner: fmt.Sprint("process ", os.Getpid())}, nil
+	return epoch.Lease{Origin: t.Origin(), Generation: t.generation, Owner: t.name}, nil
 }
 
 // Read yields the lines from the position on. The offset of a line is that of its
@@ -206,8 +226,8 @@ func (t *fileTenure) Lag(_ context.Context, from epoch.Fence) (int64, error) {
 // Mirror does nothing, as nobody looks for the position beside the file.
 func (t *fileTenure) Mirror(epoch.Fence) {}
 
-// GiveUp does nothing: Run ends when own does, and gives the lock back.
-func (t *fileTenure) GiveUp(<-chan struct{}) {}
+// GiveUp lets the source wait for the call that hangs, once it has given the lease back.
+func (t *fileTenure) GiveUp(returned <-chan struct{}) { t.hung = returned }
 
 // A source of one's own: the lines of a file.
 func ExampleSource() {

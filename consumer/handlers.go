@@ -130,6 +130,6 @@ func oneByOne[TX any](handle Handler[TX]) callsFunc[TX] {
 func allAtOnce[TX any](handle BatchHandler[TX]) callsFunc[TX] {
 	return func(ms []Message, e epoch.Epoch) []call[TX] {
 		ms = slices.Clone(ms) // a handler may sort its slice; ours must stay in order
-		return []call[TX]{{-1, func(ctx context.Context, tx TX) error { return handle(ctx, tx, ms, e) }}}
+		return []call[TX]{{-1, func(ctx context.Context, tx TX) error { return handle(withValues(ctx, ms[0]), tx, ms, e) }}}
 	}
 }

@@ -39,7 +39,7 @@ type Options struct {
 
 	// BatchTimeout limits the duration of one transaction, including its handlers, and of one
 	// attempt to claim a partition. It may be at most two thirds of [Tenure.Term], which the
-	// source's package gives. Defaults to half of it.
+	// source's package gives. Defaults to half of the term.
 	BatchTimeout time.Duration
 
 	// HangTimeout limits how long a call of a handler, of [Handlers.OnFailure] or of

@@ -219,7 +219,7 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		return in
 	}
 	if s.doubt {
-		o.doubt = &doubt{o.fence, out.err}
+		o.doubt = &doubt{o.fence, out.err, out.beside}
 	}
 	if s.never {
 		o.run.endedTx(o.partition, out.err)

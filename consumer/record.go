@@ -127,10 +127,13 @@ func (o *ownership[TX]) decideDoubt(got epoch.Fence) {
 	if o.doubt == nil {
 		return
 	}
-	left, err := o.doubt.left, o.doubt.err
+	left, err, beside := o.doubt.left, o.doubt.err, o.doubt.beside
 	o.doubt = nil
 	became := "nothing of it was committed"
-	if got.Next != left.Next {
+	switch {
+	case beside:
+		became = "it moves no position, so nobody knows whether it was committed"
+	case got.Next != left.Next:
 		became = "the position is another one"
 	}
 	o.run.recorder.add(operate.Decision{
@@ -140,6 +143,7 @@ func (o *ownership[TX]) decideDoubt(got epoch.Fence) {
 }
 
 type doubt struct {
-	left epoch.Fence
-	err  error
+	left   epoch.Fence
+	err    error
+	beside bool // it moves no position
 }

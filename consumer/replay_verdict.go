@@ -62,7 +62,7 @@ func resultOfReplay(t trial, r result) (outcomeOfReplay, outcome) {
 	case whose == t.partition:
 		return replayBroke, outcome{action: v.action, above: v.above, err: err}
 	case errors.Is(err, epoch.ErrInDoubt):
-		return replayBroke, outcome{action: claimAgain, err: err}
+		return replayBroke, outcome{action: claimAgain, err: err, beside: true}
 	case t.lost || !r.called || r.froze > 0 || errors.Is(err, epoch.ErrUnhealthy) && !isPermanent(r.handler):
 		return replayAgain, outcome{}
 	case errors.Is(err, epoch.ErrTransient) && !isPermanent(r.handler):

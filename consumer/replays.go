@@ -165,6 +165,8 @@ func (l *loop[TX]) reportReplay(t *transaction[TX], what outcomeOfReplay, r resu
 		log.Error("the replay of a dead letter failed, and the dead letter stays", append(about, "err", r.err)...)
 	case replayGone:
 		log.Info("the replay of a dead letter was rolled back: it was withdrawn, discarded or done meanwhile", about...)
+	case replayBroke:
+		log.Warn("the replay of a dead letter ended the claim; if it was not committed, it stays requested", append(about, "err", r.err)...)
 	default:
 		log.Warn("the replay of a dead letter was rolled back, trying again", append(about, "err", r.err)...)
 	}

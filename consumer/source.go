@@ -73,9 +73,9 @@ type Tenure interface {
 
 	// Read yields the messages from the fence's position on, in order, in batches of what is
 	// ready. A batch without messages moves only the position, so that retention does not overtake
-	// the position of an idle partition. The slices of a batch may be reused once the next batch is
-	// requested. What a message refers to is never written again. [Run] requests the next batch
-	// when all of the last one was applied.
+	// the position of an idle partition. The consumer requests the next batch when all messages of the
+	// last one are applied. Then the source may reuse the slices of the last batch. It never overwrites
+	// the bytes of Key, Value and Headers: handlers may keep them.
 	//
 	// Read ends without an error when the partition is revoked or ctx ends. If the caller leaves
 	// the loop first, Read releases everything before it returns. Read ends with a
@@ -94,14 +94,14 @@ type Tenure interface {
 	// an operator has set (SetUnder is above zero) replaces it in any case. Mirror does publish a position below one that Mirror has published before.
 	Mirror(at epoch.Fence)
 
-	// Lag returns the number of messages that Read would yield from the fence's position on. It is
-	// called rarely, for partitions that are not read, and may be called beside Read. An error
-	// means that the number is unknown.
+	// Lag returns the number of messages that Read would yield from the fence's position on. The
+	// consumer calls it rarely, for halted partitions and for claimed ones that apply nothing, and
+	// concurrently with Read. An error means that the number is unknown.
 	Lag(ctx context.Context, from epoch.Fence) (int64, error)
 
 	// GiveUp says that own is about to return early, because a call of a handler for the partition
-	// does not return. The consumer closes the channel returned when the call of the handler
-	// returns. Until then the source must not grant the partition to this process. Once own has returned, the source lets other processes
+	// does not return. The consumer closes the channel that it passes when the call of the
+	// handler returns. Until then the source must not grant the partition to this process. Once own has returned, the source lets other processes
 	// have it at once. A source that cannot give up one partition gives up all of them in good
 	// order, by leaving the group for a while. If it grants the partition too early, own calls
 	// GiveUp again and returns.

@@ -130,3 +130,30 @@ func TestTheExamplesSourceConfirmsNothingOnceItsLockIsReplaced(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestTheExamplesSourceLeasesAgainAfterOwnHasReturnedEarly(t *testing.T) {
+	l := newLines(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	returned, calls := make(chan struct{}), 0
+	own := func(ctx context.Context, tenure consumer.Tenure) {
+		lease, err := tenure.Confirm(ctx, epoch.Fence{})
+		if calls++; err != nil || lease.Generation != int64(calls) {
+			t.Errorf("call %d: Confirm = %+v, %v", calls, lease, err)
+		}
+		switch calls {
+		case 1:
+			tenure.GiveUp(returned)
+			time.AfterFunc(50*time.Millisecond, func() { close(returned) })
+		case 2:
+			select {
+			case <-returned:
+			default:
+				t.Error("granted again while the call hangs")
+			}
+			cancel()
+		}
+	}
+	if err := (&FileSource{l.path}).Run(ctx, func(error) {}, own); err != nil || calls != 2 {
+		t.Errorf("Run = %v after %d calls", err, calls)
+	}
+}

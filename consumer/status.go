@@ -183,8 +183,8 @@ func (s *Status) Partitions() []PartitionStatus {
 	return ps
 }
 
-// Hung returns the calls of the user's functions that hang, by partition. Their partitions are not
-// in [Status.Partitions], unless the source has granted them again.
+// Hung returns the calls that hang, by partition. A partition that was given up for its call is not in
+// [Status.Partitions], unless the source has granted it again.
 func (s *Status) Hung() []Overdue {
 	s.mu.Lock()
 	defer s.mu.Unlock()

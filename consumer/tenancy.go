@@ -28,6 +28,7 @@ type outcome struct {
 	action action
 	err    error
 	above  epoch.Epoch // with claimAbove
+	beside bool        // the transaction moves no position: it was of background work or a replay
 	hang   *hang       // with abandon
 }
 

@@ -62,6 +62,36 @@ func TestAMessagesContextGivesItsValuesAndNotItsEnd(t *testing.T) {
 	})
 }
 
+// The transaction is in the trace of its first message, and each batch in that of its own.
+func TestABatchHasTheValuesOfItsOwnFirstMessage(t *testing.T) {
+	inBubble(t, 3, func(r *rig) {
+		r.log.AppendMessages(2, consumer.Message{Value: []byte("first"), Context: trace("first")})
+		transactions := 0
+		sink := traced{r.sink.Open(), func(context.Context) { transactions++ }}
+		p := r.process("a", nil)
+		p.run(func(ctx context.Context) error {
+			return consumer.Run[tx](ctx, p.member, sink, consumer.Batches(func(ctx context.Context, tx tx, ms []consumer.Message, _ epoch.Epoch) error {
+				first := string(ms[0].Value)
+				if got := ctx.Value(traceKey{}); got != first {
+					t.Errorf("a batch that begins with %s has the values of %v", first, got)
+				}
+				if tx.Append("values", first); first == "first" { // the next transaction has both of these
+					for n, id := range []string{"a", "b"} {
+						r.log.AppendMessages(int32(n), consumer.Message{Value: []byte(id), Context: trace(id)}, consumer.Message{Value: []byte("more"), Context: trace("c")})
+					}
+					r.pass(time.Second)
+				}
+				return nil
+			}), p.watched(options{}))
+		})
+		r.pass(time.Minute)
+		p.end()
+		if n := len(r.sink.List("values")); n != 3 || transactions != 2 {
+			t.Errorf("%d batches in %d transactions, want 3 in 2", n, transactions)
+		}
+	})
+}
+
 func TestAHandlerIsToldWhyItsTransactionEndsAndNotItsMessage(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		r.log.AppendMessages(0, consumer.Message{Value: []byte("slow"), Context: trace("a")})

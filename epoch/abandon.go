@@ -36,8 +36,9 @@ func WithAbandonment(ctx, abandoned context.Context) context.Context {
 // everything that the calls send later. Commit itself returns [ErrAbandoned] when the running call
 // returns.
 //
-// Call stop once, after the last call: a second stop returns false in any case. stop returns true if f
-// will not be called. If it returns false, f was started, and the sink must commit nothing.
+// Call stop on every way out of Commit. The first stop returns true if f will not be called. If it
+// returns false, f was started, and the sink must commit nothing. A later stop returns false in any
+// case.
 func AfterAbandoned(ctx context.Context, f func()) (stop func() bool) {
 	abandoned, ok := ctx.Value(abandonedKey{}).(context.Context)
 	if !ok {

@@ -10,8 +10,9 @@ import (
 type Candidate struct {
 	Origin Origin
 
-	// Missing is called if there is no fence. It adds the fence and returns it, or an error. Nil
-	// means that the fence was there before: [TakeOver] then returns [ErrMissing].
+	// Missing is called if there is no fence. It adds the fence and returns it, or an error. It is nil
+	// if this process has seen the fence before: [TakeOver] then returns [ErrMissing] for a fence that
+	// is gone, and adds none.
 	Missing func(ctx context.Context) (Fence, error)
 
 	// Confirm asks the source whether the lease is still granted. It returns a new claim

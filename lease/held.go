@@ -141,8 +141,8 @@ func (h *Held) Decline(until <-chan struct{}) {
 }
 
 // Release gives the resource back. The lease is over even after an error. The member then tries
-// again to give it back, and others get it after [Member.Close] at the latest, when the member's
-// registration has expired. Further calls of Release do nothing.
+// again to give it back. Others get it at the latest when this member's registration ends, by
+// [Member.Close] or because it expires. Further calls of Release do nothing.
 func (h *Held) Release(ctx context.Context) error {
 	var err error
 	h.finish.Do(func() {

@@ -40,7 +40,7 @@ func (m *Member) believed(id string, r memberRecord) memberRecord {
 		return r
 	}
 	m.disbelieved[id] = true
-	m.troubles.Add(m.log, slog.LevelError, key, key, "a registration claims resources that there cannot be, and is taken for one that serves none",
+	m.troubles.Add(m.log, slog.LevelError, key, key, "a registration claims an impossible number of resources, and is treated as one that serves none",
 		"key", key, "name", shorten(r.Name), "remedy", m.Removal(key))
 	return memberRecord{Name: r.Name}
 }

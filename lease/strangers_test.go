@@ -85,7 +85,7 @@ func allStrangers() (all []stranger) {
 	} {
 		says := []string{"level=INFO", "has not renewed its registration", "registration=ghost"}
 		if slices.Contains(disbelieved, what) {
-			says = []string{"level=ERROR", "claims resources that there cannot be", "key=" + ghost, "name=ghost", "remedy=\"remove " + ghost + `"`}
+			says = []string{"level=ERROR", "claims an impossible number of resources", "key=" + ghost, "name=ghost", "remedy=\"remove " + ghost + `"`}
 		}
 		add("registration", what, map[string]string{lease: ofGhost, ghost: record}, says...)
 	}

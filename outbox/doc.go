@@ -57,7 +57,7 @@
 //	                                  stays, is reported, and is sent again every RetryMax
 //
 // Nothing is dropped silently. An entry that fails at once delays only the entries of its Key, as long as
-// fewer than 4096 keys fail at a time and fewer than 64 answers wait for an OnAnswer or OnRefused
+// fewer than 4096 keys, and entries without a Key, wait or fail at a time and fewer than 64 answers wait for an OnAnswer or OnRefused
 // that fails. An entry that gets no answer uses one of the partition's Concurrency requests for
 // RequestTimeout, at each attempt. If many keys of one receiver get none, raise Concurrency or lower
 // RequestTimeout, because the entries of other receivers wait behind them.

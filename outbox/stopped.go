@@ -75,7 +75,7 @@ func (r *relay[TX]) claimHolds(asked []target) {
 		about := []any{"receiver", at.receiver, "scope", at.scope, "highest", int64(highest)}
 		if !r.climbs.may(climb{r.p, at}) {
 			r.logger.Error("a receiver has seen a higher epoch again, after claims were made above what it had seen: another partition or group "+
-				"sends for this scope; nothing is sent for it until the receiver takes this epoch, give the other one scopes of its own", about...)
+				"sends for this scope, which needs scopes of its own; this partition sends nothing for it until the receiver accepts its epoch", about...)
 			continue
 		}
 		if err := r.claim.Above(highest); err != nil {

@@ -27,10 +27,10 @@ type Store[TX any] interface {
 	// Load returns the entries of p with these IDs that still exist, in any order.
 	Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]Row, error)
 
-	// Next returns for each place the first entry of p with its Key and a higher ID, if any, in any
-	// order. after has each Key once. If that entry was committed after the Scan that returned at,
-	// Next returns nothing for the Key, because Scan may not have read an entry with a lower ID
-	// yet. Next may leave out entries that tx has added.
+	// Next returns for each place in after the first entry of p with its Key and a higher ID, if any, in
+	// any order. The places have different Keys. Let at be the Cursor that a Scan has returned. If the
+	// entry was committed after that Scan, Next returns nothing for its Key, because Scan may not have
+	// read an entry with a lower ID yet. Next may leave out entries that tx has added.
 	Next(ctx context.Context, tx TX, p epoch.Partition, at Cursor, after []Place) ([]Row, error)
 
 	// Delete deletes the entries of p with these IDs, and returns the IDs of the deleted entries.

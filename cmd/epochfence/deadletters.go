@@ -310,6 +310,22 @@ func (a *app) doLetter(ctx context.Context, op operate.Operator, act operate.Dea
 	return nil
 }
 
+// discarded returns who has discarded a dead letter since its replay was requested, or "".
+func discarded(ctx context.Context, op operate.Operator, l operate.DeadLetter) string {
+	ds, _ := op.History(ctx, operate.HistoryQuery{
+		Partition: &l.Message.Partition, Kinds: []operate.DecisionKind{operate.DecidedReplayRequest, operate.DecidedReplay, operate.DecidedDiscard},
+	})
+	for _, d := range ds { // newest first
+		if d.From == l.Message.Offset {
+			if d.Kind == operate.DecidedDiscard {
+				return d.By
+			}
+			break
+		}
+	}
+	return ""
+}
+
 // awaitReplay looks again and again. A look that fails, as while the sink fails over, decides nothing.
 func awaitReplay(ctx context.Context, op operate.Operator, l operate.DeadLetter, wait time.Duration, r *letterResult) error {
 	late := time.NewTimer(wait)
@@ -320,6 +336,9 @@ func awaitReplay(ctx context.Context, op operate.Operator, l operate.DeadLetter,
 		now, err := op.DeadLetter(ctx, l.ID)
 		switch {
 		case errors.Is(err, operate.ErrNoDeadLetter):
+			if by := discarded(ctx, op, l); by != "" {
+				return fmt.Errorf("dead letter %d: %s has discarded it: %w", l.ID, by, errChanged)
+			}
 			r.Result = "replayed"
 			return nil
 		case err != nil:

@@ -7,13 +7,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
 
 // failsOver cannot be read for so many looks, and then has no dead letters.
 type failsOver struct {
 	operate.Operator
-	looks int
+	looks   int
+	history []operate.Decision
+}
+
+func (f *failsOver) History(context.Context, operate.HistoryQuery) ([]operate.Decision, error) {
+	return f.history, nil
 }
 
 var errAway = errors.New("the server is away")
@@ -31,6 +37,15 @@ func TestAWaitForAReplayOutlivesASinkThatIsAway(t *testing.T) {
 	var r letterResult
 	if err := awaitReplay(t.Context(), &failsOver{looks: 2}, l, time.Minute, &r); err != nil || r.Result != "replayed" {
 		t.Errorf("%q, %v; want it replayed", r.Result, err)
+	}
+	for gone, want := range map[operate.DecisionKind]error{operate.DecidedReplay: nil, operate.DecidedDiscard: errChanged} {
+		of := func(k operate.DecisionKind, offset epoch.Offset) operate.Decision {
+			return operate.Decision{Kind: k, From: offset, By: "bob"}
+		}
+		op := &failsOver{history: []operate.Decision{of(operate.DecidedDiscard, 7), of(gone, 0), of(operate.DecidedReplayRequest, 0)}}
+		if err := awaitReplay(t.Context(), op, l, time.Minute, &r); !errors.Is(err, want) {
+			t.Errorf("gone by %s: %v, want %v", gone, err, want)
+		}
 	}
 	err := awaitReplay(t.Context(), &failsOver{looks: 1e6}, l, time.Millisecond, &r)
 	if !errors.Is(err, errAway) || !strings.Contains(err.Error(), "dead letter 4: it is requested, and whether it was replayed") {

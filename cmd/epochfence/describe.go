@@ -19,8 +19,8 @@ func (a *app) describe() *cobra.Command {
 		Long: `Show partitions with their logs: lag, begin and end of the log, and the reason of
 halts.
 
-The logs are read from Kafka (--kafka) or NATS (--nats), by what each fence says.
-END is the offset after the last message that can be read: on Kafka the last
+Each fence names its log, which the command reads from Kafka (--kafka) or NATS
+(--nats). END is the offset after the last message that can be read: on Kafka the last
 stable offset, so open transactions do not count. On NATS offsets are the stream's
 sequences, and LAG counts the partition's own messages.
 

@@ -16,8 +16,9 @@ import (
 func (a *app) outbox() *cobra.Command {
 	c := &cobra.Command{
 		Use: "outbox", Short: "List, show, retry and discard what is to be sent",
-		Long: `The outbox holds what handlers have added to be sent, until its success is
-recorded. A receiver may have answered an entry, and applied it. The outbox may be in a schema of its own: --outbox-schema.`,
+		Long: `The outbox holds the requests that handlers have added. A request stays until its
+success is recorded, so a receiver may have applied a request that is still listed.
+The outbox may be in a schema of its own: --outbox-schema.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return usage("outbox wants list, show, retry, discard or history")

@@ -52,8 +52,8 @@ offsets of another log mean other messages: --to says where to continue in it.`,
 	}
 	f.chosen.add(c.Flags())
 	c.Flags().StringVar(&f.to, "to", "", "where to continue in the log")
-	c.Flags().StringVar(&f.log, "log", "", "the log to accept; empty: what it is now, or with --source the fence's")
-	c.Flags().StringVar(&f.source, "source", "", "the issuer of leases to accept; empty: what it is now, or with --log the fence's")
+	c.Flags().StringVar(&f.log, "log", "", "the log to accept. If empty: the present log, or with --source the log that the fence has")
+	c.Flags().StringVar(&f.source, "source", "", "the issuer of leases to accept. If empty: the present issuer, or with --log the issuer that the fence has")
 	f.by.add(c.Flags())
 	return c
 }

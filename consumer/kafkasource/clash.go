@@ -33,9 +33,9 @@ func probes(o Options) (group, read *kgo.Client, err error) {
 func probe(parts ...[]kgo.Opt) (cl *kgo.Client, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("kafkasource: a hook in Options.Client panics when a client is made: %v; "+
-				"two clients are, and a hook that serves one only, as those that register metrics, "+
-				"goes into Options.GroupClient, and another one into Options.ReadClient", p)
+			err = fmt.Errorf("kafkasource: a hook in Options.Client panics: %v; the source makes two clients with these options: "+
+				"put a hook that can serve only one client, such as one that registers metrics, "+
+				"into Options.GroupClient, and another one into Options.ReadClient", p)
 		}
 	}()
 	opts := slices.Concat(parts...)

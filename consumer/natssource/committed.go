@@ -191,8 +191,8 @@ func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.O
 		if l.stream.Durable == "" {
 			return 0, nil // it happens to have the group's name
 		}
-		return 0, fmt.Errorf("consumer %q, which Stream.Durable names, was to deliver %q alone, not all of this partition's %q, and so cannot say how far that was done: "+
-			"name one that delivers all of it, or none, and put the position into its key by hand", name, filters, cmp.Or(l.filters[n], everything))
+		return 0, fmt.Errorf("consumer %q, which Stream.Durable names, was to deliver %q alone, not all of this partition's %q, so its position says nothing about the rest: "+
+			"name a consumer that delivers all of it, or leave Stream.Durable empty and write the position into the partition's key of the bucket", name, filters, cmp.Or(l.filters[n], everything))
 	}
 	if c.AckFloor.Stream == 0 {
 		return 0, nil

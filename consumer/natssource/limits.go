@@ -33,13 +33,13 @@ func (l *streamLog) kept() time.Duration { return time.Duration(l.keeps.Load()) 
 // while, or only now and then.
 func checkLimits(c jetstream.StreamConfig, partitions int) error {
 	if limit := c.ConsumerLimits.InactiveThreshold; limit > 0 && limit < soonForgotten {
-		return fmt.Errorf("its ConsumerLimits have consumers forgotten that ask for nothing for %v, which is too soon for a reader: "+
+		return fmt.Errorf("its ConsumerLimits delete a consumer after %v without a request, which is too soon for a reader: "+
 			"update the stream with an InactiveThreshold of %v or more, or without one", limit, soonForgotten)
 	}
 	// The consumers of a killed member count until the server forgets them.
 	if most, need := c.MaxConsumers, 2*partitions; most > 0 && most < need {
 		return fmt.Errorf("it allows %d consumers, and its %d partitions need up to %d: one each, and as many of members that were killed, until they are forgotten; "+
-			"update the stream with MaxConsumers of %d or more, and what others need beside (a server that cannot change it needs a new stream)", most, partitions, need, need)
+			"update the stream with MaxConsumers of at least %d plus the number of other consumers (a server that cannot change it needs a new stream)", most, partitions, need, need)
 	}
 	return nil
 }

@@ -52,11 +52,11 @@ func TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason(t *testing.T) {
 		},
 		{
 			name: "fewer consumers than partitions", config: jetstream.StreamConfig{Name: "few", Subjects: []string{"few.*"}, MaxConsumers: 1},
-			stream: Stream{Name: "few", Filters: []string{"few.0", "few.1"}}, says: "MaxConsumers of 4 or more",
+			stream: Stream{Name: "few", Filters: []string{"few.0", "few.1"}}, says: "MaxConsumers of at least 4 plus",
 		},
 		{
 			name: "no consumers to spare", config: jetstream.StreamConfig{Name: "bare", Subjects: []string{"bare.*"}, MaxConsumers: 3},
-			stream: Stream{Name: "bare", Filters: []string{"bare.0", "bare.1"}}, says: "MaxConsumers of 4 or more",
+			stream: Stream{Name: "bare", Filters: []string{"bare.0", "bare.1"}}, says: "MaxConsumers of at least 4 plus",
 		},
 		{name: "filters that overlap", stream: Stream{Name: "a", Filters: []string{"a.x", "a.*"}}, says: "in two partitions"},
 		{name: "no transform", stream: Stream{Name: "a", Transform: &Transform{"a.*", "a.{{partition(2,1)}}"}}, says: "has no subject transform"},

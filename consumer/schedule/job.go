@@ -56,8 +56,9 @@ type Job[TX any] struct {
 	Step func(ctx context.Context, tx TX, t Tick, e epoch.Epoch) (done bool, err error)
 
 	// MaxRun limits the time that one process spends on the steps of one tick, by its monotonic clock.
-	// It is checked before each step. Then the job halts, until an operator has set its position. A new
-	// owner starts at zero. Only for Step. Defaults to no limit.
+	// It is checked before each step. If the steps have taken longer, the job halts until an operator
+	// sets its position. After a takeover, the new owner counts from zero. Only for Step. Defaults to no
+	// limit.
 	MaxRun time.Duration
 }
 
@@ -71,7 +72,7 @@ type CatchUp int
 
 const (
 	// CatchUpLast runs only the last one. If an earlier tick has halted the job, the last one replaces
-	// it, with a new count of attempts.
+	// it, with a new count of attempts, unless steps of it were committed or an operator requested it.
 	CatchUpLast CatchUp = iota
 
 	// CatchUpAll runs all, one after the other.

@@ -149,6 +149,7 @@ func (sqlite) ReadOnly(err error) bool {
 // migration, every message of the source fails with one.
 var schemaDiffers = []string{
 	"no such table", "no such column", "no such view", "no such function", "has no column named", "values were supplied",
+	"ON CONFLICT clause does not match any PRIMARY KEY or UNIQUE constraint",
 }
 
 func (sqlite) Fault(err error) error {

@@ -28,7 +28,7 @@ func Each[TX any](t *Tracing, handle consumer.Handler[TX]) consumer.Handler[TX] 
 
 // Batches returns handle with a span around it, for [consumer.Batches]. The span links to the spans
 // that the messages came with, up to 128; Parent makes the first message's span its parent. The
-// context carries no baggage, because baggage belongs to a single message.
+// baggage of the messages' headers is not in the context, because it belongs to a single message.
 func Batches[TX any](t *Tracing, handle consumer.BatchHandler[TX]) consumer.BatchHandler[TX] {
 	return func(ctx context.Context, tx TX, ms []consumer.Message, e epoch.Epoch) error {
 		from := make([]trace.SpanContext, len(ms))

@@ -117,7 +117,7 @@ var all = []Remedy{
 		Means: "The source can be read, and does not go on from the position. A run of a job has taken longer than MaxRun, or has had as many steps as a run can have. " +
 			"Or the position of a job is more than a day ahead of the clock. Or a record batch of Kafka is larger than the client's MaxDecompressBatchBytes.",
 		Do: "Read the error. If a run was too long, find out why: skip leaves the rest of it out, and the job continues with its next tick. To finish the run instead, restart this process with a longer MaxRun. Another process that gets the job also continues the run. " +
-			"If the position is ahead of the clock, find out which clock is wrong. If it is the clock of this process, set it right, and the job continues. If another clock was wrong, the time in the error is the wrong position: rewind to the last tick that ran, or to now to leave out the ticks since. If a batch is too large, deploy a program with a higher limit.",
+			"If the position is ahead of the clock, find out which clock is wrong. If it is the clock of this process, set it right, and the job continues. If another clock was wrong, the position in the error is wrong: rewind to a second after the last tick that ran, or to now to leave out the ticks since. If a batch is too large, deploy a program with a higher limit.",
 		Check: continues,
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the error, and the position"},
@@ -127,17 +127,17 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonMissingFence,
-		Means: "The sink has no fence for a partition that this process had claimed. Its row or table was deleted, or the application is connected to another database or schema. " +
+		Means: "The sink has no fence for a partition that this process had claimed. Its row was deleted, or the application is connected to another database or schema that has the tables. " +
 			"Without the fence nobody knows what was applied, so this process applies nothing.",
 		Do: "Do not insert a row, do not restart a process and do not deploy: a process that gets the partition anew takes the group for a new one, creates a fence at the earliest message, and applies everything again. " +
-			"(1) Note the position and the epoch of each partition: the metrics epochfence_partition_next_offset and epochfence_partition_epoch, or next in the log line of the halt. " +
-			"(2) If a table was dropped or renamed, restore it. The partition continues with the old fence, and you are done. " +
+			"(1) Note the position and the epoch of each partition: the metrics epochfence_partition_next_offset and epochfence_partition_epoch, the log line of the halt, or epochfence history --group GROUP. " +
+			"(2) If the row can be restored as it was, restore it. The partition continues with the old fence, and you are done. " +
 			"(3) Otherwise kill all processes of the group at the same time. " +
 			"(4) If they were connected to the wrong database or schema, correct that, start the group, and you are done. " +
 			"(5) The fence is lost for good. Start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
 			"(6) Rewind to the position that you noted. " +
-			"(7) If handlers change items through package guard, set epoch and set_under of the new fence to the same number, above the old epoch, and claim_id to a random UUID, as the owner of the tables: under the old epoch a frozen process could change items. " +
-			"If they do not, the epochs of the new fence begin low, and systems of your own that compare epochs refuse them: lower the epochs that they have stored to those of epochfence list. The outbox claims by itself above what its receivers have seen. " +
+			"(7) If handlers change items through package guard: as the owner of the tables, set epoch and set_under of the new fence to the same number, above the old epoch, and claim_id to a random UUID. Otherwise a frozen process could change items under the old epoch. " +
+			"If handlers change no items: the epochs of the new fence begin low, and systems of your own that compare epochs refuse them. Lower the epochs that these systems have stored to those of epochfence list. The outbox claims by itself above what its receivers have seen. " +
 			"(8) End the process of step 5, and start the group.",
 		Check: continues,
 		Commands: []Command{
@@ -158,9 +158,10 @@ var all = []Remedy{
 		Reason: consumer.ReasonUnhealthy,
 		Means: "The database refuses every message: a table, column or privilege is missing, the server is read-only, its disk is full, or a table of epochfence refuses a row. " +
 			"No message is blamed.",
-		Do: "Read the error and fix the database: apply the missing migration, grant the privilege, make room, or run the statement that the error has for an identity column whose sequence is behind its rows. " +
+		Do: "If the tables of epochfence itself are missing, do not migrate, restart or deploy: restore them, or connect to the right database or schema. New tables have no positions, and everything is applied again. " +
+			"Otherwise read the error and fix the database: apply the missing migration, grant the privilege, make room, or run the statement that the error has for an identity column whose sequence is behind its rows. " +
 			"The partition is tried again within Options.HaltMax, a minute by default. " +
-			"If the error is about an item that handlers change through package guard, the item is ahead of the fence, or it belongs to another log: pause the partition, rewind it to another offset and then to where it has to continue, and resume it. From there on, messages change items again.",
+			"If the error is about an item that handlers change through package guard, the item is ahead of the fence, or it belongs to another log: pause the partition, rewind it to any other offset and then to where it has to continue (a rewind to the present position does nothing), and resume it. From there on, messages change items again.",
 		Check:    continues,
 		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants --role NAME --as application", "the privileges that the application's role needs"}},
 	},
@@ -191,7 +192,7 @@ var all = []Remedy{
 	},
 	{
 		Reason: consumer.ReasonInDoubt,
-		Means: "The answer to a commit did not arrive. The partition is claimed again, and the position in the fence shows whether the commit happened. " +
+		Means: "The answer to a commit did not arrive. The partition is claimed again, and the position in the fence shows whether the commit of messages happened. " +
 			"A single message whose commits are in doubt again and again, while a transaction without it commits, uses up its attempts. The reason is message_failed then.",
 		Do:       "If it happens once, do nothing. If it repeats, the connection to the database breaks at each commit: check the database, its proxies and poolers, and their timeouts. Nothing is lost or doubled meanwhile.",
 		Check:    continues,
@@ -221,7 +222,7 @@ var all = []Remedy{
 		Do: "If it lasts, the group keeps rebalancing or its coordinator does not answer. Check the broker, and whether members join and leave all the time. " +
 			"Do not restart consumers: that starts another rebalance.",
 		Check:    continues,
-		Commands: []Command{{"epochfence owners", "which process has which partition"}},
+		Commands: []Command{{"epochfence list", "which process has which partition"}},
 	},
 	{
 		Reason:   consumer.ReasonSource,

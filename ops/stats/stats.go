@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -109,6 +110,10 @@ func (s *Stats) count(now time.Time, e consumer.Event) {
 		s.values.add(halts, 1, e.Reason.String())
 	case consumer.WentBack:
 		s.values.add(sinkWentBack, 1)
+	case consumer.Replayed:
+		if errors.Is(e.Err, epoch.ErrTxEndedByHandler) {
+			s.values.add(unfencedWrites, 1, "handler")
+		}
 	case consumer.Overdue:
 		s.values.add(overdue, 1)
 	case consumer.Lost:

@@ -151,6 +151,10 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 				[]string{"transactions_total{outcome=failed} +1", "transaction_duration_seconds_count +1", "handler_duration_seconds_count +1", "unfenced_writes_total{where=handler} +1"},
 			},
 			{
+				consumer.Replayed{Partition: at, Epoch: 7, Err: fmt.Errorf("commit: %w", epoch.ErrTxEndedByHandler)},
+				[]string{"unfenced_writes_total{where=handler} +1"},
+			},
+			{
 				consumer.Halted{Partition: at, Epoch: 7, Next: 31, Reason: consumer.ReasonUnhealthy, Err: why, RetryIn: time.Second},
 				[]string{
 					"halts_total{reason=unhealthy} +1", "partitions{state=assigned} -1", "partitions{state=halted} +1",

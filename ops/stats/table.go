@@ -123,7 +123,7 @@ var table = [rows]Metric{
 	},
 	messages: {
 		Name: "epochfence_messages_total", Kind: Counter, Unit: "{message}",
-		Help: "Messages applied, each counted once, including those that OnFailure took.", Series: one,
+		Help: "Messages applied, including those that OnFailure took. Messages of a commit whose answer was lost are not counted.", Series: one,
 	},
 	messageBytes: {
 		Name: "epochfence_message_bytes_total", Kind: Counter, Unit: "By",
@@ -167,7 +167,7 @@ var table = [rows]Metric{
 	},
 	overdue: {
 		Name: "epochfence_overdue_transactions_total", Kind: Counter, Unit: "{transaction}",
-		Help: "Calls of handlers and other functions of the application that were abandoned because they did not return after their contexts had ended.", Series: one,
+		Help: "Calls of the application's functions, and of the sink, that were abandoned because they did not return after their contexts had ended.", Series: one,
 	},
 	hungCalls: {
 		Name: "epochfence_hung_calls", Kind: Gauge, Unit: "{call}",
@@ -309,8 +309,8 @@ var table = [rows]Metric{
 	},
 	leaseTokenGap: {
 		Name: "epochfence_lease_token_gap", Kind: Histogram, Unit: "{epoch}", KnownAs: "token_gap",
-		Help: "At each transaction of Claimed.Do: how far the epoch of its claim is above the epoch of the claim that it replaced, 0 if it replaced none (outcome claimed); " +
-			"or, if it was refused, how far the epoch that refused it is above its own (outcome refused).",
+		Help: "Of each transaction of Claimed.Do. Outcome claimed: the epoch of its claim minus that of the claim before it, or 0 if there was none. " +
+			"Outcome refused: the epoch that caused the refusal minus that of its claim.",
 		Labels: append(ofResource[:1:1], "outcome"), Series: each(claimed, refused), Buckets: []float64{1, 3, 10, 100, 1000, 100_000},
 	},
 }

@@ -337,7 +337,9 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 		h.refuse(w, http.StatusConflict, "It has changed", "Nothing was done, because the state has changed since it was read. Read it again. "+err.Error())
 	case gone(err):
 		h.refuse(w, http.StatusNotFound, "Not found", err.Error())
-	case errors.Is(err, operate.ErrNothingToDo), errors.Is(err, operate.ErrAtWork):
+	case errors.Is(err, operate.ErrAtWork):
+		h.refuse(w, http.StatusConflict, "At work", err.Error())
+	case errors.Is(err, operate.ErrNothingToDo):
 		h.refuse(w, http.StatusConflict, "Nothing to do", err.Error())
 	case errors.Is(err, errForm), errors.Is(err, operate.ErrAct):
 		h.refuse(w, http.StatusBadRequest, "Not understood", err.Error())

@@ -84,9 +84,13 @@ func (js jobs) hung(calls []consumer.Overdue, now time.Time) []halt {
 	h := remedy(consumer.ReasonHung, calls[0].Partition)
 	h.Operator = true
 	for _, o := range calls[:min(len(calls), listed)] {
+		retry := "once it has returned"
+		if o.Function == consumer.FunctionSink {
+			retry = "at once" // its partitions were not given up
+		}
 		h.Partitions = append(h.Partitions, halted{
 			Partition: show(o.Partition.String()), Next: js.position(o.Partition, o.Offset), Since: age(now.Sub(o.Since)),
-			Retry: "once it has returned", Error: visible(o.String()), Stack: lines(o.Stack),
+			Retry: retry, Error: visible(o.String()), Stack: lines(o.Stack),
 		})
 	}
 	h.More = len(calls) - len(h.Partitions)

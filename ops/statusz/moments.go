@@ -2,6 +2,7 @@ package statusz
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -58,14 +59,18 @@ func classOf(k stats.MomentKind) string {
 	}
 }
 
-// decisions returns the decisions of the sink's audit log about the partitions that the page shows.
+// selected returns the decisions about the partitions that the overview shows.
+func (h *Handler) selected(ds []operate.Decision) []operate.Decision {
+	return slices.DeleteFunc(slices.Clone(ds), func(d operate.Decision) bool {
+		return h.Filter.Group != "" && h.Filter.Group != d.Partition.Group || h.Filter.Topic != "" && h.Filter.Topic != d.Partition.Topic
+	})
+}
+
+// decisions describes decisions of the sink's audit log.
 func (h *Handler) decisions(ds []operate.Decision, js jobs, now time.Time) (shown []moment) {
 	for i, d := range ds {
 		if len(shown) == listed {
 			break
-		}
-		if h.Filter.Group != "" && h.Filter.Group != d.Partition.Group || h.Filter.Topic != "" && h.Filter.Topic != d.Partition.Topic {
-			continue
 		}
 		from, to := js.position(d.Partition, d.From), js.position(d.Partition, d.To)
 		one := moment{At: clock(d.At, now), Kind: string(d.Kind), Class: "well", Partition: show(d.Partition.String())}

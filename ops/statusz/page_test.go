@@ -119,7 +119,7 @@ func TestATakeoverAndOperatorActionsAreTold(t *testing.T) {
 	_, page := get(r.page(nil), "")
 	wants(t, page, "takeover billing/orders/0 2 by two, from one, continues at 0",
 		"rewind billing/orders/0 3 by anna: from 0 to 7; the prices were wrong",
-		"no owner since", "after what was done by anna")
+		"waiting for an owner", "no process has claimed it since anna acted")
 	r.claims(orders(0), "two")
 	bubble.Test(t, func(t *testing.T) { // another reading
 		_, page := get(r.page(nil), "")

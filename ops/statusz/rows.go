@@ -100,7 +100,7 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 	case p.Epoch == 0:
 		r.state("waiting", "never claimed", "", 1)
 	case p.Operated():
-		r.state("waiting", "no owner since", "no process has claimed it after what was done by "+show(p.Owner[len(epoch.OperatorPrefix):]), 2)
+		r.state("waiting", "waiting for an owner", "no process has claimed it since "+show(p.Owner[len(epoch.OperatorPrefix):])+" acted", 2)
 	case orphaned:
 		r.orphaned = true
 		r.state("waiting", "owner is not alive", sign, 2)

@@ -71,7 +71,7 @@ func (h *Handler) look(group *groupReading, failed error, mayAct bool) *view {
 	h.rows(v, held, group, now)
 	v.deserted = group.deserted(held)
 	h.groupFigures(v, group)
-	v.Decisions = h.decisions(group.decisions, js, now)
+	v.Decisions = h.decisions(h.selected(group.decisions), js, now)
 	h.deadLetters(v, group, js, now)
 	h.outbox(v, held, group, now)
 	v.Verdict = judge(v, h.Stats)

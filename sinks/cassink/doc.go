@@ -22,7 +22,8 @@
 // then written one by one, and the position last: another program can see some of the changes of a
 // message before the others.
 //
-// Each item remembers, in its note, the messages since the last position that have changed it. Package
+// The note of an item lists the messages that have changed it, from the fence's position at the item's
+// last write on. Package
 // guard describes what that asks of a handler: decide within the change functions and from their
 // outcomes, and change items of the store through Update alone. Any client may read them.
 //

@@ -88,8 +88,8 @@ func (o Outbox) Load(ctx context.Context, ids []int64) ([]operate.OutboxEntry, e
 	return found, err
 }
 
-// Next returns for each Key in after the first entry with an ID above after[Key] and at most last,
-// if there is one.
+// Next returns the first entry of each key of the map after, among the entries with IDs in
+// (after[key], last]. A key without such an entry is left out.
 func (o Outbox) Next(ctx context.Context, last int64, after map[string]int64) ([]operate.OutboxEntry, error) {
 	found, _, err := o.pick(ctx, func(ids []int64) (first []int64, err error) {
 		done := map[string]bool{}

@@ -90,7 +90,7 @@ func (t *handlerTx) undo(ctx context.Context) error {
 		return nil
 	}
 	t.fenced.sink.undoing.Do(func() {
-		t.fenced.sink.options.Logger.Warn("pgsink: a handler has rolled its transaction back and returned nil: its message is passed, and what it wrote is undone", "partition", t.as.String())
+		t.fenced.sink.options.Logger.Warn("pgsink: a handler has rolled its transaction back and returned nil: its message counts as applied, and what it wrote is undone", "partition", t.as.String())
 	})
 	t.undone, t.sent = false, false
 	return t.fenced.restart(ctx)

@@ -131,7 +131,7 @@ func (w *lockWait) judge(ctx context.Context, err error) error {
 	case waited:
 		return fmt.Errorf("%w: time was up after a wait for locks of other transactions: %w", epoch.ErrTransient, err)
 	case !known:
-		return fmt.Errorf("%w: time was up, and the server did not answer whether it was one for locks of other transactions: %w", epoch.ErrTransient, err)
+		return fmt.Errorf("%w: time was up, and it is not known whether the transaction waited for locks of other transactions: %w", epoch.ErrTransient, err)
 	default:
 		return err
 	}

@@ -79,7 +79,7 @@ func (s *Store) Commit(ctx context.Context, as []epoch.Advance, calls ...func(co
 	}
 	lists := map[string][]string{}
 	var abandoned atomic.Bool
-	stop := epoch.AfterAbandoned(ctx, func() { abandoned.Store(true) }) // and no lock to give back
+	stop := epoch.AfterAbandoned(ctx, func() { abandoned.Store(true) }) // with a connection: close it, too, so that the server releases its locks
 	defer stop()
 	for _, call := range calls {
 		tx := &Tx{lists: lists, abandoned: &abandoned}

@@ -100,7 +100,7 @@ func (p *Position) ToSay(at epoch.Fence) (theirs epoch.Offset, say bool) {
 
 // NotHeeded is the log line for ToSay, and Remedy says what an operator can do.
 const (
-	NotHeeded = "others have set the position that the group has committed, and that changes nothing: the sink's position counts"
+	NotHeeded = "somebody has changed the committed position of the group, which has no effect: the position in the sink counts"
 	Remedy    = "to begin elsewhere, set the position with epochfence rewind"
 )
 
