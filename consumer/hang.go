@@ -250,7 +250,7 @@ func (r *runner[TX]) sayItHangs(h *hang) {
 	}
 	text := "a call hangs and was abandoned: it does not return although its context has ended; the partition is given up until it does"
 	if h.Function == FunctionSink {
-		text = "a call of the sink hangs and was abandoned: it does not return although its context has ended; the outcome is in doubt, and the partition is claimed again"
+		text = "a call of the sink hangs and was abandoned: it does not return although its context has ended; the outcome is in doubt"
 	}
 	r.log(h.Partition).Error(text, about...)
 	h.line = time.AfterFunc(h.lines, func() {

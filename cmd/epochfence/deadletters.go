@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -119,12 +120,16 @@ func (a *app) runLetters(ctx context.Context, q operate.DeadLetterQuery, which c
 	if err != nil {
 		return err
 	}
+	offset, err := letterOffsets(ctx, op)
+	if err != nil {
+		return err
+	}
 	vs := []letterView{}
 	t := newTable(">ID", "PARTITION", ">OFFSET", "AT", "REPLAY", "ERROR")
 	for _, l := range ls {
 		v := letter(l)
 		vs = append(vs, v)
-		t.row(v.ID, v.Partition, v.Offset, stamp(v.At), v.status(), cmp.Or(v.ReplayError, v.Error))
+		t.row(v.ID, v.Partition, offset(l), stamp(v.At), v.status(), cmp.Or(v.ReplayError, v.Error))
 	}
 	return a.show(map[string]any{"dead_letters": vs}, func() {
 		t.print(a.out)
@@ -150,20 +155,37 @@ func (a *app) deadLettersShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			offset, err := letterOffsets(c.Context(), op)
+			if err != nil {
+				return err
+			}
 			v := letter(l)
 			m := l.Message
 			v.Message = &messageView{Time: orNull(m.Time), Key: m.Key, Value: m.Value, Headers: []headerView{}}
 			for _, h := range m.Headers {
 				v.Message.Headers = append(v.Message.Headers, headerView{h.Key, h.Value})
 			}
-			return a.show(v, func() { a.printLetter(l, v) })
+			return a.show(v, func() { a.printLetter(l, v, offset(l)) })
 		},
 	}
 }
 
-func (a *app) printLetter(l operate.DeadLetter, v letterView) {
+// letterOffsets returns a function that formats the offset of a dead letter: as a time for a job.
+func letterOffsets(ctx context.Context, op operate.Operator) (func(operate.DeadLetter) string, error) {
+	ps, err := op.Partitions(ctx, operate.Filter{})
+	if err != nil {
+		return nil, err
+	}
+	logs := map[epoch.Partition]string{}
+	for _, p := range ps {
+		logs[p.Fence.Partition] = p.Log
+	}
+	return func(l operate.DeadLetter) string { return positionIn(logs[l.Message.Partition], l.Message.Offset) }, nil
+}
+
+func (a *app) printLetter(l operate.DeadLetter, v letterView, offset string) {
 	a.say("dead letter  %d", v.ID)
-	a.say("partition    %s, offset %d", v.Partition, v.Offset)
+	a.say("partition    %s, offset %s", v.Partition, offset)
 	a.say("stored       %s, under epoch %d", stamp(v.At), v.Epoch)
 	a.say("error        %s", printable(v.Error))
 	if l.Requested {
@@ -255,6 +277,10 @@ func (a *app) doLetters(c *cobra.Command, kind operate.DeadLetterKind, ids []int
 		}
 		seen = append(seen, l)
 	}
+	offset, err := letterOffsets(ctx, op)
+	if err != nil {
+		return err
+	}
 	plan := planOfLetters(kind, seen)
 	results := make([]letterResult, len(seen))
 	for i, l := range seen {
@@ -262,8 +288,8 @@ func (a *app) doLetters(c *cobra.Command, kind operate.DeadLetterKind, ids []int
 	}
 	t := func() {
 		t := newTable(">ID", "PARTITION", ">OFFSET", "RESULT")
-		for _, r := range results {
-			t.row(r.ID, r.Partition, r.Offset, r.Result)
+		for i, r := range results {
+			t.row(r.ID, r.Partition, offset(seen[i]), r.Result)
 		}
 		t.print(a.out)
 	}

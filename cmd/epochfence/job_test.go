@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"log/slog"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,10 +29,14 @@ func TestAJobIsOperatedByTimes(t *testing.T) {
 	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
 	must(t, err)
 	ran := make(chan schedule.Tick, 10)
+	var broken atomic.Bool
 	quiet := slog.New(slog.DiscardHandler)
 	jobs, err := schedule.New(schedule.Options{Store: memstore.New(), Group: "reports", Name: "pod-1", Logger: quiet},
 		schedule.Job[*sqlsink.Tx]{Name: "yearly", Cron: "@yearly", Zone: "Pacific/Auckland", Do: func(_ context.Context, _ *sqlsink.Tx, t schedule.Tick, _ epoch.Epoch) error {
 			ran <- t
+			if broken.Load() {
+				return consumer.Permanent(errors.New("no such printer"))
+			}
 			return nil
 		}})
 	must(t, err)
@@ -38,7 +44,7 @@ func TestAJobIsOperatedByTimes(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- consumer.Run(ctx, jobs, sink, jobs.Handlers(), consumer.Options{MaxBatch: 1, Logger: quiet, Observe: func(e consumer.Event) {
+		done <- consumer.Run(ctx, jobs, sink, jobs.Handlers().OnFailure(sink.DeadLetter), consumer.Options{MaxBatch: 1, Logger: quiet, Observe: func(e consumer.Event) {
 			switch e.(type) {
 			case consumer.Claimed:
 				claimed <- struct{}{}
@@ -98,6 +104,25 @@ func TestAJobIsOperatedByTimes(t *testing.T) {
 	c.does(exitOK, "rewind", job, "--to", "@2025-01-01T00:00:00Z", "--execute", "--by", "anna", "--reason", "again")
 	if tick := <-ran; tick.Requested || tick.At.Format(time.RFC3339) != "2026-01-01T00:00:00+13:00" {
 		t.Errorf("after the rewind it ran %+v", tick)
+	}
+
+	<-advanced
+	broken.Store(true)
+	c.does(exitOK, "run", job, "--execute", "--by", "anna", "--reason", "once more")
+	tick := <-ran
+	<-advanced
+	for _, command := range []string{"deadletters list " + job, "deadletters show 1", "deadletters discard 1"} {
+		if strings.HasSuffix(command, " 1") {
+			var letters struct {
+				DeadLetters []struct{ ID int64 } `json:"dead_letters"`
+			}
+			c.reads(&letters, "deadletters", "list", job)
+			command = strings.TrimSuffix(command, "1") + text(letters.DeadLetters[0].ID)
+		}
+		out := c.does(exitOK, strings.Fields(command)...).out
+		if tells(t, out, stamp(tick.At)); microseconds.MatchString(strings.ReplaceAll(out, "the message at offset "+text(operate.JobOffset(tick.At)), "")) {
+			t.Errorf("%s:\n%s", command, out)
+		}
 	}
 }
 

@@ -31,7 +31,7 @@ within seconds, and continues from the position.`,
 			if p.Pause.Mode == epoch.Running {
 				return "", "it is not paused"
 			}
-			return "takes claims again; it continues at offset " + text(p.Next), ""
+			return "takes claims again; it continues at " + placeIn(p.Log, p.Next), ""
 		})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/jsapi"
@@ -64,7 +65,7 @@ func (e *brokenPositionError) Error() string {
 		e.key, e.bucket, e.bucket, e.key, removal(e.bucket, e.key), e.err)
 }
 
-func (e *brokenPositionError) Unwrap() error { return e.err }
+func (e *brokenPositionError) Unwrap() []error { return []error{consumer.ErrBlocked, e.err} }
 
 // removal returns the command that removes a key from a bucket.
 func removal(bucket, key string) string { return fmt.Sprintf("nats kv del %s %s", bucket, key) }
@@ -174,7 +175,7 @@ func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.O
 	err = jsapi.Ask(ctx, l.js, "CONSUMER.INFO."+l.stream.Name+"."+name, struct{}{}, &c)
 	switch {
 	case jsapi.HasCode(err, jetstream.JSErrCodeConsumerNotFound) && l.stream.Durable != "":
-		return 0, fmt.Errorf("there is no consumer %q, which Stream.Durable names: %w", name, err)
+		return 0, fmt.Errorf("there is no consumer %q, which Stream.Durable names: %w: %w", name, consumer.ErrBlocked, err)
 	case jsapi.HasCode(err, jetstream.JSErrCodeConsumerNotFound):
 		return 0, nil
 	case err != nil:
@@ -192,7 +193,7 @@ func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.O
 			return 0, nil // it happens to have the group's name
 		}
 		return 0, fmt.Errorf("consumer %q, which Stream.Durable names, was to deliver %q alone, not all of this partition's %q, so its position says nothing about the rest: "+
-			"name a consumer that delivers all of it, or leave Stream.Durable empty and write the position into the partition's key of the bucket", name, filters, cmp.Or(l.filters[n], everything))
+			"name a consumer that delivers all of it, or leave Stream.Durable empty and write the position into the partition's key of the bucket: %w", name, filters, cmp.Or(l.filters[n], everything), consumer.ErrBlocked)
 	}
 	if c.AckFloor.Stream == 0 {
 		return 0, nil

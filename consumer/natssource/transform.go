@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
@@ -21,6 +22,9 @@ type TransformError struct {
 	Have   *Transform // nil if the stream has none
 	Held   uint64     // the last sequence of the stream; see [EnsureTransform]
 }
+
+// Unwrap returns [consumer.ErrBlocked].
+func (e *TransformError) Unwrap() error { return consumer.ErrBlocked }
 
 func (e *TransformError) Error() string {
 	have := "has no subject transform"

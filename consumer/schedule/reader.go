@@ -112,7 +112,7 @@ func (r *reader) say(d decision) {
 		return
 	}
 	level, what := slog.LevelWarn, "ticks were not run in time, or failed, and are left out"
-	if !r.busy.from.IsZero() {
+	if !r.busy.from.IsZero() && r.plan.overrun == OverrunSkip {
 		level, what = slog.LevelDebug, "the job was at work, so ticks are left out"
 	}
 	args := []any{"ticks", d.missed, "from", r.at.at}

@@ -115,9 +115,10 @@ var all = []Remedy{
 	{
 		Reason: consumer.ReasonBlocked,
 		Means: "The source can be read, and does not go on from the position. A run of a job has taken longer than MaxRun, or has had as many steps as a run can have. " +
-			"Or the position of a job is more than a day ahead of the clock. Or a record batch of Kafka is larger than the client's MaxDecompressBatchBytes.",
+			"Or the position of a job is more than a day ahead of the clock. Or a record batch of Kafka is larger than the client's MaxDecompressBatchBytes. " +
+			"Or on NATS the stream has another subject transform, the consumer in Stream.Durable does not fit, or the key of a position holds none.",
 		Do: "Read the error. If a run was too long, find out why: skip leaves the rest of it out, and the job continues with its next tick. To finish the run instead, restart this process with a longer MaxRun. Another process that gets the job also continues the run. " +
-			"If the position is ahead of the clock, find out which clock is wrong. If it is the clock of this process, set it right, and the job continues. If another clock was wrong, the position in the error is wrong: rewind to a second after the last tick that ran, or to now to leave out the ticks since. If a batch is too large, deploy a program with a higher limit.",
+			"If the position is ahead of the clock, find out which clock is wrong. If it is the clock of this process, set it right, and the job continues. If another clock was wrong, the position in the error is wrong: rewind to a second after the last tick that ran, or to now to leave out the ticks since. If a batch is too large, deploy a program with a higher limit. On NATS, correct what the error says.",
 		Check: continues,
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the error, and the position"},
@@ -232,9 +233,10 @@ var all = []Remedy{
 		Commands: []Command{{"epochfence doctor", "with --kafka or --nats: whether the log can be read"}},
 	},
 	{
-		Reason:   consumer.ReasonSink,
-		Means:    "The sink cannot be reached, or failed for a reason that it does not know.",
-		Do:       "Check that the database runs, has connections left, and accepts the application. Partitions continue by themselves as soon as it answers. Restarting consumers does not help.",
+		Reason: consumer.ReasonSink,
+		Means:  "The sink cannot be reached, or failed for a reason that it does not know.",
+		Do: "Check that the database runs, has connections left, and accepts the application. Partitions continue by themselves as soon as it answers. Restarting consumers does not help. " +
+			"If the error says that another system has seen an epoch that is too high, lower the epoch in that system: the partition does not continue before.",
 		Check:    continues,
 		Commands: []Command{doctor},
 	},
@@ -263,7 +265,7 @@ var all = []Remedy{
 		Reason: consumer.ReasonHung,
 		Means: "A call of the handler, of OnFailure or of background work did not return after its context had ended. Its transaction was ended: it holds no lock, and nothing of it is committed. " +
 			"The process gave the partition up and does not take it again until the call returns. Other processes may have it. " +
-			"If the error says that the sink hangs, the outcome is in doubt instead, and the process claims the partition again. " +
+			"If the error says that the sink hangs, the outcome is in doubt instead. The process claims the partitions of a transaction of messages again, and gives up the partition of background work until the call returns. " +
 			"Each hang counts as an attempt of its message, also across processes: after MaxAttempts the message goes to OnFailure or halts its partition.",
 		Do: "If other processes hang on the same message, pause the partition first. " +
 			"Then restart the process: nothing else ends the call. The log keeps the stack; the status page has it until the restart. " +

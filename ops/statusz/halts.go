@@ -86,7 +86,7 @@ func (js jobs) hung(calls []consumer.Overdue, now time.Time) []halt {
 	for _, o := range calls[:min(len(calls), listed)] {
 		retry := "once it has returned"
 		if o.Function == consumer.FunctionSink {
-			retry = "at once" // its partitions were not given up
+			retry = "under the next claim"
 		}
 		h.Partitions = append(h.Partitions, halted{
 			Partition: show(o.Partition.String()), Next: js.position(o.Partition, o.Offset), Since: age(now.Sub(o.Since)),

@@ -4,6 +4,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,12 +40,16 @@ func WithTraces(o kafkasource.Options, to trace.TracerProvider) kafkasource.Opti
 	return o
 }
 
-// Decoded returns a handler that decodes the value of a message with its schema from the registry, and calls handle with the result. What
-// cannot be decoded now cannot be decoded later, so it goes to OnFailure at once.
+// Decoded returns a handler that decodes the value of a message with its schema from the registry, and
+// calls handle with the result. A value that does not match its schema goes to OnFailure at once. A schema
+// that is not registered here may be later, so the partition halts.
 func Decoded[TX, V any](serde *sr.Serde, handle func(context.Context, TX, V, epoch.Epoch) error) consumer.Handler[TX] {
 	return func(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
 		var v V
-		if err := serde.Decode(m.Value, &v); err != nil {
+		switch err := serde.Decode(m.Value, &v); {
+		case errors.Is(err, sr.ErrNotRegistered):
+			return fmt.Errorf("decode the value: %w: %w", epoch.ErrUnhealthy, err)
+		case err != nil:
 			return consumer.Permanent(fmt.Errorf("decode the value: %w", err))
 		}
 		return handle(ctx, tx, v, e)

@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -180,5 +181,18 @@ func TestWhatCannotBeDecodedGoesToOnFailureAtOnce(t *testing.T) {
 		})).OnFailure(sink.DeadLetter))
 	if items, dead := sink.List("items"), sink.DeadLetters(); !slices.Equal(items, []string{"chair"}) || len(dead) != 1 || !strings.Contains(dead[0].Cause, "decode the value") {
 		t.Errorf("items %q, dead letters %+v", items, dead)
+	}
+}
+
+func TestASchemaThatIsNotRegisteredHaltsThePartition(t *testing.T) {
+	var ours, theirs sr.Serde
+	theirs.Register(8, order{}, sr.EncodeFn(json.Marshal))
+	value, err := theirs.Encode(order{"chair"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handle := kafka.Decoded(&ours, func(context.Context, *memsink.Tx, order, epoch.Epoch) error { return nil })
+	if err := handle(t.Context(), nil, consumer.Message{Value: value}, 1); !errors.Is(err, epoch.ErrUnhealthy) {
+		t.Errorf("%v, want an error that halts", err)
 	}
 }
