@@ -31,6 +31,7 @@ var libraries = []library{
 	{"github.com/twmb/franz-go/plugin/kprom", "a hook in `GroupClient` and another one in `ReadClient`", "kafka", "TestEachClientHasItsKpromMetrics"},
 	{"github.com/twmb/franz-go/plugin/kotel", "its hooks in `ReadClient`: the message's span is in the handler's context", "kafka", "TestHandlerFenceAndCommitAreInTheTraceOfTheMessage"},
 	{"github.com/exaring/otelpgx", "`ConnConfig.Tracer` of the pool, and `fenceotel.Sink`: fence, handlers and commit in one span", "kafka", "TestHandlerFenceAndCommitAreInTheTraceOfTheMessage"},
+	{"go.opentelemetry.io/otel/exporters/prometheus", "`fenceotel.Register(meter, s)`: each metric has the name that the rules and the dashboard use", "otel", "TestTheExporterToPrometheusGivesEachMetricItsName"},
 	{"github.com/twmb/franz-go/pkg/sr", "`serde.Decode` in the handler, with `consumer.Permanent` for what cannot be decoded", "kafka", "TestWhatCannotBeDecodedGoesToOnFailureAtOnce"},
 	{"github.com/pressly/goose/v3", "`migrations.Write(dir, migrations.Goose, …)`", "migrations", tools},
 	{"github.com/golang-migrate/migrate/v4", "`migrations.Write(dir, migrations.GolangMigrate, …)`", "migrations", tools},

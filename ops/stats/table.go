@@ -175,7 +175,7 @@ var table = [rows]Metric{
 		Labels: []string{"function"}, Series: words(consumer.FunctionHandler, consumer.FunctionSink),
 	},
 	member: {
-		Name: "epochfence_member", Kind: Gauge, Unit: "1",
+		Name: "epochfence_member", Kind: Gauge, Unit: "{member}",
 		Help: "1 while this process is a member of its consumer group or, without a consumer, of its group of leases. 0 otherwise.", Series: one,
 	},
 	partitions: {
@@ -210,7 +210,7 @@ var table = [rows]Metric{
 		Help: "Epoch of the last claim of the partition by this process.", Labels: ofPartition,
 	},
 	partitionHalted: {
-		Name: "epochfence_partition_halted", Kind: Gauge, Unit: "1",
+		Name: "epochfence_partition_halted", Kind: Gauge, Unit: "{partition}",
 		Help:   "1 for a partition that is halted, by reason. Absent otherwise.",
 		Labels: append(ofPartition[:3:3], "reason"),
 	},
