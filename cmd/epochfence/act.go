@@ -123,9 +123,9 @@ type partitionAct struct {
 	Next  int64  `json:"next_offset"`
 }
 
-func (d deed) view() deedView {
+func (d deed) view(seen partitionView) deedView {
 	v := deedView{
-		partitionView: viewOf(d.seen, nil), Act: string(d.kind), From: int64(d.seen.Next), NewLog: d.log, NewSource: d.source,
+		partitionView: seen, Act: string(d.kind), From: int64(d.seen.Next), NewLog: d.log, NewSource: d.source,
 		Effect: d.effect,
 	}
 	if d.to != nil {
@@ -135,6 +135,13 @@ func (d deed) view() deedView {
 		v.Effect = "nothing to do: " + d.nothing
 	}
 	return v
+}
+
+func seenBy(deeds []deed) (ps []operate.Partition) {
+	for _, d := range deeds {
+		ps = append(ps, d.seen)
+	}
+	return ps
 }
 
 type planned func(ctx context.Context, seen []operate.Partition) ([]deed, error)
@@ -160,11 +167,15 @@ func (a *app) perform(c *cobra.Command, which chosen, by doing, names []string, 
 	if err != nil {
 		return err
 	}
-	var views []deedView
-	for _, d := range deeds {
-		views = append(views, d.view())
+	partitions, err := viewsOf(ctx, op, seenBy(deeds))
+	if err != nil {
+		return err
 	}
-	p := proposal{names: names, deeds: deeds, plan: planOf(deeds), result: map[string]any{"acts": views}, print: func() { a.printDeeds(deeds) }}
+	var views []deedView
+	for i, d := range deeds {
+		views = append(views, d.view(partitions[i]))
+	}
+	p := proposal{names: names, deeds: deeds, plan: planOf(deeds), result: map[string]any{"acts": views}, print: func() { a.printDeeds(deeds, views) }}
 	if ahead, err := a.goAhead(c, by, p); !ahead {
 		return err
 	}
@@ -220,14 +231,14 @@ func (a *app) here(ctx context.Context, op operate.Operator, which chosen, names
 	return found, nil
 }
 
-func (a *app) printDeeds(deeds []deed) {
+func (a *app) printDeeds(deeds []deed, views []deedView) {
 	t := newTable("PARTITION", ">EPOCH", "OWNER", ">FROM", ">TO", "WHAT")
-	for _, d := range deeds {
+	for i, d := range deeds {
 		to := "-"
 		if d.to != nil {
 			to = positionIn(d.seen.Log, d.to.Offset)
 		}
-		t.row(d.seen.Fence.Partition, d.seen.Epoch, dash(d.seen.Owner), position(d.seen.Fence), to, d.view().Effect)
+		t.row(d.seen.Fence.Partition, d.seen.Epoch, dash(d.seen.Owner), position(d.seen.Fence), to, views[i].Effect)
 	}
 	t.print(a.out)
 }

@@ -21,10 +21,11 @@ const (
 const exitCodes = `Exit codes:
   0  it is done, or shown; check, doctor and drill have found nothing; moveover
      says yes
-  1  an error: no connection, a missing privilege, no such partition
+  1  another error: no connection, a missing privilege, no such partition
   2  usage: a flag or an argument that makes no sense
-  3  check, doctor or drill has found trouble; doctor cannot reach a server;
-     check cannot reach a broker; moveover says no
+  3  check, doctor or drill has found trouble; doctor cannot reach a server or
+     lacks a privilege; check cannot reach a broker or finds no such
+     partition; moveover says no
   4  refused: what you saw has changed; look again, and decide again
   5  it is not known whether it was done; the message says how to find out
 Of several acts that ended differently it is the highest.`

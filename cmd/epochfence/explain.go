@@ -86,11 +86,11 @@ func (a *app) runExplain(ctx context.Context, f explainFlags, called string) err
 	if err != nil {
 		return err
 	}
-	hs, err := operate.Halts(ctx, op, []operate.Partition{s.Partition})
+	vs, err := viewsOf(ctx, op, []operate.Partition{s.Partition})
 	if err != nil {
 		return err
 	}
-	now := viewOf(s.Partition, hs[p.Fence.Partition])
+	now := vs[0]
 	spans, ds := []spanView{}, []decisionView{}
 	later := map[epoch.ClaimID][]operate.Decision{}
 	for _, span := range s.Spans {

@@ -39,6 +39,7 @@ func TestOutput(t *testing.T) {
 		"history-partition":  "history orders/1 --kind pause,claim",
 		"explain":            "explain orders/0",
 		"explain-offset":     "explain orders/0 --offset 1",
+		"explain-orphaned":   "explain orders/3",
 		"explain-unanswered": "explain orders/0 --offset 99",
 		"rewind":             "rewind orders/0 --to -1",
 		"rewind-all":         "rewind --group billing --topic orders --to end",

@@ -95,6 +95,15 @@ func TestAJobIsOperatedByTimes(t *testing.T) {
 		t.Errorf("a dry run of rewind:\n%s", out)
 	}
 	c.does(exitUsage, "rewind", job, "--to", "start")
+	first := c.does(exitOK, "rewind", job, "--to", "end").out
+	later := first
+	for later == first { // until the next second
+		later = c.does(exitOK, "rewind", job, "--to", "end").out
+	}
+	plan := regexp.MustCompile(`--plan=\w+`)
+	if plan.FindString(first) != plan.FindString(later) {
+		t.Errorf("the plan changes with the time:\n%s%s", first, later)
+	}
 	tells(t, c.does(exitOK, "skip", job, "--through", "@2099-01-01T00:00:00Z").out, "the ticks before 2099-01-01T00:00:01Z are left out")
 	c.does(exitUsage, "skip", job, "--through", "+1")
 	c.does(exitUsage, "skip", "billing/orders/0", "--through", "@2099-01-01T00:00:00Z")

@@ -35,7 +35,7 @@ offsets of another log mean other messages: --to says where to continue in it.`,
 					return err
 				}
 				if g.relative {
-					return usage("--to is %q: the offsets of another log do not continue from those of the one that was", f.to)
+					return usage("--to is %q, which counts from the position in the old log; the new log has other offsets: give start, end, an offset or @TIME", f.to)
 				}
 			}
 			return a.perform(c, f.chosen, f.by, names, func(ctx context.Context, seen []operate.Partition) (ds []deed, err error) {

@@ -157,6 +157,9 @@ func (d *deed) aimAtTime(g goal, f epoch.Fence) error {
 	}
 	at, _ := operate.JobTime(to)
 	d.to, d.goal = &epoch.Position{Offset: to, Mark: epoch.NoMark}, text(to)
+	if g.word == "end" { // which is another time each second
+		d.goal = g.word
+	}
 	d.effect = "continues with its ticks from " + stamp(at) + " on; its CatchUp says which of them are run"
 	if to > f.Next {
 		d.effect = "the ticks before " + stamp(at) + " are left out"

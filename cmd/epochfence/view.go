@@ -157,13 +157,18 @@ func (a *app) views(ctx context.Context, c chosen, names []string) ([]operate.Pa
 	if err != nil {
 		return nil, nil, err
 	}
+	vs, err := viewsOf(ctx, op, ps)
+	return ps, vs, err
+}
+
+func viewsOf(ctx context.Context, op operate.Operator, ps []operate.Partition) ([]partitionView, error) {
 	hs, err := operate.Halts(ctx, op, ps)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	lives, err := op.Processes(ctx, "")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	vs := []partitionView{}
 	for _, p := range ps {
@@ -171,5 +176,5 @@ func (a *app) views(ctx context.Context, c chosen, names []string) ([]operate.Pa
 		v.owned(p, lives)
 		vs = append(vs, v)
 	}
-	return ps, vs, nil
+	return vs, nil
 }
