@@ -68,7 +68,7 @@ type Advanced struct {
 	Lag int64
 }
 
-// Transacted reports that a transaction has ended. There is one event for each transaction,
+// Transacted reports that a transaction with messages has ended. There is one event for each,
 // whatever its outcome and however many partitions shared it. A replay has [Replayed] instead, or
 // both if it hangs.
 type Transacted struct {
@@ -141,8 +141,8 @@ type WentBack struct {
 	Now epoch.Fence // in the sink. If the sink returned only the position (ErrMoved), Epoch and Claim are those of Was
 }
 
-// InDoubt reports that the outcome of a transaction is unknown, or that the position was not the
-// expected one. The partition is claimed again.
+// InDoubt reports that the outcome of a transaction is unknown, that the position was not the
+// expected one, or that the sink could not begin a transaction. The partition is claimed again.
 type InDoubt struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch

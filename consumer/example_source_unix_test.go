@@ -132,9 +132,19 @@ func (t *fileTenure) Starts(_ context.Context, policy consumer.StartPolicy) ([]e
 		Origin: t.Origin(), Next: epoch.Position{Mark: epoch.NoMark}, Earliest: epoch.Position{Mark: epoch.NoMark},
 	}
 	if err == nil && policy == consumer.StartLatest {
-		start.Next.Offset = epoch.Offset(info.Size())
+		start.Next.Offset, err = t.afterLastLine(info.Size())
 	}
 	return []epoch.Start{start}, err
+}
+
+// afterLastLine leaves out a line that somebody is still writing.
+func (t *fileTenure) afterLastLine(size int64) (epoch.Offset, error) {
+	for last := make([]byte, 1); size > 0; size-- {
+		if _, err := t.log.ReadAt(last, size-1); err != nil || last[0] == '\n' {
+			return epoch.Offset(size), err
+		}
+	}
+	return 0, nil
 }
 
 // Committed has nothing to say: no other kind of consumer reads the file.

@@ -40,7 +40,7 @@ func next(ours epoch.Fence, out outcome) step {
 	case giveUp:
 		return step{pause: retryPause}
 	case claimAgain:
-		return step{doubt: true, pause: retryPause}
+		return step{doubt: inDoubt(out.err), pause: retryPause}
 	case claimAbove:
 		return step{above: out.above, pause: retryPause}
 	case halt:
@@ -52,6 +52,12 @@ func next(ours epoch.Fence, out outcome) step {
 	default: // leave, abandon: the tenure is over
 		return step{}
 	}
+}
+
+// inDoubt reports whether effects may be committed of which this process does not know. If not, the
+// transaction did not begin, or its rollback is known.
+func inDoubt(err error) bool {
+	return errors.Is(err, epoch.ErrInDoubt) || errors.Is(err, epoch.ErrMoved)
 }
 
 func wentBack(ours epoch.Fence, refusal error) *epoch.WentBackError {

@@ -42,6 +42,7 @@ func TestWhatFollowsTheEndOfConsumingUnderAClaim(t *testing.T) {
 		"a look finds an earlier fence":          {ours, outcome{action: claimAgain, err: &epoch.WentBackError{Was: ours, Now: restored}}, step{pause: retryPause}, restored},
 		"an earlier fence, and never claimed":    {epoch.Fence{Origin: at}, outcome{action: giveUp, err: stale(p, restored)}, step{pause: retryPause}, epoch.Fence{}},
 		"in doubt":                               {ours, outcome{action: claimAgain, err: inDoubt}, step{doubt: true, pause: retryPause}, epoch.Fence{}},
+		"the sink could not begin":               {ours, outcome{action: claimAgain, err: errHandler}, step{pause: retryPause}, epoch.Fence{}},
 		"another system has seen a higher epoch": {ours, outcome{action: claimAbove, above: 40}, step{above: 40, pause: retryPause}, epoch.Fence{}},
 		"a message failed for good":              {ours, outcome{action: halt, err: errHung}, step{keep: true, pause: haltPause}, epoch.Fence{}},
 		"halted, and the fence is earlier":       {ours, outcome{action: halt, err: stale(p, restored)}, step{keep: true, pause: haltPause}, epoch.Fence{}},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -49,6 +50,8 @@ func TestR10AnOffsetBelowThePositionThatComesAgainHalts(t *testing.T) {
 		var e *consumer.PositionError
 		if h := wantOne[consumer.Halted](p); !errors.As(h.Err, &e) || !errors.Is(e, consumer.ErrOutOfOrder) || e.Position != 3 || e.Found != 0 {
 			t.Errorf("halted with %v", h.Err)
+		} else if text := e.Error(); !strings.Contains(text, "offset 0 came") || strings.Contains(text, "rewind") {
+			t.Errorf("it says: %s", text)
 		}
 		p.end()
 		r.wantEffects(0, want...)

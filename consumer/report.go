@@ -60,7 +60,11 @@ func (o *ownership[TX]) tellEnded(out outcome, in time.Duration) {
 	case giveUp:
 		o.tellStale(out.err)
 	case claimAgain:
-		o.trouble(slog.LevelWarn, "in doubt, claiming again", out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
+		what := "nothing was committed, claiming again"
+		if inDoubt(out.err) {
+			what = "in doubt, claiming again"
+		}
+		o.trouble(slog.LevelWarn, what, out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
 		o.tellInDoubt(out.err)
 		o.tellStandstill(out.err, 0, in)
 	case claimAbove:

@@ -14,8 +14,8 @@ type Source interface {
 	// Run joins the group, and calls own for each partition that this process is granted, on a
 	// goroutine of its own. own runs until the partition is lost or has been given back. Calls for
 	// one partition never overlap, and none begins after Run has returned. If own returns early,
-	// the source gives the partition up, or, if it cannot, leaves it idle until it is lost; see
-	// [Tenure.GiveUp].
+	// the source gives the partition up, or, if it cannot, leaves it idle until it is lost. After
+	// [Tenure.GiveUp] it must give up the partition, if need be with all others.
 	//
 	// Run calls joined with nil when this process has become a member of the group, even if it has
 	// no partitions, and with the reason when this process is no longer a member as far as it
@@ -58,8 +58,8 @@ type Tenure interface {
 	Starts(ctx context.Context, policy StartPolicy) ([]epoch.Start, error)
 
 	// Committed returns the position that other consumers of the group have committed to the
-	// source, if there is one. Positions that Mirror has published do not count. It is called at
-	// the first claim of the partition.
+	// source, if there is one. Positions that Mirror has published do not count. With
+	// [StartCommitted] it is called at the first claim of the partition.
 	Committed(ctx context.Context) (at epoch.Position, ok bool, err error)
 
 	// Confirm asks the issuer of the lease whether this process still holds it, and returns the

@@ -163,8 +163,8 @@ func (s *Status) unclaimed(p epoch.Partition, why error) {
 	})
 }
 
-// Joined reports whether this process is a member of the group, and the cause if it is not. There
-// is no cause before the first join, and after a clean end.
+// Joined reports whether this process is a member of the group, and the cause if it is not and the
+// cause is known. There is no cause after a clean end.
 func (s *Status) Joined() (joined bool, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -37,8 +37,8 @@ func WithAbandonment(ctx, abandoned context.Context) context.Context {
 // returns.
 //
 // Call stop on every way out of Commit. The first stop returns true if f will not be called. If it
-// returns false, f was started, and the sink must commit nothing. A later stop returns false in any
-// case.
+// returns false, f was started, and the sink must commit nothing. Each later stop returns
+// false. Without [WithAbandonment] f is never called, and stop always returns true.
 func AfterAbandoned(ctx context.Context, f func()) (stop func() bool) {
 	abandoned, ok := ctx.Value(abandonedKey{}).(context.Context)
 	if !ok {

@@ -91,8 +91,8 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 	}
 	last := max(f.Epoch, c.Above, Epoch(c.Generation-1))
 	if last > f.Epoch && (last > MaxAbove || last-f.Epoch > MaxStep) {
-		return f, fmt.Errorf("epoch: claim %s under generation %d, above epoch %d: epoch %d is too high: the fence is at %d, and the highest is %d, at most %d above the fence",
-			f.Partition, c.Generation, c.Above, last+1, f.Epoch, MaxAbove+1, MaxStep+1)
+		return f, fmt.Errorf("epoch: claim %s under generation %d, above epoch %d: epoch %d is too high: an epoch is at most %d, and at most %d above the fence's, which is %d",
+			f.Partition, c.Generation, c.Above, last+1, MaxAbove+1, MaxStep+1, f.Epoch)
 	}
 	if c.Adopt != nil {
 		if f.Epoch > 0 {

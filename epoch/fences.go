@@ -22,8 +22,8 @@ func (fs Fences) Read(p Partition) (Fence, error) {
 // Seed adds an unclaimed fence for each start whose partition has none. All starts must be of one
 // group and topic. A fence begins at Start.Next if the group had no fence of that topic before the
 // call, and otherwise at Start.Earliest. If a start has no fence and another one has a fence of
-// another log, Seed adds none and returns a [*LogChangedError]: others may have applied what the
-// new partition would begin with.
+// another log, Seed adds none and returns a [*LogChangedError]: under the other log, the group may
+// have applied already what the new partition would begin with.
 func (fs Fences) Seed(starts []Start) error {
 	if len(starts) == 0 {
 		return nil

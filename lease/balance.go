@@ -180,7 +180,7 @@ func (m *Member) releaseUnserved(now *picture) {
 		m.releasing[p] = true
 		m.workers.Go(func() {
 			if m.releaseOrphan(h) == nil {
-				m.log.Warn("a lease named this member, which does not serve its resource: it was released", "key", h.item.Key)
+				m.log.Warn("the store had this member as the holder of a lease whose resource it does not serve; the lease was released", "key", h.item.Key)
 			}
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -272,7 +272,7 @@ func (m *Member) acquire(p Resource, last holder, me *registration) (item *owned
 	if last.item.Live && last.Member != "" && !m.isMine(last.Member) {
 		gone, err := m.isGone(ctx, last.Member)
 		if err != nil {
-			m.trouble(p.String(), "cannot find out whether a member is gone yet", err, "resource", p.String(), "by", last.Member)
+			m.trouble(p.String(), "cannot yet find out whether a member is gone", err, "resource", p.String(), "by", last.Member)
 		}
 		if !gone {
 			return nil, false

@@ -57,7 +57,7 @@ func (m *Member) bury(id string, r member) {
 	case errors.Is(err, cas.ErrConflict): // it is alive, or another member was faster
 		m.lookAgain(ctx, key)
 	default:
-		m.trouble(key, "cannot end a registration that nobody renews yet", err, "key", key)
+		m.trouble(key, "cannot yet end a registration that nobody renews", err, "key", key)
 		m.troubles.Left(key) // the next balance tries again
 	}
 }

@@ -58,7 +58,7 @@ func (m *Member) newHeld(sl *slot, item *owned, under *registration, by call) *H
 // may find it ended late: see [Held.Err] and [Held.Confirm].
 func (h *Held) Context() context.Context { return h.held }
 
-// Owner returns the name of the member that has, or had, the lease: Options.Name and the process.
+// Owner returns the owner that has, or had, the lease, as [Member.Owner] does.
 func (h *Held) Owner() string { return h.m.Owner() }
 
 // Draining returns a channel that is closed when the resource is to be given back, to another

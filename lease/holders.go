@@ -13,7 +13,7 @@ import (
 // Holder is the holder of a resource, for operators.
 type Holder struct {
 	Resource   Resource
-	Owner      string    // Options.Name and the process
+	Owner      string    // Options.Name and the process; from [Member.Holder] as [Member.Owner]
 	Since      time.Time // when it took the lease, by its own clock; zero if the item does not have it
 	Generation int64
 }

@@ -263,7 +263,7 @@ func (m *Member) deregister(r *registration) {
 	ctx, cancel := context.WithTimeout(m.base, m.goodbyeLimit())
 	defer cancel()
 	if err := r.item.remove(ctx); err != nil && !errors.Is(err, ErrLost) {
-		m.trouble(asMember, "not deregistered; the group will miss this member after the lease's TTL", err)
+		m.log.Warn("could not remove the registration of this member; the others take its leases over once its TTL has passed", "err", err)
 	}
 }
 

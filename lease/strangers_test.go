@@ -199,7 +199,7 @@ func TestALeaseThatNamesAMemberThatDoesNotServeItsResourceIsReleased(t *testing.
 		put(t, s, leaseKey("0"), `{"owner":"b","member":"`+b.id+`","nonce":"n","generation":1}`)
 		a := join(t, s, sharing(1)).run()
 		a.comesTo(1, testTTL)
-		if lines := b.log.with("level=WARN", "does not serve its resource", "key="+leaseKey("0")); len(lines) != 1 {
+		if lines := b.log.with("level=WARN", "does not serve", "key="+leaseKey("0")); len(lines) != 1 {
 			t.Errorf("it is said %d times:\n%s", len(lines), b.log)
 		}
 		if lines := a.log.with("key="); len(lines) > 0 {

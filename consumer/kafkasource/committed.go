@@ -100,7 +100,7 @@ func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 		err = over
 	}
 	if err != nil {
-		return epoch.Position{}, false, fmt.Errorf("kafkasource: where group %q has got to in %s/%d: %w", t.s.set.Group, t.topic, t.number, err)
+		return epoch.Position{}, false, fmt.Errorf("kafkasource: read the position that group %q has committed in %s/%d: %w", t.s.set.Group, t.topic, t.number, err)
 	}
 	// An offset of ours comes from another sink, or from this sink before it was restored. The
 	// effects before that offset are not in this sink (R9).

@@ -59,7 +59,7 @@
 //
 // A lease is the membership in the group, as far as it includes the partition. Its generation
 // is the group's, or the member's epoch under KIP-848. Its owner is "client id@host-pid/member
-// id", followed by the instance id of a static member. Its log is named by the ids of the
+// id", followed by the instance id of a static member; franz-go's default client id is left out. Its log is named by the ids of the
 // cluster and the topic, so a topic that was created again is another log.
 //
 // A tenure begins when the group assigns the partition. It lasts through every rebalance that

@@ -26,7 +26,7 @@ func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
 		err = over
 	}
 	if err != nil {
-		return epoch.Position{}, false, fmt.Errorf("natssource: where group %q has got to in %s: %w", t.s.Group, t.Resource, err)
+		return epoch.Position{}, false, fmt.Errorf("natssource: read the position that group %q has committed in %s: %w", t.s.Group, t.Resource, err)
 	}
 	return at, ok, nil
 }
