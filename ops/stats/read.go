@@ -156,7 +156,7 @@ type Partition struct {
 	consumer.PartitionStatus
 	MessagesPerSecond float64 // over about the last 10 s
 	BytesPerSecond    float64
-	Outbox            outbox.Backlog // zero if it is not known
+	Outbox            outbox.Backlog // the zero value if it is not known
 }
 
 // Partitions returns the partitions that this process holds, by group, topic and number.

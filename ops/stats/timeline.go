@@ -14,7 +14,7 @@ type Moment struct {
 	Kind      MomentKind
 	Partition epoch.Partition // zero for Joined and Left
 	Epoch     epoch.Epoch     // of our claim; 0 without one
-	Next      epoch.Offset    // our position; -1 if there is none
+	Next      epoch.Offset    // our position; -1 if there is none, 0 for background work
 
 	// OtherEpoch is the epoch of the claim that we replaced, or of the claim that holds the
 	// partition now, or the highest epoch that the receiver knows. OtherOwner is the owner of that

@@ -18,6 +18,7 @@ import (
 	"github.com/epochfence/epochfence/ops/remedies"
 	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/ops/statusz"
+	"github.com/epochfence/epochfence/outbox"
 )
 
 func TestThePageShowsPartitionsOfThisProcessAndOfOthers(t *testing.T) {
@@ -302,6 +303,13 @@ func TestDeadLettersAndTheOutboxAreListedWithoutContents(t *testing.T) {
 	if strings.Contains(page, "secret") {
 		t.Error("the page shows what a message or a request holds")
 	}
+	if strings.Contains(page, "Outbox here") {
+		t.Error("the page has a number of entries that nobody has counted")
+	}
+	r.holds(orders(0))
+	r.stats.ObserveBacklog(outbox.Backlog{Partition: orders(0), Entries: 7})
+	_, page = get(r.page(func(*statusz.Options) {}), "")
+	wants(t, page, "Outbox here 7")
 }
 
 func TestProbes(t *testing.T) {

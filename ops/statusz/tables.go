@@ -40,8 +40,9 @@ func (h *Handler) deadLetters(v *view, g *groupReading, js jobs, now time.Time) 
 }
 
 func (h *Handler) outbox(v *view, held []stats.Partition, g *groupReading, now time.Time) {
-	entries, oldest, more := 0, time.Time{}, ""
+	entries, oldest, more, known := 0, time.Time{}, "", false
 	for _, p := range held {
+		known = known || p.Outbox.Partition == p.Partition
 		entries += p.Outbox.Entries
 		if p.Outbox.More {
 			more = "at least "
@@ -50,7 +51,7 @@ func (h *Handler) outbox(v *view, held []stats.Partition, g *groupReading, now t
 			oldest = at
 		}
 	}
-	if entries > 0 || h.Outbox != nil && h.Stats != nil {
+	if known {
 		f := figure{Name: "Outbox here", Value: more + thousands(int64(entries)), Note: "entries to send"}
 		if !oldest.IsZero() {
 			f.Note += ", the oldest for " + age(now.Sub(oldest))

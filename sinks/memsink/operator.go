@@ -44,7 +44,7 @@ func (o *Operator) Partitions(ctx context.Context, f operate.Filter) (found []op
 }
 
 func (st *state) partition(f epoch.Fence) operate.Partition {
-	p := operate.Partition{Fence: f, Now: now()}
+	p := operate.Partition{Fence: f, AdvancedAt: st.advanced[f.Partition], Now: now()}
 	for _, l := range st.dead {
 		if l.Message.Partition == f.Partition {
 			p.DeadLetters++

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
@@ -51,6 +52,7 @@ type state struct {
 
 	decisions []operate.Decision
 	decided   int64 // decisions, ever
+	advanced  map[epoch.Partition]time.Time
 
 	// changed holds, for each key and list, the commit that changed it last.
 	changed map[name]int
@@ -69,7 +71,7 @@ func New() *Sink {
 		fences:  epoch.Fences{},
 		values:  map[string]string{},
 		lists:   map[string][]string{},
-		changed: map[name]int{},
+		changed: map[name]int{}, advanced: map[epoch.Partition]time.Time{},
 	}}}
 }
 
@@ -233,6 +235,9 @@ func (db *database) commit(tx *transaction, fenced func(epoch.Fences) error) err
 	if err := fenced(db.state.fences); err != nil {
 		return err
 	}
+	for _, a := range tx.as {
+		db.state.advanced[a.Partition] = now()
+	}
 	db.state.replayed(tx.replayed)
 	db.state.commits++
 	for key, v := range tx.values {
@@ -316,6 +321,7 @@ func (st state) clone() state {
 	st.dead = slices.Clone(st.dead)
 	st.decisions = slices.Clone(st.decisions)
 	st.changed = maps.Clone(st.changed)
+	st.advanced = maps.Clone(st.advanced)
 	return st
 }
 

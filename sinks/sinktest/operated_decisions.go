@@ -195,7 +195,7 @@ func listing(w *world) {
 		for _, f := range found {
 			got = append(got, f.Fence.Partition)
 			letters := map[epoch.Partition]int64{orders1: 2}[f.Fence.Partition]
-			if f.DeadLetters != letters || f.Now.IsZero() || f.ClaimedAt.IsZero() != (f.Epoch == 0) || f.Fence != w.process("B").reads(f.Fence.Partition) {
+			if f.DeadLetters != letters || f.Now.IsZero() || f.ClaimedAt.IsZero() != (f.Epoch == 0) || f.AdvancedAt.IsZero() != (letters == 0) || f.Fence != w.process("B").reads(f.Fence.Partition) {
 				w.Errorf("%+v", f)
 			}
 		}

@@ -44,9 +44,10 @@ type Database[TX any] struct {
 // Run runs every history on one or two databases of its own. create makes an empty database, which
 // is removed when t ends.
 //
-// Some histories need a capability of the sink: CommitHeld needs [epoch.Holding] and a guarantee above
-// [epoch.PerItem], because what a message writes is written without one there, and several
-// partitions in a transaction must be within [epoch.BoundsOf].
+// Some histories need a capability of the sink. Those of CommitHeld need [epoch.Holding] and a
+// guarantee above [epoch.PerItem]: they write without a message, and a sink that gives PerItem
+// writes only for messages. Those with several partitions in a transaction need [epoch.BoundsOf] to
+// allow that. go test -v shows which histories were left out.
 func Run[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
 	runSets(t, sets(), create)
 }
