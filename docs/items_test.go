@@ -118,7 +118,7 @@ func consume(ctx context.Context, source consumer.Source, store cas.Store) error
 		return err
 	}
 	return consumer.Run(ctx, source, sink, consumer.Each(reserve).OnFailure(sink.DeadLetter), consumer.Options{
-		Guarantee: epoch.PerItem, // what the sink gives: Run refuses less than it is asked for
+		Guarantee: epoch.PerItem, // what this sink gives; Run wants Transactional by default
 	})
 }
 

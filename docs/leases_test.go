@@ -17,7 +17,7 @@ func TestThePageOfLeasesHasTheRowsThatTheSuitesHaveMeasured(t *testing.T) {
 	if err != nil || len(files) < 8 {
 		t.Fatalf("%q, %v", files, err)
 	}
-	table := "\n| store | its number, as a fencing token | takeover after a kill | after leaving | requests of 3 idle members in a TTL | needs |\n|---|---|---|---|---|---|\n"
+	table := "\n| store | its number, as a fencing token | takeover after a kill | after leaving | calls of the store by 3 idle members in a TTL | needs |\n|---|---|---|---|---|---|\n"
 	for _, file := range files {
 		data, err := os.ReadFile(file)
 		if err != nil {

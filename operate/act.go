@@ -179,8 +179,8 @@ func line(s string) bool {
 }
 
 // Apply returns f after the act. It first compares f with a.Seen, as [epoch.Fences.Claim] does. A
-// fence that was never claimed accepts only acts that set its position, because after an act its
-// first claim can adopt no position.
+// fence that was never claimed accepts only acts that set its position: its first claim takes over
+// the position that the group has committed to the source, and after an act there is no first claim.
 func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 	if err := a.Check(); err != nil {
 		return f, err

@@ -15,7 +15,7 @@ const (
 
 // Halts returns the partitions of ps that have halted, each with its halt in the audit log. Such a
 // partition was not claimed, has not moved and has not recovered since. Halts may miss a partition
-// if more than 10,000 halts were recorded after its own.
+// if more than 10,000 halts and recoveries were recorded after its own.
 func Halts(ctx context.Context, op Operator, ps []Partition) (map[epoch.Partition]*Decision, error) {
 	found := map[epoch.Partition]*Decision{}
 	open := map[epoch.Partition]Partition{} // partitions without an entry so far

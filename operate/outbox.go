@@ -10,7 +10,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Outbox operates the entries of an outbox that no receiver has answered yet.
+// Outbox operates the entries of an outbox: those that wait for an answer, and those whose answer
+// was refused or could not be handled.
 // pgoutbox.OpenOperator, sqloutbox.OpenOperator and cassink.Sink.Operator return one. Methods are
 // safe for concurrent use.
 type Outbox interface {
@@ -57,7 +58,8 @@ type OutboxKind string
 
 const (
 	// OutboxRetry makes the relay send an entry within seconds instead of waiting for the next try.
-	// An entry that waits for another entry of its Key keeps waiting.
+	// An entry that waits for another entry of its Key keeps waiting, and so does one of a scope whose
+	// epoch the receiver has refused as stale.
 	OutboxRetry OutboxKind = "retry"
 
 	// OutboxDiscard deletes an entry. The relay does not send it again. An attempt that is already
@@ -94,6 +96,6 @@ type OutboxRecord struct {
 	By, Reason            string
 }
 
-// ErrNoOutboxEntry is returned if there is no such entry: it was delivered or discarded, or never
-// existed.
+// ErrNoOutboxEntry is returned if there is no such entry: it was delivered, discarded, or refused
+// by the receiver and handled by OnRefused, or it never existed.
 var ErrNoOutboxEntry = errors.New("no such entry in the outbox")

@@ -52,7 +52,7 @@
 //	2xx                               OnAnswer, and the entry is deleted
 //	412 of the type of a stale epoch  the entries of that scope at that receiver wait: see below
 //	408, 425, 429, 5xx, no answer     sent again, after a wait that doubles; a longer Retry-After
-//	                                  counts, up to RetryMax
+//	                                  in seconds, below a day, counts, up to RetryMax
 //	any other                         OnRefused, and the entry is deleted; without OnRefused it
 //	                                  stays, is reported, and is sent again every RetryMax
 //

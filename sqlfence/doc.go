@@ -1,14 +1,15 @@
 // Package sqlfence checks a fencing token in the row that a write changes. A row of your own then
 // needs no table of fences: it has two more columns.
 //
-//	ALTER TABLE account ADD COLUMN lock_name text, ADD COLUMN lock_epoch bigint;
+//	ALTER TABLE account ADD COLUMN lock_name text;
+//	ALTER TABLE account ADD COLUMN lock_epoch bigint;
 //
 // A process that holds a lock writes the row under the lock's name and its token, a number that
 // grows with each holder. The write is refused if the row has a higher token. So a process that was
 // frozen, and continues after its successor has written the row, changes nothing.
 //
-// In PostgreSQL, the function that [PostgreSQL] creates compares the two numbers inside the UPDATE.
-// It works with every client; this is pgx:
+// In PostgreSQL, the SQL function epochfence_token compares the two numbers inside the UPDATE.
+// [PostgreSQL] returns the script that creates it. It works with every client; this is pgx:
 //
 //	done, err := pool.Exec(ctx, `update account set balance = balance - $4,
 //	    lock_name = $2, lock_epoch = epochfence_token(lock_name, lock_epoch, $2, $3)
@@ -61,7 +62,7 @@
 // as "billing/orders/3". A row belongs to one lock at a time. A write under another name is refused
 // with a [ScopeError], whatever the numbers are, because the numbers of two locks have no order.
 // This is how moved rows are noticed: when partitions are added, a row of orders/3 may become one
-// of orders/11, whose numbers begin again at 1. A row whose two columns are null takes any lock.
+// of orders/11. A row whose two columns are null takes any lock.
 //
 // The holder of the old lock moves the rows. The statement is the same in each database:
 //

@@ -19,8 +19,8 @@
 // leader that has been replaced and does not know it yet may return older items.
 //
 // A server closes a client's connections beyond 200 (http_max_conns_per_client), and the requests on them
-// fail. One transaction of package cassink sends up to 32 requests at a time. With
-// Config.Transport.MaxConnsPerHost of 100, more of them wait for a connection.
+// fail. One transaction of package cassink sends up to 32 requests at a time. Set
+// Config.Transport.MaxConnsPerHost to 100: further requests then wait for a connection, and do not fail.
 //
 // The client sends a request once. If its Config has an HttpClient of your own, that must not repeat
 // requests either.

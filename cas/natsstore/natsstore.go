@@ -91,8 +91,8 @@ func (s *Store) check(key string, value, note []byte) error {
 	return s.last.Load().Check(key, value, note)
 }
 
-// Get implements [cas.Store]. The bucket's leader answers. Get asks again after a second, and so on, until
-// ctx ends.
+// Get implements [cas.Store]. The bucket's leader answers. If there is no answer within a second, Get
+// asks again, and waits twice as long each time, until ctx ends, or for 5 s if ctx has no deadline.
 func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
 	item, err := s.get(ctx, key)
 	return item, failed("get", key, err)

@@ -14,6 +14,10 @@ func serve(t *testing.T, objects map[string]string) (address string) {
 		body, _ := io.ReadAll(r.Body)
 		switch r.Method {
 		case http.MethodPut:
+			if objects["/read-only"] != "" {
+				w.WriteHeader(http.StatusForbidden)
+				return
+			}
 			objects[r.URL.Path] = string(body)
 			w.Header().Set("ETag", `"1"`)
 		case http.MethodGet:

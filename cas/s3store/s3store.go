@@ -89,16 +89,24 @@ func (s *Store) conditions(ctx context.Context) error {
 		return err
 	}
 	if _, err := s.put(ctx, sourceName, "", nil); !errors.Is(err, cas.ErrConflict) {
-		return fmt.Errorf("the server does not keep to If-None-Match: err = %w", err)
+		return ignored("If-None-Match", err)
 	}
 	const other = `"00000000000000000000000000000000"`
 	if _, err := s.put(ctx, sourceName, other, nil); !errors.Is(err, cas.ErrConflict) {
-		return fmt.Errorf("the server does not keep to If-Match: err = %w", err)
+		return ignored("If-Match", err)
 	}
 	if err := s.remove(ctx, sourceName, other); !errors.Is(err, cas.ErrConflict) {
-		return fmt.Errorf("the server does not keep to If-Match of DeleteObject: err = %w", err)
+		return ignored("If-Match of DeleteObject", err)
 	}
 	return nil
+}
+
+// ignored returns the error of a request whose condition did not hold, and that was not refused for it.
+func ignored(condition string, err error) error {
+	if err == nil {
+		return fmt.Errorf("the server ignores %s: use one with conditional writes and deletions", condition)
+	}
+	return fmt.Errorf("try whether the server refuses by %s: %w", condition, err)
 }
 
 // source returns the random name of the items, and writes it if there is none.

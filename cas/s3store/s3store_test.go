@@ -198,7 +198,12 @@ func TestAServerWithoutConditionsIsRefused(t *testing.T) {
 	objects := map[string]string{}
 	address := serve(t, objects)
 	_, err := s3store.Open(t.Context(), client(address), s3store.Options{Bucket: bucket})
-	if err == nil || !strings.Contains(err.Error(), "If-None-Match") {
+	if err == nil || !strings.Contains(err.Error(), "the server ignores If-None-Match") || strings.Contains(err.Error(), "%!") {
 		t.Errorf("err = %v", err)
+	}
+	objects["/read-only"] = "yes"
+	_, err = s3store.Open(t.Context(), client(address), s3store.Options{Bucket: bucket})
+	if err == nil || !strings.Contains(err.Error(), "403") || strings.Contains(err.Error(), "ignores") {
+		t.Errorf("a server that lets nobody write: err = %v", err)
 	}
 }

@@ -41,9 +41,11 @@ var all = []Remedy{
 			"This process does not try the partition again. Another process to which it moves would commit the same effects again.",
 		Do: "Several partitions can share the transaction and halt with it, also those that the error does not name. " +
 			"Pause every partition that has halted with the reason handler_ended_tx before one of them moves. " +
-			"For each of them, look in the database for effects of messages at or after the position, and remove these effects, because the messages are applied again. " +
+			"In the program's log, the line \"halted; this process does not try it again\" has each partition's position as next. From there on, compare what the handler wrote with the messages. " +
+			"Effects of messages at or after the position that describe shows will be made again: remove them. " +
+			"If another process has claimed the partition since, check shows no halt any more, and messages below the present position may have their effects twice: remove one. " +
 			"Change the handler, deploy it, and resume. A restart without that change applies these messages once more.",
-		Check:    "The effects of the messages from the position on are there once.",
+		Check:    "The effects of the messages from next on are there once, and the position advances.",
 		Commands: []Command{{"epochfence check", "all halts, with their reasons"}, pause, explain, resume},
 	},
 	{

@@ -22,9 +22,10 @@
 // then written one by one, and the position last: another program can see some of the changes of a
 // message before the others.
 //
-// The note of an item lists the messages that have changed it, from the fence's position at the item's
-// last write on. Package
-// guard describes what that asks of a handler: decide within the change functions and from their
+// The note of an item (cas.Item.Note) lists messages that have changed it: those that may be delivered
+// again, from the position that the fence had when the item was last written. "Once" ends where an
+// operator sets the position back, and for a dead letter that is replayed after many others have changed
+// the item: see docs/items.md. Package guard describes what that asks of a handler: decide within the change functions and from their
 // outcomes, and change items of the store through Update alone. Any client may read them.
 //
 // A transaction has one partition. Set consumer.Options.Committers to the number of partitions that

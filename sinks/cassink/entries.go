@@ -125,7 +125,7 @@ func (s *Sink) writeEntry(ctx context.Context, at entryItem) (entryItem, error) 
 	key := s.keys.entry(at.entry.Partition, at.entry.ID)
 	at.stored, err = s.store.Swap(ctx, cas.Item{Key: key}, at.entry.Body, note)
 	if errors.Is(err, cas.ErrConflict) {
-		return at, fmt.Errorf("%w: entry %d is another one's: %w", epoch.ErrTransient, at.entry.ID, err)
+		return at, fmt.Errorf("%w: another transaction has written entry %d of the outbox: %w", epoch.ErrTransient, at.entry.ID, err)
 	}
 	if err != nil {
 		return at, doubtful(err)

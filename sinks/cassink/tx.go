@@ -72,7 +72,8 @@ func stampOf(r record, from epoch.Offset) guard.Stamp {
 	return guard.Stamp{Partition: r.Partition, Log: r.Log, Era: r.SetUnder, Act: r.Act, Epoch: r.Epoch, Offset: from}
 }
 
-// Update changes an item of the store for the message m, once however often m is delivered, and returns
+// Update changes an item of the store for the message m, once however often m is delivered (see the
+// limits in the documentation of the package), and returns
 // the outcome of the change. change may be called several times. Another message of the transaction sees
 // the change, and nobody else does before all handlers have returned.
 //

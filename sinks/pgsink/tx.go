@@ -46,7 +46,7 @@ var (
 
 	errUndone   = fmt.Errorf("the handler has rolled its transaction back: %w", pgx.ErrTxClosed)
 	errEncoding = errors.New("client_encoding and standard_conforming_strings cannot be changed: pgx relies on them")
-	errCopyText = errors.New("a COPY from or to the client cannot be sent as text: use CopyFrom")
+	errCopyText = errors.New("a COPY from or to the client cannot be sent as text: use CopyFrom, and SELECT instead of COPY TO STDOUT")
 )
 
 type handlerTx struct {

@@ -133,7 +133,7 @@ func effects(ctx context.Context, db *sql.DB, list string) ([]string, error) {
 	return all, rows.Err()
 }
 
-// RowsOfACall are of no other. A driver may run a query when its rows are read, and interrupt
+// RowsOfACall tests that rows which one call has left open do not disturb the calls after it. A driver may run a query when its rows are read, and interrupt
 // the connection when the context ends while they are open.
 func (open Opener) RowsOfACall(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "app.db"))

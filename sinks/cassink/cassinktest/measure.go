@@ -26,10 +26,10 @@ const (
 	measuredFor    = 15 * time.Second
 )
 
-// Measure compares transactions of 1, 16 and 64 messages, which change an item each, with the same changes
-// by hand: one after the other, so with a key of its own that each message leaves, and all beside each
-// other. One partition has them, or eight at a time. It prints a row of a table for each, with medians of
-// rounds that alternate.
+// Measure compares transactions of 1, 16 and 64 messages, each of which changes an item, with the same
+// changes by hand in three ways: one after the other; one after the other, where each message also writes
+// a dedupe key; and all at once. It does so with one partition, and with eight at a time. It prints a row
+// of a table for each, with medians of rounds that alternate.
 func Measure(t *testing.T, store string, create func(t testing.TB) castest.Rig) {
 	if os.Getenv(MeasureEnv) == "" {
 		t.Skip("measures transactions; set " + MeasureEnv)
