@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -225,14 +228,22 @@ func TestR5ATransactionThatCouldNotBeginIsBlamedOnNoMessage(t *testing.T) {
 		want := r.fill(0, 1)
 		p := r.process("a", nil)
 		s := &withoutBegin{p.sink, 5}
+		var log strings.Builder
+		o := options{MaxAttempts: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		p.run(func(ctx context.Context) error {
-			return consumer.Run[tx](ctx, p.member, s, each(record).OnFailure(p.sink.DeadLetter), p.watched(options{MaxAttempts: 1}))
+			return consumer.Run[tx](ctx, p.member, s, each(record).OnFailure(p.sink.DeadLetter), p.watched(o))
 		})
 		r.pass(time.Hour)
 		p.end()
 		r.wantEffects(0, want...)
 		if n, dead := len(seen[consumer.Retried](p)), r.sink.DeadLetters(); n+len(dead) > 0 {
 			t.Errorf("%d retries, dead letters %v", n, dead)
+		}
+		if s := log.String(); !strings.Contains(s, "nothing was committed, claiming again") || strings.Contains(s, "in doubt") {
+			t.Errorf("it says:\n%s", s)
+		}
+		if ds := r.decided(0, operate.DecidedInDoubt); len(ds) > 0 {
+			t.Errorf("the audit log has %+v", ds)
 		}
 	})
 }
