@@ -18,6 +18,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/explore"
 )
 
 var explored = flag.Int("explore", 300, "how many runs of random faults")
@@ -29,7 +30,11 @@ var explored = flag.Int("explore", 300, "how many runs of random faults")
 func TestInEachEraEachMessageChangesAnItemOnceAndInOrder(t *testing.T) {
 	for seed := range *explored {
 		bubble.Test(t, func(t *testing.T) {
-			x := &exploration{T: t, store: memstore.New(), rand: rand.New(rand.NewPCG(uint64(seed), 1)), outcomes: map[string]string{}, decided: map[string]decided{}}
+			random := rand.New(rand.NewPCG(uint64(seed), 1))
+			x := &exploration{
+				T: t, store: memstore.New(), rand: random, schedule: &explore.Schedule{Rand: random},
+				outcomes: map[string]string{}, decided: map[string]decided{},
+			}
 			x.play()
 			if t.Failed() {
 				t.Logf("seed %d", seed)
@@ -60,15 +65,13 @@ type exploration struct {
 	*testing.T
 	store    *memstore.Store
 	rand     *rand.Rand
+	schedule *explore.Schedule
 	outcomes map[string]string
 	decided  map[string]decided // by item, era and message
 
-	mu      sync.Mutex
-	fence   epoch.Fence
-	eras    []era
-	waiting []*request // of owners that are paused
-	late    []func()   // writes that have not landed
-	calm    bool       // no more faults
+	mu    sync.Mutex
+	fence epoch.Fence
+	eras  []era
 }
 
 // era is the time between two changes of the position by an operator.
@@ -79,20 +82,6 @@ type era struct {
 
 // decided counts the decisions about a message's change of an item.
 type decided map[guard.Decision]int
-
-// request is something that an owner asks for when it is let go.
-type request struct {
-	fate chan fate
-}
-
-type fate int
-
-const (
-	carriedOut fate = iota
-	requestLost
-	answerLost
-	landsLate
-)
 
 func (x *exploration) play() {
 	ctx, stop := context.WithCancel(x.Context())
@@ -106,16 +95,13 @@ func (x *exploration) play() {
 		case n < 4:
 			owners.Go(func() { x.own(ctx) })
 		case n < 6:
-			x.lands()
+			x.schedule.Lands()
 		case n < 10:
 			<-time.After(time.Duration(x.rand.IntN(2000)) * time.Millisecond)
 		default:
-			x.letGo(x.fate())
+			x.schedule.LetGo(x.schedule.Fate())
 		}
 	}
-	x.mu.Lock()
-	x.calm = true
-	x.mu.Unlock()
 	for n := 0; x.position() < messages; n++ {
 		if n%200 == 0 {
 			owners.Go(func() { x.own(ctx) })
@@ -124,68 +110,15 @@ func (x *exploration) play() {
 			x.Fatalf("the position stays at %d", x.position())
 		}
 		synctest.Wait()
-		if !x.letGo(carriedOut) {
+		if !x.schedule.LetGo(explore.CarriedOut) {
 			<-time.After(time.Second)
 		}
 	}
-	for x.lands() {
+	for x.schedule.Lands() {
 	}
 	stop()
 	owners.Wait()
 	x.check()
-}
-
-func (x *exploration) fate() fate {
-	if n := x.rand.IntN(12); n < 3 {
-		return fate(1 + n)
-	}
-	return carriedOut
-}
-
-// letGo lets one owner go on.
-func (x *exploration) letGo(f fate) bool {
-	x.mu.Lock()
-	if len(x.waiting) == 0 {
-		x.mu.Unlock()
-		return false
-	}
-	i := x.rand.IntN(len(x.waiting))
-	r := x.waiting[i]
-	x.waiting = append(x.waiting[:i:i], x.waiting[i+1:]...)
-	x.mu.Unlock()
-	r.fate <- f
-	return true
-}
-
-// pause waits until the owner is let go.
-func (x *exploration) pause(ctx context.Context) (fate, error) {
-	r := &request{fate: make(chan fate, 1)}
-	x.mu.Lock()
-	x.waiting = append(x.waiting, r)
-	x.mu.Unlock()
-	select {
-	case f := <-r.fate:
-		return f, nil
-	case <-ctx.Done():
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.waiting = slices.DeleteFunc(x.waiting, func(w *request) bool { return w == r })
-		return 0, ctx.Err()
-	}
-}
-
-// lands lets the write land that is late for the longest time.
-func (x *exploration) lands() bool {
-	x.mu.Lock()
-	if len(x.late) == 0 {
-		x.mu.Unlock()
-		return false
-	}
-	land := x.late[0]
-	x.late = x.late[1:]
-	x.mu.Unlock()
-	land()
-	return true
 }
 
 func (x *exploration) position() epoch.Offset {
@@ -211,7 +144,7 @@ func (x *exploration) own(ctx context.Context) {
 	x.fence.Epoch++
 	mine := x.fence
 	x.mu.Unlock()
-	store, from := paused{x.store, x}, mine.Next
+	store, from := explore.Store{Store: x.store, Schedule: x.schedule}, mine.Next
 	first := guard.Stamp{Partition: orders, Log: "log", Era: mine.SetUnder, Epoch: mine.Epoch, Mark: epoch.NoMark}
 	for from < messages {
 		to := min(from+1+epoch.Offset(mine.Epoch%3), messages)
@@ -223,7 +156,7 @@ func (x *exploration) own(ctx context.Context) {
 		if !apply(ctx, store, first, to) {
 			return
 		}
-		if _, err := x.pause(ctx); err != nil || !x.advance(mine.Epoch, &from, to) {
+		if _, err := x.schedule.Pause(ctx); err != nil || !x.advance(mine.Epoch, &from, to) {
 			return
 		}
 	}
@@ -309,46 +242,6 @@ func (x *exploration) advance(mine epoch.Epoch, from *epoch.Offset, to epoch.Off
 	}
 	x.fence.Next, *from = to, to
 	return true
-}
-
-// paused is a store whose caller is paused before each request.
-type paused struct {
-	*memstore.Store
-	x *exploration
-}
-
-func (p paused) Get(ctx context.Context, key string) (cas.Item, error) {
-	f, err := p.x.pause(ctx)
-	if err != nil {
-		return cas.Item{}, err
-	}
-	if f != carriedOut {
-		return cas.Item{}, errLost
-	}
-	return p.Store.Get(ctx, key)
-}
-
-func (p paused) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
-	f, err := p.x.pause(ctx)
-	if err != nil {
-		return cas.Item{}, err
-	}
-	write := func() (cas.Item, error) { return p.Store.Swap(context.WithoutCancel(ctx), seen, value, note) }
-	switch f {
-	case requestLost:
-		return cas.Item{}, errLost
-	case answerLost:
-		if _, err := write(); err != nil {
-			return cas.Item{}, err
-		}
-		return cas.Item{}, errLost
-	case landsLate:
-		p.x.mu.Lock()
-		p.x.late = append(p.x.late, func() { _, _ = write() })
-		p.x.mu.Unlock()
-		return cas.Item{}, errLost
-	}
-	return write()
 }
 
 // check compares the items with what the fence has passed in each era.

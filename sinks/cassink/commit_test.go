@@ -22,6 +22,8 @@ type broken struct {
 	spares int    // so many that it does not lose
 }
 
+var errLost = errors.New("the connection was lost")
+
 func (b *broken) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
 	if b.loses != "" && strings.HasPrefix(seen.Key, b.loses) {
 		if b.spares == 0 {

@@ -19,6 +19,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/explore"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )
@@ -32,8 +33,9 @@ var explored = flag.Int("explore", 200, "how many runs of random faults")
 func TestInEachEraEachMessageTakesEffectOnce(t *testing.T) {
 	for seed := range *explored {
 		bubble.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(uint64(seed), 2))
 			x := &exploration{
-				T: t, store: memstore.New(), rand: rand.New(rand.NewPCG(uint64(seed), 2)), outcomes: map[string]string{},
+				T: t, store: memstore.New(), rand: random, schedule: &explore.Schedule{Rand: random}, outcomes: map[string]string{},
 				lags: seed%2 == 1, history: map[string][]cas.Item{},
 			}
 			x.play()
@@ -71,6 +73,7 @@ type exploration struct {
 	store    *memstore.Store
 	operator *cassink.Operator
 	rand     *rand.Rand
+	schedule *explore.Schedule
 	outcomes map[string]string
 
 	lags     bool      // reads may answer with items that are older
@@ -79,8 +82,6 @@ type exploration struct {
 	mu      sync.Mutex
 	history map[string][]cas.Item
 	eras    []era
-	waiting []*request
-	late    []func()
 	calm    bool
 }
 
@@ -88,17 +89,6 @@ type era struct {
 	number   epoch.Epoch
 	from, to epoch.Offset // what the fence has passed
 }
-
-type request struct{ fate chan fate }
-
-type fate int
-
-const (
-	carriedOut fate = iota
-	requestLost
-	answerLost
-	landsLate
-)
 
 func (x *exploration) play() {
 	ctx, stop := context.WithCancel(x.Context())
@@ -122,18 +112,18 @@ func (x *exploration) play() {
 		case n < 5:
 			owners.Go(func() { x.own(ctx) })
 		case n < 8:
-			x.lands()
+			x.schedule.Lands()
 		case n < 12:
 			<-time.After(time.Duration(x.rand.IntN(3000)) * time.Millisecond)
 		default:
-			x.letGo(x.fate())
+			x.schedule.LetGo(x.schedule.Fate())
 		}
 	}
 	x.mu.Lock()
 	x.calm = true
 	x.mu.Unlock()
 	x.drains(ctx, &owners)
-	for x.lands() {
+	for x.schedule.Lands() {
 	}
 	stop()
 	owners.Wait()
@@ -153,7 +143,7 @@ func (x *exploration) drains(ctx context.Context, owners *sync.WaitGroup) {
 			x.Fatalf("the position stays at %d", x.position())
 		}
 		synctest.Wait()
-		if !x.letGo(carriedOut) {
+		if !x.schedule.LetGo(explore.CarriedOut) {
 			<-time.After(time.Second)
 		}
 	}
@@ -170,59 +160,6 @@ func (x *exploration) must(err error) {
 	if err != nil {
 		x.Fatal(err)
 	}
-}
-
-func (x *exploration) fate() fate {
-	if n := x.rand.IntN(12); n < 3 {
-		return fate(1 + n)
-	}
-	return carriedOut
-}
-
-// letGo lets one owner go on.
-func (x *exploration) letGo(f fate) bool {
-	x.mu.Lock()
-	if len(x.waiting) == 0 {
-		x.mu.Unlock()
-		return false
-	}
-	i := x.rand.IntN(len(x.waiting))
-	r := x.waiting[i]
-	x.waiting = append(x.waiting[:i:i], x.waiting[i+1:]...)
-	x.mu.Unlock()
-	r.fate <- f
-	return true
-}
-
-// pause waits until the owner is let go.
-func (x *exploration) pause(ctx context.Context) (fate, error) {
-	r := &request{fate: make(chan fate, 1)}
-	x.mu.Lock()
-	x.waiting = append(x.waiting, r)
-	x.mu.Unlock()
-	select {
-	case f := <-r.fate:
-		return f, nil
-	case <-ctx.Done():
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.waiting = slices.DeleteFunc(x.waiting, func(w *request) bool { return w == r })
-		return 0, ctx.Err()
-	}
-}
-
-// lands lets the write land that is late for the longest time.
-func (x *exploration) lands() bool {
-	x.mu.Lock()
-	if len(x.late) == 0 {
-		x.mu.Unlock()
-		return false
-	}
-	land := x.late[0]
-	x.late = x.late[1:]
-	x.mu.Unlock()
-	land()
-	return true
 }
 
 func (x *exploration) position() epoch.Offset {
@@ -260,7 +197,7 @@ func (x *exploration) requests(ctx context.Context) bool {
 
 // own claims the partition and applies its messages until it is stopped.
 func (x *exploration) own(ctx context.Context) {
-	sink := x.sink(paused{x.store, x})
+	sink := x.sink(lagging{explore.Store{Store: x.store, Schedule: x.schedule}, x})
 	ctx, stop := context.WithCancel(ctx)
 	var relay sync.WaitGroup
 	defer relay.Wait()
@@ -286,7 +223,7 @@ func (x *exploration) own(ctx context.Context) {
 }
 
 func (x *exploration) pauses(ctx context.Context) bool {
-	_, err := x.pause(ctx)
+	_, err := x.schedule.Pause(ctx)
 	return err == nil
 }
 
@@ -425,24 +362,18 @@ func (x *exploration) had(what, outcome string) {
 	x.outcomes[what] = outcome
 }
 
-// paused is a store whose caller is paused before each request.
-type paused struct {
-	*memstore.Store
+// lagging is a store whose caller is paused before each request, and whose reads may lag.
+type lagging struct {
+	explore.Store
 	x *exploration
 }
 
-var errLost = errors.New("the connection was lost")
-
-func (p paused) Get(ctx context.Context, key string) (cas.Item, error) {
-	f, err := p.x.pause(ctx)
+func (l lagging) Get(ctx context.Context, key string) (cas.Item, error) {
+	item, err := l.Store.Get(ctx, key)
 	if err != nil {
 		return cas.Item{}, err
 	}
-	if f != carriedOut {
-		return cas.Item{}, errLost
-	}
-	item, err := p.Store.Get(ctx, key)
-	return p.x.older(item), err
+	return l.x.older(item), nil
 }
 
 // older returns an item or, if the store lags, one of those before it.
@@ -458,30 +389,6 @@ func (x *exploration) older(item cas.Item) cas.Item {
 		x.history[item.Key] = before
 	}
 	return before[len(before)-1-min(x.rand.IntN(6)/2, len(before)-1)]
-}
-
-func (p paused) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
-	f, err := p.x.pause(ctx)
-	if err != nil {
-		return cas.Item{}, err
-	}
-	write := func() (cas.Item, error) { return p.Store.Swap(context.WithoutCancel(ctx), seen, value, note) }
-	switch f {
-	case requestLost:
-		return cas.Item{}, errLost
-	case answerLost:
-		if _, err := write(); err != nil {
-			return cas.Item{}, err
-		}
-		return cas.Item{}, errLost
-	case landsLate:
-		p.x.mu.Lock()
-		p.x.late = append(p.x.late, func() { _, _ = write() })
-		p.x.mu.Unlock()
-		return cas.Item{}, errLost
-	case carriedOut:
-	}
-	return write()
 }
 
 // check compares the items with what the fence has passed in each era.
