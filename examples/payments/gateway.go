@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -79,7 +81,14 @@ func unreliable(next http.Handler, silent int) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		next.ServeHTTP(unheard{http.Header{}}, r)
+		answer := &unheard{header: http.Header{}}
+		next.ServeHTTP(answer, r)
+		if answer.status != http.StatusCreated { // a refusal is heard
+			maps.Copy(w.Header(), answer.header)
+			w.WriteHeader(cmp.Or(answer.status, http.StatusOK))
+			_, _ = w.Write(answer.body)
+			return
+		}
 		select {
 		case <-r.Context().Done(): // the client has given up
 		case <-time.After(gatewayGrace / 2):
@@ -88,12 +97,20 @@ func unreliable(next http.Handler, silent int) http.Handler {
 	})
 }
 
-// unheard drops an answer.
-type unheard struct{ header http.Header }
+// unheard keeps an answer.
+type unheard struct {
+	header http.Header
+	status int
+	body   []byte
+}
 
-func (w unheard) Header() http.Header       { return w.header }
-func (unheard) WriteHeader(int)             {}
-func (unheard) Write(b []byte) (int, error) { return len(b), nil }
+func (w *unheard) Header() http.Header    { return w.header }
+func (w *unheard) WriteHeader(status int) { w.status = status }
+
+func (w *unheard) Write(b []byte) (int, error) {
+	w.body = append(w.body, b...)
+	return len(b), nil
+}
 
 const gatewayTables = `
 CREATE TABLE charges (

@@ -135,6 +135,17 @@ func TestAGatewayThatDoesNotAnswerHasChargedAndAnswersTheNextTime(t *testing.T) 
 	}
 }
 
+func TestAGatewayThatDoesNotAnswerRefusesAFormerOwnerAllTheSame(t *testing.T) {
+	url, _ := startGateway(t, true, 2)
+	first, second := sameAccount()
+	if _, _, err := ask(t.Context(), t, url, testPayment(first), 6); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, err := ask(t.Context(), t, url, testPayment(second), 5); status != http.StatusPreconditionFailed {
+		t.Errorf("the second request, which would have no answer: status %d, %v", status, err)
+	}
+}
+
 func TestAGatewayRefusesWhatIsNoPayment(t *testing.T) {
 	url, db := startGateway(t, false, 0)
 	for _, body := range []string{"", "{", `{"payment":1}`, `{"payment":1,"account":"a","cents":-3}`, strings.Repeat(" ", 1<<11)} {
