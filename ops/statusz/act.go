@@ -120,6 +120,9 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 	a.Log, a.Source = form.Get("log"), form.Get("source")
 	to := strings.TrimSpace(form.Get("to"))
 	a.Beginning = to == "start" || form.Get("beginning") == "true"
+	if a.Kind == operate.ActRebase && strings.ContainsAny(to, "+-") {
+		return fmt.Errorf("%w: %q counts from the position in the old log, and the new log has other offsets; say an offset", errForm, to)
+	}
 	if to != "" && a.Kind != operate.ActRun {
 		n, err := h.offset(ctx, now.Fence, to)
 		if err != nil {
@@ -259,7 +262,7 @@ func (h *Handler) prepareDeadLetter(ctx context.Context, d *doing, form url.Valu
 	if err != nil {
 		return err
 	}
-	d.Says = append(d.Says, "Of "+jobsOf(of).message(now.Message)+", a dead letter because: "+show(now.Error))
+	d.Says = append(d.Says, "Dead letter of "+jobsOf(of).message(now.Message)+", because: "+show(now.Error))
 	switch a.Kind {
 	case operate.Replay:
 		d.Says = append(d.Says, "The owner of the partition calls the handler with it within seconds, in the transaction that deletes it. If that fails, it stays a dead letter.")

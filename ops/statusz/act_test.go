@@ -173,11 +173,12 @@ func TestAnActThatWouldBeRefusedIsNotOffered(t *testing.T) {
 	r.holds(orders(0))
 	h := r.page(annaMay)
 	for query, want := range map[string]string{
-		"kind=resume&reason=why":          "It would be refused.",
-		"kind=pause":                      "say why",
-		"kind=skip&reason=why":            "say where to",
-		"kind=destroy&reason=why":         "no such act",
-		"kind=rebase&reason=why&log=else": "say where to continue in it",
+		"kind=resume&reason=why":                  "It would be refused.",
+		"kind=pause":                              "say why",
+		"kind=skip&reason=why":                    "say where to",
+		"kind=destroy&reason=why":                 "no such act",
+		"kind=rebase&reason=why&log=else":         "say where to continue in it",
+		"kind=rebase&reason=why&log=else&to=%2B5": "the new log has other offsets",
 	} {
 		_, page := get(h, "act?about=partition&group=billing&topic=orders&number=0&"+query)
 		wants(t, page, want)
