@@ -117,10 +117,16 @@ func TestASchemaIsReplacedAsTheGuideSays(t *testing.T) {
 	})
 	await(t, u.pool, "select count(*)::text from epochfence2.fence where epoch > 0", "1")
 	u.act("epochfence2", operate.ActRewind, &epoch.Position{Offset: paused.Next, Mark: epoch.NoMark})
+	next := epoch.Position{Mark: epoch.NoMark}
+	unclaimed := epoch.Start{Origin: epoch.Origin{Partition: epoch.Partition{Group: "billing", Topic: "refunds"}, Log: "log", Source: "source"}, Next: next, Earliest: next}
+	if err := u.sink("epochfence2").Seed(t.Context(), []epoch.Start{unclaimed}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := u.pool.Exec(t.Context(), script(t, "raise_epochs.sql")); err != nil {
 		t.Fatal(err)
 	}
 	end()
+	await(t, u.pool, "select epoch::text from epochfence2.fence where topic = 'refunds'", "0")
 
 	old := u.sink("epochfence")
 	err = old.Commit(t.Context(), []epoch.Advance{{Partition: frozen.Partition, Claim: frozen.Claim, From: frozen.Next, To: frozen.Next + 1, Mark: epoch.NoMark}})
@@ -134,7 +140,7 @@ func TestASchemaIsReplacedAsTheGuideSays(t *testing.T) {
 
 	u.log.Append(0, "c")
 	end = u.runs("epochfence2", "new", u.ship)
-	await(t, u.pool, "select next_offset::text from epochfence2.fence", "3")
+	await(t, u.pool, "select next_offset::text from epochfence2.fence where topic = 'orders'", "3")
 	end()
 	await(t, u.pool, shipped, "abc") // or c would be a dead letter
 	if s, err := guard.Read(t.Context(), u.store, "shipped"); err != nil || string(s.Value) != "abc" {
