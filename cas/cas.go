@@ -21,13 +21,13 @@ import (
 //
 // The errors name the operation and the key, as %q. A method returns soon after ctx has ended, with
 // an error that matches ctx.Err(). The caller may change value and note once Swap has returned, and
-// those of a returned Item at any time. nil and empty are the same.
+// the Value of a returned Item at any time. nil and empty are the same.
 type Store interface {
 	// Get returns the item with the key. If there is none, it returns an item that is not Live.
 	Get(ctx context.Context, key string) (Item, error)
 
 	// Swap writes value and note, if the item is still as seen, and returns the new item. seen is
-	// an item that this store has returned, unchanged. Swap compares its version. Item{Key: key} is
+	// an item that this store has returned, with its Key, Version and Note unchanged. Item{Key: key} is
 	// an item that was never written.
 	//
 	// It does not repeat a request whose outcome is unknown. Its errors are

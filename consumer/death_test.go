@@ -107,7 +107,7 @@ func TestAMessageThatMovesItsOwnFenceHasFailedAnAttempt(t *testing.T) {
 		r.appliedWithinAnHour()
 		p.end()
 		r.wantEffects(0, want[0], want[1], want[2], want[4])
-		if dead := r.sink.DeadLetters(); len(dead) != 1 || dead[0].Message.Offset != 3 || !strings.Contains(dead[0].Cause, "does its handler move it") {
+		if dead := r.sink.DeadLetters(); len(dead) != 1 || dead[0].Message.Offset != 3 || !strings.Contains(dead[0].Cause, "does the handler of this message write to the fence") {
 			t.Errorf("dead letters: %+v", dead)
 		}
 	})

@@ -68,8 +68,8 @@ type Advanced struct {
 	Lag int64
 }
 
-// Transacted reports that a transaction with messages has ended. There is one event for each,
-// whatever its outcome and however many partitions shared it. A replay has [Replayed] instead, or
+// Transacted reports that a transaction has ended: of messages, of a position alone, or of
+// [Background.Do]. There is one event for each, whatever its outcome and however many partitions shared it. A replay has [Replayed] instead, or
 // both if it hangs.
 type Transacted struct {
 	Outcome    Outcome

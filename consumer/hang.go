@@ -34,7 +34,7 @@ func (f Function) String() string {
 	return names[f]
 }
 
-var errHung = errors.New("the handler did not return after its context had ended, and was abandoned")
+var errHung = errors.New("a call did not return after its context had ended, and was abandoned")
 
 type hungError struct{ call Overdue }
 

@@ -67,7 +67,8 @@ type Options struct {
 	RetryMin, RetryMax time.Duration
 
 	// HaltMin and HaltMax limit the wait before a halted partition is tried again. The wait
-	// doubles. They default to 1 s and 1 min.
+	// doubles. They default to 1 s and 1 min. A partition that an operator has paused is tried
+	// every 5 s at the latest.
 	HaltMin, HaltMax time.Duration
 
 	// Observe is called with each [Event], if it is set. Calls come from several goroutines.

@@ -36,7 +36,7 @@ type PartitionStatus struct {
 	Lag       int64        // messages to apply, as last reported by the source; -1 if not known. See [Behind]
 	Newest    time.Time    // of the last message that was applied; zero before the first
 	Reason    Reason       // why it is Halted
-	Err       error        // why it is Halted; in StateAssigned, why a transaction is in doubt
+	Err       error        // why it is Halted; in StateAssigned, the Err of the [InDoubt] that ended the claim
 	RetryAt   time.Time    // when a halted partition is tried again; zero if not by this process
 }
 

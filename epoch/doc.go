@@ -35,5 +35,5 @@
 // for other systems: it is strictly greater at every claim of a partition. It is the lease's
 // generation if that is higher than every epoch before and than [Claim].Above. Otherwise it is the
 // higher of these two plus one, such as after an operator's action or a second claim under one
-// generation.
+// generation. [TakeOver] lowers a generation that is more than [MaxStep] above the last epoch.
 package epoch

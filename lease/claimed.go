@@ -137,7 +137,7 @@ type inWork struct{ of any }
 
 func (c *Claimed[TX]) inTurn(ctx context.Context, work Work[TX]) error {
 	if ctx.Value(inWork{c}) != nil {
-		return errors.New("it is called by the work of the same claim")
+		return errors.New("Do was called within the work of another Do of this claim; use the transaction of that work")
 	}
 	ctx, cancel := c.whileHeld(context.WithValue(ctx, inWork{c}, true))
 	defer cancel()

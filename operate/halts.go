@@ -13,8 +13,8 @@ const (
 	haltPages   = 50
 )
 
-// Halts returns the partitions of ps that have halted, each with its halt in the audit log. Such a
-// partition was not claimed, has not moved and has not recovered since. Halts may miss a partition
+// Halts returns the partitions of ps that have halted, each with its halt in the audit log. Since then, such
+// a partition has not been claimed, has not moved and has not recovered. Halts may miss a partition
 // if more than 10,000 halts and recoveries were recorded after its own.
 func Halts(ctx context.Context, op Operator, ps []Partition) (map[epoch.Partition]*Decision, error) {
 	found := map[epoch.Partition]*Decision{}

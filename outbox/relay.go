@@ -271,7 +271,7 @@ func (r *relay[TX]) tellOf(l *lane, kind Kind, k troubleKey, err error) {
 	level, text := slog.LevelWarn, "a receiver does not take entries of the outbox, they are sent again"
 	switch {
 	case k.receiver == "":
-		text = "could not record an answer to an entry of the outbox; the answer is recorded again, and the entry is not sent again"
+		text = "could not record an answer to an entry of the outbox; recording is tried again with the same answer; only a later claim sends the entry again, with the same idempotency key"
 	case kind == Refused:
 		level, text = slog.LevelError, "entries of the outbox are refused, and there is no OnRefused: they stay and are sent again"
 	case kind == Fenced:

@@ -43,7 +43,7 @@ type Rig struct {
 	Native func(t testing.TB, key string) []byte
 }
 
-// Run runs every history on a rig of its own. create makes an empty set of items, which is removed
+// Run runs every history, a subtest that shows one property of stores, on a rig of its own. create makes an empty set of items, which is removed
 // when t ends.
 func Run(t *testing.T, create func(t testing.TB) Rig) { run(t, histories, create) }
 

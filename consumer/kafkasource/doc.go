@@ -40,8 +40,9 @@
 //   - 3/8 is for messages that were fetched and not taken yet, and for the messages that Read has
 //     yielded last. Of BufferBytes, 1/4 is divided into equal shares for the partitions being read,
 //     so that a slow or halted partition takes nothing from the others. 1/8 is lent to partitions
-//     that have more to come. A partition that holds half its share and all that may be lent is
-//     paused until it holds half as much.
+//     that have more to come. A partition is paused when it holds as much as
+//     half its share plus what is left to lend. It is read again once it holds half of what it
+//     held then.
 //   - 1/8 is for responses that kgo has fetched and not handed over, one from each broker.
 //   - 1/2 is for responses while they are read, and for the parts of a response that stay in memory
 //     as long as one of its records is queued.
@@ -59,7 +60,7 @@
 //
 // A lease is the membership in the group, as far as it includes the partition. Its generation
 // is the group's, or the member's epoch under KIP-848. Its owner is "client id@host-pid/member
-// id", followed by the instance id of a static member; franz-go's default client id is left out. Its log is named by the ids of the
+// id", followed by the instance id of a static member; the default client id, epochfence, is left out. Its log is named by the ids of the
 // cluster and the topic, so a topic that was created again is another log.
 //
 // A tenure begins when the group assigns the partition. It lasts through every rebalance that

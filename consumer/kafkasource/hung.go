@@ -31,7 +31,7 @@ const (
 )
 
 var (
-	errHung     = errors.New("a handler does not return; this process has left the group so that others get its partition")
+	errHung     = errors.New("a call of the application or of the sink does not return; this process has left the group so that others get its partition")
 	errReturned = errors.New("the handler of the partition has returned")
 )
 
@@ -125,7 +125,7 @@ func (s *Source) attend(ctx, base context.Context) error {
 			continue
 		}
 		if s.isAlone(ctx) {
-			s.log.Debug("a handler does not return; its partition waits, as there is no other member that could have it")
+			s.log.Debug("a call does not return; its partition waits, as there is no other member that could have it")
 		} else if err := s.stepAway(ctx, base, pause.Next()); err != nil || ctx.Err() != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (s *Source) attend(ctx, base context.Context) error {
 // stepAway leaves the group in good order, and joins again after the pause or when no handler hangs
 // any more.
 func (s *Source) stepAway(ctx, base context.Context, pause time.Duration) error {
-	s.log.Warn("leaving the group, as a handler does not return; joining again later", "in", pause)
+	s.log.Warn("leaving the group, as a call does not return; joining again later", "in", pause)
 	s.mu.Lock()
 	s.away = true
 	s.member(errHung)

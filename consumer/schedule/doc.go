@@ -2,8 +2,8 @@
 // [consumer.Source] whose partitions are jobs, and whose messages are ticks.
 //
 //	jobs, err := schedule.New(schedule.Options{Store: store, Group: "billing"},
-//		schedule.Job[*pgsink.Tx]{Name: "invoices", Cron: "30 2 * * *", Zone: "Europe/Berlin", Do: makeInvoices},
-//		schedule.Job[*pgsink.Tx]{Name: "reindex", Cron: "@hourly", Step: reindexSome},
+//		schedule.Job[pgsink.Tx]{Name: "invoices", Cron: "30 2 * * *", Zone: "Europe/Berlin", Do: makeInvoices},
+//		schedule.Job[pgsink.Tx]{Name: "reindex", Cron: "@hourly", Step: reindexSome},
 //	)
 //	err = consumer.Run(ctx, jobs, sink, jobs.Handlers(), consumer.Options{MaxBatch: 1, Committers: 4})
 //

@@ -1,5 +1,5 @@
--- As the owner of the tables: the epochs of a partition continue after the highest that it has
--- reached within 2^40. Its owner is refused as stale, and claims again.
+-- As the owner of the tables: the epochs of a partition continue after the highest in the audit log
+-- that is not above 2^40. Its owner is refused as stale, and claims again.
 update epochfence.fence f
 set claim_id = gen_random_uuid(), owner = 'operator ' || session_user, claimed_at = clock_timestamp(),
     epoch = 1 + coalesce((

@@ -108,7 +108,7 @@ func (p *payments) Introduce() []string {
 		"frozen (SIGSTOP) until another one has done what they had in hand:",
 		"  before its request  the payment is written, the charge about to be asked for",
 		"  after its answer    it is charged, and that is not yet written",
-		"  at p/n              at messages, the first of them n of partition p",
+		"  at p/n              the first message in hand was number n of partition p",
 		"The baseline charges, writes the payment, then acks. Same schedule, no epochs.",
 		"",
 	}

@@ -90,7 +90,7 @@ func Parse(show Show, args []string, out io.Writer) error {
 	s := show.Common()
 	fs := flag.NewFlagSet(s.Name, flag.ContinueOnError)
 	fs.SetOutput(out)
-	fs.BoolVar(&s.Naive, "naive", true, "play the baseline beside")
+	fs.BoolVar(&s.Naive, "naive", true, "also run the baseline, a second column: the same workload without the fence")
 	show.Flags(fs)
 	if err := fs.Parse(args); err != nil {
 		return err // reported by Parse

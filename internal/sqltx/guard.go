@@ -143,6 +143,6 @@ func (g *Guard) judge(text string, err error) error {
 // the savepoint was set.
 func (g *Guard) prove(savepoint, text string) {
 	if _, err := g.tx.Conn.ExecContext(context.Background(), `RELEASE SAVEPOINT `+savepoint); err != nil {
-		g.gone = fmt.Errorf("%w, or it cannot be told, by %q: %w", epoch.ErrTxEndedByHandler, excerpt(text), err)
+		g.gone = fmt.Errorf("%w, or it is not known whether it did: after %q, its savepoint could not be released: %w", epoch.ErrTxEndedByHandler, excerpt(text), err)
 	}
 }

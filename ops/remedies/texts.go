@@ -20,7 +20,7 @@ var all = []Remedy{
 			"All earlier messages are applied. No part of this message is applied.",
 		Do: "Read the error. If the handler is wrong or lacks something, fix that: the partition is tried again within Options.HaltMax, a minute by default. " +
 			"If the message can never be applied, skip it; the audit log keeps who did so and why. " +
-			"If the error says that the handler \"did not return after its context had ended\", pause the partition, deploy a handler that returns, and resume: until then the message is not tried again. " +
+			"If the error says that a call \"did not return after its context had ended\", pause the partition, deploy a handler that returns, and resume: until then the message is not tried again. " +
 			"An application with an OnFailure moves such messages to dead letters and does not halt.",
 		Check:    continues,
 		Commands: []Command{explain, skip, pause, resume},

@@ -243,7 +243,7 @@ var table = [rows]Metric{
 	itemDecisions: {
 		Name: "epochfence_item_decisions_total", Kind: Counter, Unit: "{decision}",
 		Help: "Decisions about changes of items (package guard, cassink): changed; repeated (the message had changed the item before); in_doubt (the answer to the write was lost); " +
-			"and refusals: stale (a later owner has changed the item); passed (a later message has); truncated, other_log and fence_lost (until an operator acts); omitted; too_many_partitions.",
+			"and refusals: stale (a later owner has changed the item); passed (a later message has); truncated, other_log and fence_lost (until an operator acts); omitted (the message did not change the item when it was applied before, and a later one has); too_many_partitions (more than an item can have).",
 		Labels: []string{"decision"}, Series: words(guard.Changed, guard.InDoubt),
 	},
 	leaseAcquisitions: {
@@ -284,7 +284,7 @@ var table = [rows]Metric{
 	leaseWork: {
 		Name: "epochfence_lease_work_total", Kind: Counter, Unit: "{transaction}",
 		Help: "Transactions of Claimed.Do that ended, by outcome: committed; refused (by the fence, or by a system that knows a higher epoch); failed (rolled back); " +
-			"lost (with the lease); in_doubt (Do finds out); unfenced (the work ended the transaction by itself).",
+			"lost (with the lease); in_doubt (the answer to the commit was lost, and Claimed.Do finds out what became of it); unfenced (the work ended the transaction by itself).",
 		Labels: append(ofResource[:1:1], "outcome"), Series: words(lease.OutcomeCommitted, lease.OutcomeUnfenced),
 	},
 	leaseWorkRatio: {

@@ -23,7 +23,8 @@ type Operator struct {
 
 var _ operate.Outbox = (*Operator)(nil)
 
-// OpenOperator returns an operator of the outbox, after the checks of [Open]. To list entries, the
+// OpenOperator returns an operator of the outbox, after it has checked the version of
+// the tables. To list entries, the
 // role needs the privileges of [GrantReaderSQL]. For other actions it needs those of
 // [GrantOperatorSQL].
 func OpenOperator(ctx context.Context, db DB, o Options) (*Operator, error) {

@@ -38,8 +38,9 @@ type Store[TX DBTX] struct {
 //
 // After logical replication, which copies no sequences, the sequence of the table's identity column
 // can be behind its entries, so new entries would overtake them. Open then returns an
-// [epoch.ErrUnhealthy] with the statement that fixes it. A trigger refuses such new entries too, on
-// any server. In SERIALIZABLE transactions it checks only once for each connection.
+// [epoch.ErrUnhealthy] with the statement that fixes it. Open checks the server that it reaches. A
+// trigger checks each new entry, also on a server that comes behind the pool later; in SERIALIZABLE
+// transactions it checks only once for each connection.
 func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 	o, err := checked(ctx, db, o, follows)
 	if err != nil {

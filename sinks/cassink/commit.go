@@ -180,7 +180,7 @@ func (s *Sink) advance(ctx context.Context, t *transaction) error {
 			return err
 		}
 		if !at.record.hasAll(t.deleted) {
-			return fmt.Errorf("%w: an operator has discarded an entry whose answer is recorded", epoch.ErrTransient)
+			return fmt.Errorf("%w: an operator has discarded an outbox entry whose answer this transaction was to record", epoch.ErrTransient)
 		}
 		r := at.record
 		r.Fence = next

@@ -1,5 +1,6 @@
-// Package cassink is an [epoch.Sink] over any [cas.Store], for teams without an SQL database: fences
-// and effects are items of etcd, Redis, DynamoDB, S3, NATS and others.
+// Package cassink is an [epoch.Sink] over a [cas.Store], for teams without an SQL database: fences
+// and effects are items of etcd, Redis, DynamoDB, S3, NATS and others. docs/stores.md lists the drivers
+// that pass its suite.
 //
 //	sink, err := cassink.Open(ctx, store, cassink.Options{})
 //	…

@@ -199,7 +199,7 @@ func (s *Sink) Replayed(ctx context.Context, tx *Tx, r operate.RequestedReplay, 
 	at, err := s.letter(ctx, p, r.ID)
 	switch {
 	case errors.Is(err, operate.ErrNoDeadLetter), err == nil && !at.letter.is(r):
-		return fmt.Errorf("cassink: dead letter %d of %s is replayed: %w", r.ID, p, operate.ErrNotRequested)
+		return fmt.Errorf("cassink: replay dead letter %d of %s: %w", r.ID, p, operate.ErrNotRequested)
 	case err != nil:
 		return lost(err)
 	}
@@ -221,7 +221,7 @@ func (t *transaction) beginReplays(ctx context.Context) error {
 		at.letter.Under = t.goal.Claim
 		at, err := t.sink.swapLetter(ctx, at)
 		if errors.Is(err, cas.ErrConflict) {
-			return fmt.Errorf("dead letter %d of %s is replayed: %w", at.letter.ID, at.letter.Partition, operate.ErrNotRequested)
+			return fmt.Errorf("replay dead letter %d of %s: %w", at.letter.ID, at.letter.Partition, operate.ErrNotRequested)
 		}
 		if err != nil {
 			return doubtful(err)
@@ -253,7 +253,7 @@ func (s *Sink) finishReplay(ctx context.Context, t *transaction) error {
 	for _, at := range t.replays {
 		err := s.bury(ctx, at)
 		if errors.Is(err, cas.ErrConflict) {
-			return fmt.Errorf("dead letter %d of %s is replayed: %w", at.letter.ID, at.letter.Partition, operate.ErrNotRequested)
+			return fmt.Errorf("replay dead letter %d of %s: %w", at.letter.ID, at.letter.Partition, operate.ErrNotRequested)
 		}
 		if err != nil {
 			return doubtful(err)
@@ -316,7 +316,7 @@ func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e ep
 	case errors.Is(err, operate.ErrNotRequested), errors.Is(err, operate.ErrNoDeadLetter):
 		return nil
 	case err != nil:
-		return fmt.Errorf("cassink: the replay of dead letter %d of %s has failed: %w", r.ID, p, err)
+		return fmt.Errorf("cassink: record that the replay of dead letter %d of %s has failed: %w", r.ID, p, err)
 	}
 	at, err := s.readFence(ctx, p)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 // MaxEntries limits the entries that wait in the outbox of a partition. A message that adds one
 // more is retried until an entry is gone: its error is an [epoch.ErrTransient]. Background work may
-// add more, because answers may have to be followed by entries. A transaction that adds more than
+// add more: OnAnswer and OnRefused of the relay can add entries while the outbox is full. A transaction that adds more than
 // MaxEntries fails with [epoch.ErrTooLarge].
 const MaxEntries = 4096
 

@@ -16,6 +16,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/explore"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )
@@ -27,8 +28,9 @@ import (
 func TestEachEntryOfTheOutboxIsSentAndItsAnswerRecordedOnce(t *testing.T) {
 	for seed := range *explored / 4 {
 		bubble.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(uint64(seed), 3))
 			x := &exploration{
-				T: t, store: memstore.New(), rand: rand.New(rand.NewPCG(uint64(seed), 3)), outcomes: map[string]string{},
+				T: t, store: memstore.New(), rand: random, schedule: &explore.Schedule{Rand: random}, outcomes: map[string]string{},
 				lags: seed%2 == 1, history: map[string][]cas.Item{}, receiver: &receiver{did: map[int64]string{}},
 			}
 			x.play()

@@ -123,7 +123,7 @@ func (st *state) find(r operate.RequestedReplay) int {
 func (st *state) missing(rs []replay) error {
 	for _, r := range rs {
 		if st.find(r.RequestedReplay) < 0 {
-			return fmt.Errorf("dead letter %d of %s is replayed: %w", r.ID, r.Message.Partition, operate.ErrNotRequested)
+			return fmt.Errorf("replay dead letter %d of %s: %w", r.ID, r.Message.Partition, operate.ErrNotRequested)
 		}
 	}
 	return nil
@@ -147,7 +147,7 @@ func (st *state) about(kind operate.DecisionKind, l operate.DeadLetter, e epoch.
 // ReplayFailed implements [operate.Operable].
 func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e epoch.Epoch, cause error) error {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("memsink: the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, err)
+		return fmt.Errorf("memsink: record that the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, err)
 	}
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()

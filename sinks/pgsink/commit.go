@@ -234,7 +234,7 @@ func (t *fenced) commit(ctx context.Context) error {
 	}
 	simple := t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
 	if pg := t.conn.PgConn(); simple && t.altered != "" && (pg.ParameterStatus("client_encoding") != "UTF8" || pg.ParameterStatus("standard_conforming_strings") != "on") {
-		return t.abandon(ctx, &epoch.CallError{Err: fmt.Errorf("%w, as %q has", errEncoding, t.altered)})
+		return t.abandon(ctx, &epoch.CallError{Err: fmt.Errorf("%w: %q has changed them", errEncoding, t.altered)})
 	}
 	if err := t.restoreRole(ctx); err != nil {
 		return t.failed(ctx, explain(err))

@@ -82,9 +82,9 @@
 // transaction is not sent, and the message fails. A text that changes the transaction or the
 // session is sent in a transaction with no other message, and the connection is closed afterwards
 // if the change would stay. Changes by a function that a statement calls are found at the end of
-// the transaction, for search_path, role, timeouts, time zone, row security, replication and
-// temporary tables. Other settings are not checked: a handler sets each of them before it reads
-// it.
+// the transaction, for search_path, role, statement_timeout, lock_timeout, time zone, row security,
+// replication and temporary tables. Other settings, such as app.tenant, are not checked: a handler
+// that reads one must set it first, for every message, or it reads what another message has set.
 //
 // docs/what-a-handler-may-do.md has a table of some 200 cases: what is safe, what gets a
 // transaction of its own, what fails the message, what halts, and what Commit and Rollback of

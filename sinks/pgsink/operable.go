@@ -147,7 +147,7 @@ func (s *Sink) Replayed(ctx context.Context, tx Tx, r operate.RequestedReplay, e
 		return errElsewhere(r)
 	}
 	if err := t.replayed(ctx, r, e); err != nil {
-		return fmt.Errorf("pgsink: dead letter %d of %s, at offset %d, is replayed: %w", r.ID, r.Message.Partition, r.Message.Offset, explainReplay(explain(err)))
+		return fmt.Errorf("pgsink: replay dead letter %d of %s, at offset %d: %w", r.ID, r.Message.Partition, r.Message.Offset, explainReplay(explain(err)))
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e ep
 		b.Queue(s.sql.replayFailed, r.ID, r.Request, int64(e), printable(cause.Error(), maxErrorText))
 	}, execOne)
 	if err != nil {
-		return fmt.Errorf("pgsink: the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, ours(ended(ctx, explain(err))))
+		return fmt.Errorf("pgsink: record that the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, ours(ended(ctx, explain(err))))
 	}
 	return nil
 }

@@ -169,7 +169,7 @@ func written(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.00
 func (s *Sink) Replayed(ctx context.Context, tx *Tx, r operate.RequestedReplay, e epoch.Epoch) error {
 	p := r.Message.Partition
 	fail := func(err error) error {
-		return fmt.Errorf("sqlsink: dead letter %d of %s, at offset %d, is replayed: %w", r.ID, p, r.Message.Offset, err)
+		return fmt.Errorf("sqlsink: replay dead letter %d of %s, at offset %d: %w", r.ID, p, r.Message.Offset, err)
 	}
 	i := slices.IndexFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == p })
 	if i < 0 {
@@ -222,7 +222,7 @@ func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e ep
 		return s.decide(ctx, t.Conn, d)
 	})
 	if err != nil {
-		return fmt.Errorf("sqlsink: the replay of dead letter %d of %s has failed: %w", r.ID, p, err)
+		return fmt.Errorf("sqlsink: record that the replay of dead letter %d of %s has failed: %w", r.ID, p, err)
 	}
 	return nil
 }

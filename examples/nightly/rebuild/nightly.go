@@ -102,13 +102,13 @@ func startRedis(atEnd func(func())) (address string, err error) {
 func (n *nightly) Introduce() []string {
 	kind, _, _ := strings.Cut(n.lease, "://")
 	return []string{
-		fmt.Sprintf("A build of the index: every %v, %d parts of %d documents, and what names them; pods: 2 of each column", n.every, n.parts, documents),
+		fmt.Sprintf("A build of the index: every %v, %d parts of %d documents, and a pointer that lists the parts; pods: 2 of each column", n.every, n.parts, documents),
 		"Objects: versitygw, an S3 server, in this process; database: SQLite in a temporary directory",
 		"Leases: " + kind + "; the baseline has a lock with a time to live in Redis (miniredis)",
 		"",
 		"Frozen:  SIGSTOP in the middle of a build, or with its pointer in hand, until the other pod",
 		"         has finished a later build; then SIGCONT.",
-		"Killed:  SIGKILL in the middle of a build, or between its pointer and its record.",
+		"Killed:  SIGKILL in the middle of a build, or after its pointer is set, before its commit.",
 		"A reader reads the whole index again and again.",
 		"",
 	}
