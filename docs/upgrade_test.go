@@ -3,6 +3,7 @@ package docs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 
@@ -127,6 +128,25 @@ func TestASchemaIsReplacedAsTheGuideSays(t *testing.T) {
 	}
 	end()
 	await(t, u.pool, "select epoch::text from epochfence2.fence where topic = 'refunds'", "0")
+
+	const step = 1_790_000_000_000_003
+	for schema, mark := range map[string]epoch.Mark{"epochfence": 2, "epochfence2": epoch.NoMark} {
+		job := epoch.Start{Origin: epoch.Origin{Partition: epoch.Partition{Group: "billing", Topic: "invoices"}, Log: epoch.ScheduleLog, Source: "source"}}
+		job.Next = epoch.Position{Offset: step, Mark: mark}
+		job.Earliest = job.Next
+		if err := u.sink(schema).Seed(t.Context(), []epoch.Start{job}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const number = "select nextval(pg_get_serial_sequence('%s.dead_letter', 'id'))::text"
+	await(t, u.pool, fmt.Sprintf(number, "epochfence"), "3") // it counts
+	for _, name := range []string{"job_marks.sql", "dead_letter_numbers.sql"} {
+		if _, err := u.pool.Exec(t.Context(), script(t, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, u.pool, "select next_offset || ' ' || mark from epochfence2.fence where topic = 'invoices'", "1790000000000003 2")
+	await(t, u.pool, fmt.Sprintf(number, "epochfence2"), "5")
 
 	old := u.sink("epochfence")
 	err = old.Commit(t.Context(), []epoch.Advance{{Partition: frozen.Partition, Claim: frozen.Claim, From: frozen.Next, To: frozen.Next + 1, Mark: epoch.NoMark}})

@@ -332,7 +332,7 @@ func TestAClaimRunsOneTransactionAtATime(t *testing.T) {
 			if c.Epoch() != e {
 				t.Errorf("epoch %d, want %d", c.Epoch(), e)
 			}
-			if err := c.Do(ctx, writes("within")); err == nil || !strings.Contains(err.Error(), "by the work of the same claim") {
+			if err := c.Do(ctx, writes("within")); err == nil || !strings.Contains(err.Error(), "within the work of another Do of this claim") {
 				t.Errorf("within: %v", err)
 			}
 			beside, cancel := context.WithTimeout(t.Context(), time.Second)

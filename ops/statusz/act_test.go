@@ -254,7 +254,7 @@ func TestDeadLettersAreReplayedWithdrawnAndDiscarded(t *testing.T) {
 	h := r.page(annaMay)
 	for _, kind := range []string{"replay", "withdraw", "discard"} {
 		_, page := get(h, "act?about=deadletter&id=1&kind="+kind)
-		wants(t, page, "a dead letter because: no such customer", "will name anna as the operator")
+		wants(t, page, ", because: no such customer", "will name anna as the operator")
 		sent := fields(page)
 		sent.Set("reason", "for the test")
 		if answer := request(h, post("act", sent)); answer.StatusCode != http.StatusSeeOther || answer.Header.Get("Location") != "./" {
