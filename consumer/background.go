@@ -200,7 +200,7 @@ func (b *background[TX]) Above(seen epoch.Epoch) error {
 
 func outOfReach(p epoch.Partition, now, seen epoch.Epoch) error {
 	if seen > MaxAbove || seen-now > epoch.MaxStep {
-		return fmt.Errorf("consumer: claim %s above epoch %d: another system has seen that epoch, and it is too high: a claim follows an epoch of at most %d, and of at most %d above the fence's, which is %d; lower it in that system",
+		return fmt.Errorf("consumer: claim %s above epoch %d: another system has seen that epoch, and it is too high to claim above it: it may be %d at most, and %d above that of the fence, which is %d; lower it in that system",
 			p, seen, MaxAbove, epoch.MaxStep, now)
 	}
 	return nil

@@ -100,9 +100,9 @@ type Tenure interface {
 	Lag(ctx context.Context, from epoch.Fence) (int64, error)
 
 	// GiveUp says that own is about to return early, because a call of a handler for the partition
-	// does not return. The consumer closes the channel that it passes when the call of the
-	// handler returns. Until then the source must not grant the partition to this process. Once own has returned, the source lets other processes
-	// have it at once. A source that cannot give up one partition gives up all of them in good
+	// does not return. When the call returns, the consumer closes the channel. Until then the source
+	// must not grant the partition to this process. Once own has returned, the source lets other
+	// processes have it at once. A source that cannot give up one partition gives up all of them in good
 	// order, by leaving the group for a while. If it grants the partition too early, own calls
 	// GiveUp again and returns.
 	GiveUp(returned <-chan struct{})

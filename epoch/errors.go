@@ -171,7 +171,7 @@ type ForeignLeaseError struct {
 
 func (e *ForeignLeaseError) Error() string {
 	return fmt.Sprintf("%s: %v: the fence is leased from %q (owner %q), this process leases from %q; "+
-		"give one of the two deployments another group, or, if the leases are to come from there from now on, run epochfence rebase",
+		"give one of the two deployments another group, or, if the group has moved for good to where this process leases, accept that with epochfence rebase",
 		e.Partition, ErrForeignLease, e.Fence, e.Owner, e.Source)
 }
 

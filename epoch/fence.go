@@ -69,7 +69,7 @@ func (f Fence) Operated() bool { return strings.HasPrefix(f.Owner, OperatorPrefi
 // reach.
 func (f Fence) Claimed(c Claim) (Fence, error) {
 	if f.Partition != c.Partition {
-		return f, fmt.Errorf("epoch: claim of %s on the fence of %s", c.Partition, f.Partition)
+		return f, fmt.Errorf("epoch: the claim is of %s, and the fence of %s", c.Partition, f.Partition)
 	}
 	if c.ID == (ClaimID{}) || c.ID == f.Claim {
 		return f, fmt.Errorf("epoch: claim %s: claim id %s is not a fresh one", f.Partition, c.ID)
@@ -115,7 +115,7 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 // an offset below a.From is another error.
 func (f Fence) Advanced(a Advance) (Fence, error) {
 	if f.Partition != a.Partition {
-		return f, fmt.Errorf("epoch: advance of %s on the fence of %s", a.Partition, f.Partition)
+		return f, fmt.Errorf("epoch: the advance is of %s, and the fence of %s", a.Partition, f.Partition)
 	}
 	if a.To < a.From {
 		return f, fmt.Errorf("epoch: advance %s from %d back to %d", a.Partition, a.From, a.To)

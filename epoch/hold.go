@@ -13,7 +13,7 @@ type Hold struct {
 // [*StaleError].
 func (f Fence) Holds(h Hold) error {
 	if f.Partition != h.Partition {
-		return fmt.Errorf("epoch: hold of %s on the fence of %s", h.Partition, f.Partition)
+		return fmt.Errorf("epoch: the hold is of %s, and the fence of %s", h.Partition, f.Partition)
 	}
 	if f.Claim != h.Claim || h.Claim == (ClaimID{}) {
 		return &StaleError{Partition: f.Partition, Ours: h.Claim, Held: f}

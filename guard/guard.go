@@ -119,7 +119,7 @@ var (
 
 	// ErrNew is returned when the message was applied before without a change of this item, perhaps
 	// by another version of the handler, and a later message has changed the item since.
-	ErrNew = errors.New("the message did not change the item when it was applied before, and a later one has")
+	ErrNew = errors.New("the message is applied again and would change an item that it left alone the first time, and a later message has changed the item since")
 
 	// ErrOutcomeChanged is returned by [Batch.Write] when others have changed the item since Update, and
 	// the outcome is another one by now. Make the changes again in a new batch.

@@ -12,8 +12,8 @@ import (
 // the end, also after the lease was lost. A process has one lease of a resource at a time.
 // [Resource.Number] is 0.
 //
-// It returns ctx's error when ctx has ended first, and [ErrClosed] after the end of [Member.Run] or
-// [Member.Close]. Callers that wait get the lease in no order.
+// It returns ctx's error when ctx has ended first, and [ErrClosed] once the context of [Member.Run] has
+// ended, or after [Member.Close]. Callers that wait get the lease in no order.
 func (m *Member) Acquire(ctx context.Context, name string) (*Held, error) {
 	h, err := m.await(ctx, name)
 	if err != nil {

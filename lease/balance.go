@@ -319,7 +319,7 @@ func (m *Member) decline(sl *slot, until <-chan struct{}) {
 	m.mu.Unlock()
 	notify(m.changed)
 	if until == nil {
-		m.log.Info("the holder of a resource has returned before the resource was to be given back; it is left to others, or idle until a member joins or leaves", "resource", sl.String())
+		m.log.Info("the function that had a resource returned before the resource had to be given back; other members can take the resource, or it stays idle until a member joins or leaves", "resource", sl.String())
 		return
 	}
 	go func() {

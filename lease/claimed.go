@@ -116,8 +116,8 @@ func (c *Claimed[TX]) is(f epoch.Fence) {
 // needed, such as after an operator's action, Do calls work again, until ctx or the lease ends. If it
 // is not known whether the transaction was committed, Do claims again and finds out. It returns an
 // error that matches [epoch.ErrInDoubt] only if it cannot: ctx or the lease has ended, the database
-// stays unhealthy, or another process has claimed meanwhile. If the connection is lost in three
-// transactions in a row, Do returns an error.
+// stays unhealthy, or another process has claimed meanwhile. If three transactions
+// of one call lose their connection, Do returns an error.
 //
 // The other errors are those of work and of the sink, with [ErrLost] if the lease was lost. Nothing is
 // committed then, except after an [epoch.ErrTxEndedByHandler].
@@ -169,7 +169,7 @@ func (c *Claimed[TX]) whileHeld(ctx context.Context) (context.Context, context.C
 	}
 }
 
-// Pauses between two tries, and how many transactions in a row may lose their connection.
+// Pauses between two tries, and how many transactions of one call of Do may lose their connection.
 const (
 	pauseMin, pauseMax = 10 * time.Millisecond, time.Second
 	enoughLost         = 3

@@ -25,7 +25,7 @@ var (
 	// ErrHeld is returned by [Member.TryAcquire] when the lease cannot be had now.
 	ErrHeld = errors.New("the lease is held")
 
-	// ErrClosed is returned when Run has ended, or the member was closed.
+	// ErrClosed is returned once the context of [Member.Run] has ended, and after [Member.Close].
 	ErrClosed = errors.New("the member was closed")
 )
 

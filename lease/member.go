@@ -217,7 +217,7 @@ func (m *Member) drain() {
 	select {
 	case <-done:
 	case <-limit.C:
-		m.log.Error("some holders have not returned although their leases were taken from them")
+		m.log.Error("some functions have not returned although their leases have ended")
 	}
 }
 

@@ -190,7 +190,7 @@ func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 	}
 	switch {
 	case f.Partition != a.Partition:
-		return f, fmt.Errorf("operate: %s %s on the fence of %s", a.Kind, a.Partition, f.Partition)
+		return f, fmt.Errorf("operate: %s %s: the fence is of %s", a.Kind, a.Partition, f.Partition)
 	case strings.HasPrefix(f.Log, epoch.RedirectLog):
 		return f, fmt.Errorf("operate: %s %s: %w: act on it in shard %s", a.Kind, a.Partition, epoch.ErrElsewhere, strings.TrimPrefix(f.Log, epoch.RedirectLog))
 	case f.Epoch != a.Seen.Epoch || f.Claim != a.Seen.Claim:

@@ -56,9 +56,10 @@
 //	any other                         OnRefused, and the entry is deleted; without OnRefused it
 //	                                  stays, is reported, and is sent again every RetryMax
 //
-// Nothing is dropped silently. An entry that fails at once delays only the entries of its Key, as long as
-// fewer than 4096 keys, and entries without a Key, wait or fail at a time and fewer than 64 answers wait for an OnAnswer or OnRefused
-// that fails. An entry that gets no answer uses one of the partition's Concurrency requests for
+// Nothing is dropped silently. An entry that fails at once delays only the entries of its Key, up to two
+// limits. Each Key whose entries wait or fail counts as one, and so does each such entry without a Key: at
+// 4096 of them, the relay reads no more entries of the partition. When 64 answers wait because OnAnswer or
+// OnRefused has failed, it sends nothing more. An entry that gets no answer uses one of the partition's Concurrency requests for
 // RequestTimeout, at each attempt. If many keys of one receiver get none, raise Concurrency or lower
 // RequestTimeout, because the entries of other receivers wait behind them.
 //

@@ -75,11 +75,11 @@ func (r *relay[TX]) claimHolds(asked []target) {
 		about := []any{"receiver", at.receiver, "scope", at.scope, "highest", int64(highest)}
 		if !r.climbs.may(climb{r.p, at}) {
 			r.logger.Error("a receiver has seen a higher epoch again, after claims were made above what it had seen: another partition or group "+
-				"sends for this scope, which needs scopes of its own; this partition sends nothing for it until the receiver accepts its epoch", about...)
+				"sends for the same scope: give each its own scopes; until the receiver accepts this partition's epoch, this partition sends nothing for the scope", about...)
 			continue
 		}
 		if err := r.claim.Above(highest); err != nil {
-			r.logger.Error("a receiver has seen an epoch that no claim may follow; nothing is sent for this scope until an operator has lowered it "+
+			r.logger.Error("a receiver has seen an epoch that is too high to claim above it; nothing is sent for this scope until an operator has lowered it "+
 				"there (see httpfence.SQLStore.ForgetAbove)", append(about, "err", err)...)
 			continue
 		}

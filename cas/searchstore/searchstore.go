@@ -8,8 +8,9 @@
 //
 // Any other value is in epochfence.value, and the note is in epochfence.note: each is a string, or
 // {"base64":"…"} if its bytes are not UTF-8. Objects that OpenSearch would refuse, or not return as
-// they are, are in epochfence.value, too. These have a field "epochfence" or "_…", an empty name, a
-// name twice, more than 20 levels, a number of more than 1,000 digits, or white space around them.
+// they are, are in epochfence.value, too: if one of their outermost names is empty, is "epochfence" or
+// begins with "_", or if they have a name twice in one object, more than 20 levels, a number of more
+// than 1,000 digits, or white space around them.
 // A document that contradicts the mapping of the index is refused by OpenSearch, and nothing is
 // written.
 //

@@ -59,10 +59,7 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 	t := newTable("PARTITION", "STATE", ">EPOCH", ">NEXT", ">BEGIN", ">END", ">LAG", "OWNER")
 	for i, v := range vs {
 		d := describedView{partitionView: v}
-		next, begin, end, lag := position(ps[i].Fence), "-", "-", "-"
-		if v.State == unclaimed { // the application determines where the first claim begins
-			next = "-"
-		}
+		next, begin, end, lag := nextOf(v.State, ps[i].Fence), "-", "-", "-"
 		switch e := es[i]; {
 		case v.State == elsewhere, !hasLog(ps[i].Fence):
 		case e.err != nil:

@@ -189,7 +189,7 @@ func (a *app) tellSpan(s operate.Story, span operate.Span) {
 		a.entry(s.Partition.Log, d)
 	}
 	if span.End == nil {
-		a.say("  It is the claim in the fence.")
+		a.say("  This claim is in the fence.")
 	}
 }
 

@@ -45,7 +45,7 @@ func (a *app) runList(ctx context.Context, which chosen, onlyPaused bool, names 
 			continue
 		}
 		shown = append(shown, v)
-		t.row(v.Name, v.State, v.Epoch, position(ps[i].Fence), ago(ps[i].Now, ps[i].AdvancedAt), v.DeadLetters, dash(v.Owner))
+		t.row(v.Name, v.State, v.Epoch, nextOf(v.State, ps[i].Fence), ago(ps[i].Now, ps[i].AdvancedAt), v.DeadLetters, dash(v.Owner))
 	}
 	return a.show(map[string]any{"partitions": shown}, func() { t.print(a.out) })
 }

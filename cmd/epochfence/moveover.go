@@ -284,11 +284,14 @@ func (a *app) printMoveOver(v moveOverView) {
 			if p.Passed {
 				continue
 			}
-			until := "-"
+			next, until := text(p.Next), "-"
+			if p.State == unclaimed {
+				next = "-"
+			}
 			if p.Until != nil {
 				until = text(*p.Until)
 			}
-			t.row(p.Name, p.State, p.Next, until, p.Why)
+			t.row(p.Name, p.State, next, until, p.Why)
 		}
 		t.print(a.out)
 	}

@@ -17,9 +17,9 @@ func (a *app) protect() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "protect [TABLE]",
 		Short: "Count or refuse writes from outside fenced transactions",
-		Long: `Have a table of the application count transactions that write to it and are not
-fenced, or refuse them: those of psql, of another program, or of code that commits
-by itself. Only PostgreSQL has this. Run it as the table's owner, with the
+		Long: `Make a table of the application count the transactions that write to it without a
+fence, or make it refuse them: those of psql, of another program, or of code that
+commits by itself. Only PostgreSQL has this. Run it as the table's owner, with the
 privileges of an operator (epochfence grants --as operator).
 
 Without TABLE, list the protected tables and the counts by role. With TABLE, show

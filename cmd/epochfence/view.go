@@ -78,6 +78,14 @@ func hasLog(f epoch.Fence) bool { return !isLock(f) && !isJob(f) }
 // position returns the position of a fence for operators.
 func position(f epoch.Fence) string { return positionIn(f.Log, f.Next) }
 
+// nextOf is position, or "-" if the application determines where the first claim begins.
+func nextOf(s state, f epoch.Fence) string {
+	if s == unclaimed {
+		return "-"
+	}
+	return position(f)
+}
+
 // positionIn returns an offset of a log for operators: a time for a job.
 func positionIn(log string, o epoch.Offset) string {
 	if o < 0 {

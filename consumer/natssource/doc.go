@@ -43,7 +43,8 @@
 //	GROUP.position.STREAM.NUMBER        {"next", "print", "epoch", "owner", "log", "lag"}
 //
 // In group and stream, bytes other than letters, digits, '-' and '_' are written as '=' and two
-// hexadecimal digits. In a group, a slash is =252F. In both, a percent sign is =2525.
+// hexadecimal digits. Two bytes are escaped twice: a slash in a group is =252F (not =2F), and a percent
+// sign in either is =2525 (not =25).
 //
 // All tenures of a member end when no renewal was acknowledged for nine tenths of LeaseTTL. This is
 // their Term: 13.5 s by default, so consumer.Options.BatchTimeout defaults to 6.75 s. A partition

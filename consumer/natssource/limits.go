@@ -38,7 +38,7 @@ func checkLimits(c jetstream.StreamConfig, partitions int) error {
 	}
 	// The consumers of a killed member count until the server forgets them.
 	if most, need := c.MaxConsumers, 2*partitions; most > 0 && most < need {
-		return fmt.Errorf("it allows %d consumers, and its %d partitions need up to %d: one each, and as many of members that were killed, until they are forgotten; "+
+		return fmt.Errorf("it allows %d consumers, and its %d partitions need up to %d: one each, and one more each for the consumer that a killed member has left, until the server forgets it; "+
 			"update the stream with MaxConsumers of at least %d plus the number of other consumers (a server that cannot change it needs a new stream)", most, partitions, need, need)
 	}
 	return nil

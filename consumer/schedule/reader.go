@@ -101,7 +101,7 @@ func (r *reader) checkClock() error {
 	}
 	if ahead > usualAhead && !r.saidAhead {
 		r.saidAhead = true
-		r.log.Warn("the position is ahead of this process's clock, and no tick runs before that time; a clock is or was wrong, or an operator has set it", "position", r.at.at, "clock", now)
+		r.log.Warn("the position is ahead of this process's clock, and no tick runs before that time; a clock is or was wrong, or an operator has set the position", "position", r.at.at, "clock", now)
 	}
 	return nil
 }

@@ -138,7 +138,7 @@ var all = []Remedy{
 			"(3) Otherwise kill all processes of the group at the same time. " +
 			"(4) If they were connected to the wrong database or schema, correct that, start the group, and you are done. " +
 			"(5) The fence is lost for good. Start one process whose handler fails for every message and that has no OnFailure and no background work: it creates and claims the fence, and applies nothing. " +
-			"(6) Rewind to the position that you noted. " +
+			"(6) Rewind to the position that you noted. If a job of package schedule had done some steps of a run, a rewind leaves out the rest: to continue the run, set next_offset of its fence to that position, mark to 2 and claim_id to a random UUID instead, as the owner of the tables. " +
 			"(7) If handlers change items through package guard: as the owner of the tables, set epoch and set_under of the new fence to the same number, above the old epoch, and claim_id to a random UUID. Otherwise a frozen process could change items under the old epoch. " +
 			"If handlers change no items: the epochs of the new fence begin low, and systems of your own that compare epochs refuse them. Lower the epochs that these systems have stored to those of epochfence list. The outbox claims by itself above what its receivers have seen. " +
 			"(8) End the process of step 5, and start the group.",

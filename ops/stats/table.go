@@ -243,7 +243,7 @@ var table = [rows]Metric{
 	itemDecisions: {
 		Name: "epochfence_item_decisions_total", Kind: Counter, Unit: "{decision}",
 		Help: "Decisions about changes of items (package guard, cassink): changed; repeated (the message had changed the item before); in_doubt (the answer to the write was lost); " +
-			"and refusals: stale (a later owner has changed the item); passed (a later message has); truncated, other_log and fence_lost (until an operator acts); omitted (the message did not change the item when it was applied before, and a later one has); too_many_partitions (more than an item can have).",
+			"and refusals: stale (a later owner has changed the item); passed (a later message has); truncated, other_log and fence_lost (until an operator acts); omitted (the message is applied again and would change an item that it left alone the first time, and a later message has changed the item since); too_many_partitions (more than an item can have).",
 		Labels: []string{"decision"}, Series: words(guard.Changed, guard.InDoubt),
 	},
 	leaseAcquisitions: {
@@ -309,7 +309,7 @@ var table = [rows]Metric{
 	},
 	leaseTokenGap: {
 		Name: "epochfence_lease_token_gap", Kind: Histogram, Unit: "{epoch}", KnownAs: "token_gap",
-		Help: "Of each transaction of Claimed.Do. Outcome claimed: the epoch of its claim minus that of the claim before it, or 0 if there was none. " +
+		Help: "Of each transaction of Claimed.Do that commits, or is refused by an epoch. Outcome claimed: the epoch of its claim minus that of the claim before it, or 0 if there was none. " +
 			"Outcome refused: the epoch that caused the refusal minus that of its claim.",
 		Labels: append(ofResource[:1:1], "outcome"), Series: each(claimed, refused), Buckets: []float64{1, 3, 10, 100, 1000, 100_000},
 	},

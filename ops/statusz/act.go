@@ -37,7 +37,7 @@ type change struct{ Name, Now, Then string }
 
 type field struct{ Name, Value string }
 
-var errForm = errors.New("the form is not complete")
+var errForm = errors.New("the form cannot be carried out")
 
 func (h *Handler) preview(w http.ResponseWriter, r *http.Request) {
 	by := h.mayAct(r)
@@ -229,7 +229,7 @@ func changes(now, then epoch.Fence) (cs []change) {
 		{"Epoch", thousands(int64(now.Epoch)), thousands(int64(then.Epoch))},
 		{"Owner", visible(now.Owner), visible(then.Owner)},
 		{"Log", visible(now.Log), visible(then.Log)},
-		{"Lease source", visible(now.Source), visible(then.Source)},
+		{"Lease issuer", visible(now.Source), visible(then.Source)},
 	} {
 		if c.Now != c.Then {
 			cs = append(cs, c)

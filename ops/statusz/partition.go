@@ -92,7 +92,7 @@ func fields(p operate.Partition) []figure {
 		{"Next offset", position(p.Fence, p.Next), ""},
 		{"Advanced", clock(p.AdvancedAt, p.Now), ""},
 		{"Log", orNone(p.Log), ""},
-		{"Lease source", orNone(p.Source), ""},
+		{"Lease issuer", orNone(p.Source), ""},
 		{"Dead letters", thousands(p.DeadLetters), ""},
 	}
 	if p.Pause.Mode != epoch.Running {

@@ -17,8 +17,8 @@ import (
 	"github.com/epochfence/epochfence/internal/backoff"
 )
 
-// Seed implements [epoch.Sink]. One item for each group and topic says where each partition begins. It
-// is written once, and the fences are made from it.
+// Seed implements [epoch.Sink]. One item for each group and topic says where each partition begins. A
+// partition is added to it once and never changed, and the fences are made from it.
 func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 	if len(starts) == 0 {
 		return nil

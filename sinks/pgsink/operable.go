@@ -192,7 +192,7 @@ func errElsewhere(r operate.RequestedReplay) error {
 // ReplayFailed implements [operate.Operable].
 func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e epoch.Epoch, cause error) error {
 	if cause == nil {
-		return errors.New("pgsink: a replay that has failed has a cause")
+		return errors.New("pgsink: ReplayFailed: the cause is nil")
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()

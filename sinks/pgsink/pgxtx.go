@@ -20,8 +20,8 @@ import (
 //   - Commit, and a Rollback deferred behind it, do nothing. What the handler returns decides.
 //   - Rollback, and an error returned: the message fails, as with any error.
 //   - Rollback, and nil returned: the call's writes are undone, and the position moves past the message.
-//   - a statement through the transaction or another handle after Rollback: the statement is refused, and
-//     the message fails. Through the handle it returns pgx.ErrTxClosed, as after Commit.
+//   - a statement after Rollback, through tx or another pgx.Tx of the call: it is refused, and the message
+//     fails. Through the pgx.Tx that was rolled back it only returns pgx.ErrTxClosed, as after Commit.
 //
 // Begin sets a savepoint. Commit and Rollback of its result release the savepoint or go back to it.
 // If neither has reached the server when the handler returns, the message fails.
