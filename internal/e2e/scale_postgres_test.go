@@ -166,11 +166,11 @@ func TestScalePostgres(t *testing.T) {
 	<-time.After(5 * term)
 	idle := time.Since(since)
 	looks := n / (term / 2).Seconds() // a third of the term, and up to as much again
-	trips := looks*math.Ceil(p/n/1000) + n/2.5
+	polls, signs := looks*math.Ceil(p/n/1000)+n/2.5, n/15
 	holds(t, title+": a second while nobody produces", m.counts.take(), idle,
 		expectation{"claims", 0, "none"},
-		expectation{"round trips", trips, "N / (Term/2) for each 1,000 partitions of a member + N / 2.5 s"},
-		expectation{"statements", 2 * trips, "two in each"})
+		expectation{"round trips", polls + signs, "N / (Term/2) for each 1,000 partitions of a member + N / 2.5 s + N / 15 s"},
+		expectation{"statements", 2*polls + 3*signs, "two in each, and three in the last"})
 
 	began = time.Now()
 	for _, old := range m.everyone[:members] {
