@@ -200,7 +200,7 @@ func (b *background[TX]) Above(seen epoch.Epoch) error {
 
 func outOfReach(p epoch.Partition, now, seen epoch.Epoch) error {
 	if seen > MaxAbove || seen-now > epoch.MaxStep {
-		return fmt.Errorf("consumer: claim %s above epoch %d: another system has seen that epoch, and it is too high to claim above it: it may be %d at most, and %d above that of the fence, which is %d; lower it in that system",
+		return fmt.Errorf("consumer: claim %s above epoch %d: another system has seen that epoch, which is too high to claim above it: an epoch that was seen elsewhere may be at most %d, and at most %d higher than the epoch of the fence, which is %d; lower the epoch in that system",
 			p, seen, MaxAbove, epoch.MaxStep, now)
 	}
 	return nil

@@ -53,8 +53,11 @@ type PositionError struct {
 }
 
 func (e *PositionError) Error() string {
-	do := "the log has %d; find out what is missing, then set the position with epochfence rewind"
-	if errors.Is(e.Kind, ErrOutOfOrder) {
+	do := "the log continues at offset %d; find out what is missing, then set the position with epochfence rewind"
+	switch {
+	case errors.Is(e.Kind, ErrTruncated):
+		do = "the log ends or differs at offset %d; find out what is missing, then set the position with epochfence rewind"
+	case errors.Is(e.Kind, ErrOutOfOrder):
 		do = "offset %d came; nothing was applied again, and epochfence evict lets the owner read from its position again"
 	}
 	return fmt.Sprintf("%s: %v: the fence is at offset %d, "+do, e.Partition, e.Kind, e.Position, e.Found)

@@ -122,7 +122,7 @@ func (o *ownership[TX]) tellUnclaimed(n refusedClaim, err error, took, in time.D
 }
 
 func (p *pending[TX]) tellHalted(err error, in time.Duration) {
-	p.trouble(slog.LevelError, "halted", err, "next", p.next(), "reason", reasonOf(err), "remedy", p.remedy(), "retry_in", in)
+	p.trouble(slog.LevelError, "halted", err, "epoch", p.fence.Epoch, "next", p.next(), "reason", reasonOf(err), "remedy", p.remedy(), "retry_in", in)
 	p.observeHalt(err, in)
 }
 
@@ -194,12 +194,12 @@ func (p *pending[TX]) tellStandstill(err error, took, in time.Duration) {
 		p.recordHalt(err)
 		return
 	}
-	p.logger.Error("the partition does not move, trying again", "next", next, "for", now.Sub(p.still.since), "reason", reasonOf(err), "remedy", p.remedy(), "err", err)
+	p.logger.Error("the partition does not move, trying again", "epoch", p.fence.Epoch, "next", next, "for", now.Sub(p.still.since), "reason", reasonOf(err), "remedy", p.remedy(), "err", err)
 	p.observeHalt(err, in)
 }
 
 func (p *pending[TX]) tellHaltedForGood(err error) {
-	p.logger.Error("halted; this process does not try it again", "next", p.next(), "reason", reasonOf(err), "remedy", p.remedy(), "err", err)
+	p.logger.Error("halted; this process does not try it again", "epoch", p.fence.Epoch, "next", p.next(), "reason", reasonOf(err), "remedy", p.remedy(), "err", err)
 	p.observeHalt(err, 0)
 }
 

@@ -165,7 +165,7 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 	}
 	first := apply(claim(0, "worker-a"), true)
 	apply(apply(claim(0, "worker-b"), false), false)
-	record(first, operate.DecidedStale, "the fence is held by another claim, epoch 8, owner \"worker-b\"")
+	record(first, operate.DecidedStale, "the fence is held by claim 0f8fad5b-d9cb-469f-a165-70867728950e, epoch 8, owner \"worker-b\"")
 	apply(claim(1, "worker-a"), false)
 	c.does(exitOK, "pause", "orders/1", "--execute", "--by", "anna", "--reason", "the warehouse is being moved")
 	record(claim(2, "worker-b"), operate.DecidedHalt, "message_failed: billing/orders/2: the message at offset 0 failed, attempt 1: it is no order")

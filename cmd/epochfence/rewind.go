@@ -33,8 +33,9 @@ stop the group.
                 @2006-01-02T15:04:05Z, and @-15m for a quarter of an hour ago.
                 For a job: its ticks from then on
 
-start, end and @TIME ask Kafka or NATS, but not for a job, which has no start. A
-number is compared with where the log begins and ends if --kafka or --nats is given.`,
+start, end and @TIME ask Kafka or NATS. For a job, nothing is asked: end is the
+present time, and start is refused. A number is compared with where the log begins
+and ends if --kafka or --nats is given.`,
 		RunE: func(c *cobra.Command, names []string) error {
 			goal, err := parseGoal(to, time.Now())
 			if err != nil {
