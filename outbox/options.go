@@ -43,8 +43,8 @@ type Options[TX any] struct {
 	OnAnswer func(ctx context.Context, tx TX, e Sent, a Answer) error
 
 	// OnRefused is called for each entry that was answered with a status that is neither 2xx nor
-	// retryable ([httpfence.Retryable]), in the fenced transaction that deletes the entry. If it
-	// returns an error, the entry stays, and OnRefused is tried again as OnAnswer is. If it is nil,
+	// retryable ([httpfence.Retryable]), nor a 412 for a stale epoch, in the fenced transaction that
+	// deletes the entry. If it returns an error, the entry stays, and OnRefused is tried again as OnAnswer is. If it is nil,
 	// the entry stays, is reported, and is sent again every RetryMax.
 	OnRefused func(ctx context.Context, tx TX, e Sent, a Answer) error
 

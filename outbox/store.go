@@ -28,7 +28,7 @@ type Store[TX any] interface {
 	Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]Row, error)
 
 	// Next returns for each place in after the first entry of p with its Key and a higher ID, if any, in
-	// any order. The places have different Keys. Let at be the Cursor that a Scan has returned. If the
+	// any order. The places have different Keys. The argument at is the Cursor of an earlier Scan. If the
 	// entry was committed after that Scan, Next returns nothing for its Key, because Scan may not have
 	// read an entry with a lower ID yet. Next may leave out entries that tx has added.
 	Next(ctx context.Context, tx TX, p epoch.Partition, at Cursor, after []Place) ([]Row, error)

@@ -23,7 +23,8 @@
 //
 // Read on the topics (which includes Describe), and Read on the group. Under KIP-848 also
 // DescribeConfigs on the group; without it, set [kgo.SessionTimeout] and
-// [kgo.HeartbeatInterval] to the broker's values unless these are 45 s and 5 s.
+// [kgo.HeartbeatInterval] to the broker's values: by default the broker has 45 s and 5 s, and the
+// client 45 s and 3 s.
 //
 // # Positions
 //

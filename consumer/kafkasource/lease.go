@@ -60,8 +60,8 @@ func (l lease) term() time.Duration { return min(l.silence(), l.drain) }
 
 // nextGenLease returns the lease under KIP-848, where the broker sets the session timeout and the
 // heartbeat interval. Reading them needs the permission to describe the group's configuration.
-// Without it, or if the broker does not have them, the client's values apply. Their defaults are
-// the broker's.
+// Without it, or if the broker does not have them, the client's values apply. Its default of the
+// heartbeat interval is 3 s, and the broker's is 5 s.
 func (s *Source) nextGenLease(ctx context.Context) (lease, error) {
 	l := s.set.classic
 	req := kmsg.NewPtrDescribeConfigsRequest()
