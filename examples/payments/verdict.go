@@ -26,10 +26,6 @@ func (v verdict) exact(ordered bool) bool {
 // judge compares ledger and charges with the payments of seed, whose sequences are sent, and with
 // each other.
 func judge(ctx context.Context, ledger, charges *show.Database, seed uint64, accounts int, sent []int64) (v verdict, err error) {
-	number := make(map[string]int32, accounts)
-	for n := range accounts {
-		number[accountName(n)] = int32(n)
-	}
 	known := func(p Payment) bool {
 		return p.ID >= 0 && p.ID < int64(len(sent)) && p == payment(seed, int(p.ID), accounts)
 	}
@@ -49,7 +45,7 @@ func judge(ctx context.Context, ledger, charges *show.Database, seed uint64, acc
 		made[charge] = p.ID
 		paid += p.Cents
 		if known(p) {
-			audit.Add(show.Effect{Message: int(p.ID), Group: number[p.Account], Offset: sent[p.ID], Epoch: epoch})
+			audit.Add(show.Effect{Message: int(p.ID), Group: p.Account, Offset: sent[p.ID], Epoch: epoch})
 		} else {
 			audit.Add(show.Effect{Message: -1})
 		}
@@ -62,7 +58,7 @@ func judge(ctx context.Context, ledger, charges *show.Database, seed uint64, acc
 	v.Overpaid = max(0, paid-asked)
 
 	audit = show.NewAudit(len(sent))
-	const lines = `SELECT payment, account, cents, COALESCE(charge, 0), COALESCE(stream_partition, -1), stream_sequence, COALESCE(epoch, 0) FROM payments ORDER BY seq`
+	const lines = `SELECT payment, account, cents, COALESCE(charge, 0), COALESCE(CAST(stream_partition AS TEXT), account), stream_sequence, COALESCE(epoch, 0) FROM payments ORDER BY seq`
 	err = ledger.Each(ctx, lines, func(scan show.Scan) error {
 		var (
 			p      Payment
@@ -70,9 +66,6 @@ func judge(ctx context.Context, ledger, charges *show.Database, seed uint64, acc
 			e      show.Effect
 		)
 		err := scan(&p.ID, &p.Account, &p.Cents, &charge, &e.Group, &e.Offset, &e.Epoch)
-		if e.Group < 0 { // the baseline has no partitions
-			e.Group = number[p.Account]
-		}
 		if e.Message = int(p.ID); !known(p) || e.Offset != sent[p.ID] {
 			e.Message = -1
 		}

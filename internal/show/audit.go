@@ -2,23 +2,23 @@ package show
 
 // Effect is one effect in the database.
 type Effect struct {
-	Message int   // its number, from 0; -1 if it is none that was sent
-	Group   int32 // within which order matters: the partition, or the account
-	Offset  int64 // the order in the group
-	Epoch   int64 // of the claim that applied it; 0 in the baseline
+	Message int    // its number, from 0; -1 if it is none that was sent
+	Group   string // within which order matters: the partition, or the account
+	Offset  int64  // the order in the group
+	Epoch   int64  // of the claim that applied it; 0 in the baseline
 }
 
 // Audit compares the sent messages with the database. Add the effects in the order in which the
 // workers applied them.
 type Audit struct {
-	times []int            // how often each message has had an effect
-	last  map[int32]Effect // of each group, that of its highest offset so far
+	times []int             // how often each message has had an effect
+	last  map[string]Effect // of each group, that of its highest offset so far
 	f     Findings
 }
 
 // NewAudit begins an audit of so many messages.
 func NewAudit(messages int) *Audit {
-	return &Audit{times: make([]int, messages), last: map[int32]Effect{}, f: Findings{Sent: messages}}
+	return &Audit{times: make([]int, messages), last: map[string]Effect{}, f: Findings{Sent: messages}}
 }
 
 // Findings is the result of an audit.

@@ -6,7 +6,7 @@ import (
 )
 
 func TestTheAuditFindsEachKindOfDamage(t *testing.T) {
-	exact := []Effect{{0, 0, 0, 3}, {1, 1, 0, 3}, {2, 0, 1, 3}, {3, 1, 1, 4}, {4, 0, 2, 5}}
+	exact := []Effect{{0, "a", 0, 3}, {1, "b", 0, 3}, {2, "a", 1, 3}, {3, "b", 1, 4}, {4, "a", 2, 5}}
 	for name, c := range map[string]struct {
 		change func([]Effect) []Effect
 		want   Findings
@@ -36,7 +36,7 @@ func TestTheAuditFindsEachKindOfDamage(t *testing.T) {
 			Findings{Sent: 5, Epochs: true, Effects: 5, Disorder: 1},
 		},
 		"of a message nobody sent": {
-			func(es []Effect) []Effect { return append(es, Effect{9, 0, 3, 5}) },
+			func(es []Effect) []Effect { return append(es, Effect{9, "a", 3, 5}) },
 			Findings{Sent: 5, Epochs: true, Effects: 6, Alien: 1},
 		},
 		"of what differs from what was sent": {

@@ -32,7 +32,7 @@ type line struct {
 	Epoch  int64
 	Worker string
 	at     place
-	order  int32 // lines of one number are in order: those of a partition, or of a partition and an item
+	group  string // within which lines are in order: a partition, or an item and a partition
 }
 
 type sqlBooks struct{ *show.Column }
@@ -72,11 +72,10 @@ func (b sqlBooks) create(ctx context.Context, items int) (err error) {
 }
 
 func (b sqlBooks) read(ctx context.Context, each func(line), stock func(string, int64)) error {
-	const ledger = `SELECT reservation, item, quantity, kafka_partition, kafka_offset, epoch FROM ledger ORDER BY seq`
+	const ledger = `SELECT reservation, item, quantity, kafka_partition, kafka_offset, epoch, CAST(kafka_partition AS TEXT) FROM ledger ORDER BY seq`
 	err := b.DB.Each(ctx, ledger, func(scan show.Scan) error {
 		var l line
-		err := scan(&l.ID, &l.Item, &l.Quantity, &l.at.partition, &l.at.offset, &l.Epoch)
-		l.order = l.at.partition
+		err := scan(&l.ID, &l.Item, &l.Quantity, &l.at.partition, &l.at.offset, &l.Epoch, &l.group)
 		each(l)
 		return err
 	})

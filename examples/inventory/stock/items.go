@@ -41,19 +41,13 @@ func (b itemBooks) read(ctx context.Context, each func(line), stock func(string,
 		if err != nil {
 			return err
 		}
-		var (
-			r    record
-			n    int32
-			name = strings.TrimPrefix(item.Key, prefix(b.ID))
-		)
+		var r record
 		if err := json.Unmarshal(item.Value, &r); err != nil {
 			return err
 		}
-		if _, err := fmt.Sscanf(name, "item-%d", &n); err != nil {
-			return fmt.Errorf("item %q: %w", name, err)
-		}
+		name := strings.TrimPrefix(item.Key, prefix(b.ID))
 		for _, e := range r.Ledger {
-			each(line{Reservation{e.ID, name, e.Quantity}, e.Epoch, e.Worker, place{e.Partition, e.Offset}, n<<10 + e.Partition})
+			each(line{Reservation{e.ID, name, e.Quantity}, e.Epoch, e.Worker, place{e.Partition, e.Offset}, fmt.Sprintf("%s/%d", name, e.Partition)})
 		}
 		stock(name, r.Present)
 	}

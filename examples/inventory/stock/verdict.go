@@ -21,7 +21,7 @@ func judge(ctx context.Context, b books, seed uint64, items int, sent []place) (
 	audit, deducted, present := show.NewAudit(len(sent)), make(map[string]int64, items), map[string]int64{}
 	err = b.read(ctx, func(l line) {
 		deducted[l.Item] += l.Quantity
-		effect := show.Effect{Message: int(l.ID), Group: l.order, Offset: l.at.offset, Epoch: l.Epoch}
+		effect := show.Effect{Message: int(l.ID), Group: l.group, Offset: l.at.offset, Epoch: l.Epoch}
 		if l.ID < 0 || l.ID >= int64(len(sent)) || l.Reservation != reservation(seed, int(l.ID), items) || l.at != sent[l.ID] {
 			effect.Message = -1
 		}
