@@ -54,7 +54,7 @@ func judge(ctx context.Context, ledger, charges *show.Database, seed uint64, acc
 	if err != nil {
 		return v, fmt.Errorf("read the gateway's charges: %w", err)
 	}
-	v.Charges = audit.Findings()
+	v.Charges = audit.Findings
 	v.Overpaid = max(0, paid-asked)
 
 	audit = show.NewAudit(len(sent))
@@ -78,7 +78,7 @@ func judge(ctx context.Context, ledger, charges *show.Database, seed uint64, acc
 	if err != nil {
 		return v, fmt.Errorf("read the ledger: %w", err)
 	}
-	v.Ledger = audit.Findings()
+	v.Ledger = audit.Findings
 	return v, nil
 }
 

@@ -11,14 +11,15 @@ type Effect struct {
 // Audit compares the sent messages with the database. Add the effects in the order in which the
 // workers applied them.
 type Audit struct {
-	times []int             // how often each message has had an effect
-	last  map[string]Effect // of each group, that of its highest offset so far
-	f     Findings
+	Findings // of the effects so far
+
+	seen []bool            // the messages that have had an effect
+	last map[string]Effect // of each group, that of its highest offset so far
 }
 
 // NewAudit begins an audit of so many messages.
 func NewAudit(messages int) *Audit {
-	return &Audit{times: make([]int, messages), last: map[string]Effect{}, f: Findings{Sent: messages}}
+	return &Audit{Findings{Sent: messages, Lost: messages}, make([]bool, messages), map[string]Effect{}}
 }
 
 // Findings is the result of an audit.
@@ -61,33 +62,25 @@ func (f Findings) Rows(effects string) []Row {
 
 // Add adds the next effect.
 func (a *Audit) Add(e Effect) {
-	a.f.Effects++
-	a.f.Epochs = a.f.Epochs || e.Epoch > 0
-	if e.Message < 0 || e.Message >= len(a.times) {
-		a.f.Alien++
+	a.Effects++
+	a.Epochs = a.Epochs || e.Epoch > 0
+	if e.Message < 0 || e.Message >= len(a.seen) {
+		a.Alien++
 		return
 	}
-	if a.times[e.Message]++; a.times[e.Message] > 1 {
-		a.f.Doubled++
+	if a.seen[e.Message] {
+		a.Doubled++
+	} else {
+		a.seen[e.Message] = true
+		a.Lost--
 	}
 	last, ok := a.last[e.Group]
 	if ok && e.Offset < last.Offset {
-		a.f.Disorder++
+		a.Disorder++
 		return
 	}
 	if ok && e.Epoch < last.Epoch {
-		a.f.Regressed++
+		a.Regressed++
 	}
 	a.last[e.Group] = e
-}
-
-// Findings returns the result.
-func (a *Audit) Findings() Findings {
-	f := a.f
-	for _, n := range a.times {
-		if n == 0 {
-			f.Lost++
-		}
-	}
-	return f
 }

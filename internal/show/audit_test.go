@@ -53,7 +53,7 @@ func TestTheAuditFindsEachKindOfDamage(t *testing.T) {
 			for _, e := range c.change(slices.Clone(exact)) {
 				audit.Add(e)
 			}
-			got := audit.Findings()
+			got := audit.Findings
 			if got != c.want {
 				t.Errorf("found %+v, want %+v", got, c.want)
 			}

@@ -93,11 +93,10 @@ func (c *column) judgeTicks(ctx context.Context, job string, a *audit) (last tim
 		builds.Add(build)
 		return err
 	})
-	f := builds.Findings()
-	a.ticks += f.Sent
-	a.builds += f.Effects
-	a.doubled += f.Doubled + f.Alien
-	a.lost += f.Lost
+	a.ticks += builds.Sent
+	a.builds += builds.Effects
+	a.doubled += builds.Doubled + builds.Alien
+	a.lost += builds.Lost
 	return last, err
 }
 
