@@ -59,18 +59,16 @@ func (c *Crew) ended(p *process, err error) {
 func (c *Crew) handle(p *process, r report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch r.Kind {
-	case reportReached:
-		if c.struck == nil && r.Point == c.at {
-			c.struck, p.subject, p.outcome = p, r.Text, ""
-		} else { // another worker was faster
-			p.order("")
-		}
-	case reportEnded:
+	switch {
+	case r.Point == "":
 		c.outcomes[r.Text]++
 		if r.Stopped {
 			p.outcome = r.Text
 		}
+	case c.struck == nil && r.Point == c.at:
+		c.struck, p.subject, p.outcome = p, r.Text, ""
+	default: // another worker was faster
+		p.order("")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -66,10 +67,10 @@ type Stage struct {
 	config json.RawMessage
 	stands sync.Mutex // held by who has stopped, so that an order to continue is for it
 	resume chan struct{}
+	armed  atomic.Value // the Point where the next transaction is to stop; "" or nil is none
 
-	mu    sync.Mutex
-	out   *json.Encoder
-	armed Point // where the next transaction is to stop, or ""
+	mu  sync.Mutex
+	out *json.Encoder
 }
 
 // newStage returns the connection of a process with this role. It calls gone when in ends, with the
@@ -86,9 +87,7 @@ func newStage(r role, in io.Reader, out io.Writer, gone func()) *Stage {
 			case stopAt == "":
 				s.resume <- struct{}{}
 			default:
-				s.mu.Lock()
-				s.armed = stopAt
-				s.mu.Unlock()
+				s.armed.Store(stopAt)
 			}
 		}
 	}()
@@ -122,11 +121,9 @@ type Cue struct {
 // Cue returns the pending order, if it is for one of these points, for a transaction or request that
 // is about to begin. [Side.Elsewhere] understands the subject.
 func (s *Stage) Cue(subject string, points ...Point) *Cue {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	c := &Cue{stage: s, subject: subject}
-	if slices.Contains(points, s.armed) {
-		c.point = s.armed
+	if armed, _ := s.armed.Load().(Point); slices.Contains(points, armed) {
+		c.point = armed
 	}
 	return c
 }
@@ -148,25 +145,14 @@ func (c *Cue) Context(ctx context.Context) context.Context {
 // Reach blocks until the parent says continue, if the parent wants a stop at p and nobody else has
 // stopped there.
 func (c *Cue) Reach(p Point) {
-	if p == "" || c.point != p || !c.stage.take(p) {
+	if p == "" || c.point != p || !c.stage.armed.CompareAndSwap(p, Point("")) {
 		return
 	}
 	c.stage.stands.Lock()
 	defer c.stage.stands.Unlock()
 	c.stopped = true
-	c.stage.tell(report{Kind: reportReached, Point: p, Text: c.subject})
+	c.stage.tell(report{Point: p, Text: c.subject})
 	<-c.stage.resume
-}
-
-// take reports whether an order for p was pending.
-func (s *Stage) take(p Point) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	pending := s.armed == p
-	if pending {
-		s.armed = ""
-	}
-	return pending
 }
 
 // Done reports the outcome of a transaction with this error, and returns the error.
@@ -188,6 +174,6 @@ func (c *Cue) Done(err error) error {
 // end reports an outcome if it is that of the incident, or one to be counted.
 func (c *Cue) end(outcome string) {
 	if c.stopped || outcome == Stale || outcome == CutOff || outcome == Refused {
-		c.stage.tell(report{Kind: reportEnded, Text: outcome, Stopped: c.stopped})
+		c.stage.tell(report{Text: outcome, Stopped: c.stopped})
 	}
 }

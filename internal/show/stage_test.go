@@ -46,10 +46,8 @@ func (p *parentOf) order(stopAt Point) {
 	if err := p.orders.Encode(stopAt); err != nil {
 		p.t.Fatal(err)
 	}
-	for armed := false; stopAt != "" && !armed && p.t.Context().Err() == nil; runtime.Gosched() {
-		p.mu.Lock()
-		armed = p.armed == stopAt
-		p.mu.Unlock()
+	for stopAt != "" && p.armed.Load() != stopAt && p.t.Context().Err() == nil {
+		runtime.Gosched()
 	}
 }
 
@@ -77,11 +75,11 @@ func (p *parentOf) silent() {
 }
 
 func stopped(at Point, subject string) report {
-	return report{Kind: reportReached, Point: at, Text: subject}
+	return report{Point: at, Text: subject}
 }
 
 func ended(outcome string, stopped bool) report {
-	return report{Kind: reportEnded, Text: outcome, Stopped: stopped}
+	return report{Text: outcome, Stopped: stopped}
 }
 
 // plainSink commits what its calls allow.

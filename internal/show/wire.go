@@ -22,15 +22,10 @@ const (
 	Refused   = "refused by the receiver" // its epoch was stale
 )
 
-// The kinds of reports. An order to a worker is the point at which to stop, or "" to continue.
-const (
-	reportReached = "reached" // it has stopped at its point
-	reportEnded   = "ended"   // a transaction or request has an outcome that is of interest
-)
-
+// report says that a worker has stopped at a point, or that a transaction or request has an outcome that is
+// of interest. An order to a worker is the point at which to stop, or "" to continue.
 type report struct {
-	Kind    string `json:"kind"`
-	Point   Point  `json:"point,omitempty"`
+	Point   Point  `json:"point,omitempty"`   // where it has stopped, or "" with an outcome
 	Text    string `json:"text,omitempty"`    // the subject in hand, or the outcome
 	Stopped bool   `json:"stopped,omitempty"` // the outcome is of what was stopped
 }
