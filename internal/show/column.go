@@ -87,11 +87,11 @@ func (c *Column) play(ctx context.Context, s *Settings, b *Board) (err error) {
 			return err
 		}
 	}
-	err = c.Side.Play(ctx)
-	if err == nil {
+	if err = c.Side.Play(ctx); err == nil {
 		err = c.Crew.Stop(stopGrace)
 	}
 	if err != nil {
+		_ = c.Crew.Stop(0) // so that the logs are complete
 		return fmt.Errorf("%w%s", err, c.Crew.logs())
 	}
 	c.Exact, c.Rows, err = c.Side.Judge(ctx)

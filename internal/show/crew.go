@@ -52,7 +52,6 @@ func (c *Crew) ended(p *process, err error) {
 	if !p.stopping && c.failure == nil {
 		c.failure = errors.Join(fmt.Errorf("%s ended, and nobody asked it to", p.name), err)
 	}
-	p.over = true
 	close(p.exited)
 }
 
@@ -124,19 +123,13 @@ func (c *Crew) Outcomes(outcome string) int {
 	return c.outcomes[outcome]
 }
 
-func (c *Crew) living() []*process {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(c.workers), func(p *process) bool { return p.over })
-}
-
-// logs returns the last lines that each worker wrote to standard error.
+// logs returns the last lines that each worker wrote to standard error. All workers must have ended.
 func (c *Crew) logs() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var b strings.Builder
 	for _, p := range c.workers {
-		fmt.Fprintf(&b, "\n%s says\n  %s", p.name, strings.ReplaceAll(strings.TrimSpace(p.log.String()), "\n", "\n  "))
+		fmt.Fprintf(&b, "\n%s says\n  %s", p.name, strings.ReplaceAll(strings.TrimSpace(string(p.log)), "\n", "\n  "))
 	}
 	return b.String()
 }
@@ -144,14 +137,13 @@ func (c *Crew) logs() string {
 // Stop asks all workers to end, and kills those still running after grace. It returns once all have
 // ended, and fails if one had to be killed after a grace, or had ended by itself.
 func (c *Crew) Stop(grace time.Duration) error {
-	ps := c.living()
 	c.mu.Lock()
-	failure := c.failure
+	ps, failure := slices.Clone(c.workers), c.failure
 	for _, p := range ps {
 		p.stopping = true
 	}
 	c.mu.Unlock()
-	for _, p := range ps {
+	for _, p := range ps { // some may have ended, which os.Process knows
 		_ = thaw(p.cmd.Process)
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	}
@@ -163,10 +155,9 @@ func (c *Crew) Stop(grace time.Duration) error {
 			continue
 		case <-ctx.Done():
 		}
-		if grace > 0 {
+		if p.kill() == nil && grace > 0 {
 			failure = fmt.Errorf("%s did not end within %v of being asked to, and was killed", p.name, grace)
 		}
-		p.kill()
 	}
 	return failure
 }

@@ -24,6 +24,16 @@ func newTestCrew(t *testing.T, workers int) *Crew {
 	return c
 }
 
+// over reports whether the process has ended.
+func (p *process) over() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
 func TestAFrozenWorkerIsThawedOnceItsPartitionHasMovedOnAndMayCommitWhatItHeld(t *testing.T) {
 	c := newTestCrew(t, 2)
 	locked := 3
@@ -38,7 +48,12 @@ func TestAFrozenWorkerIsThawedOnceItsPartitionHasMovedOnAndMayCommitWhatItHeld(t
 	if locked != 0 {
 		t.Error("it was frozen with the lock")
 	}
-	if n := len(c.living()); n != 2 {
+	for _, p := range c.workers {
+		if p.over() {
+			t.Errorf("%s has ended", p.name)
+		}
+	}
+	if n := len(c.workers); n != 2 {
 		t.Errorf("%d workers, want 2", n)
 	}
 }
@@ -52,7 +67,7 @@ func TestAKilledWorkerIsReplacedAndItsPartitionTakenOver(t *testing.T) {
 	if !strings.Contains(line, "worker 3 joined") {
 		t.Errorf("line is %q", line)
 	}
-	if err := c.await(t.Context(), "they end", func() bool { return c.workers[0].over || c.workers[1].over }); err != nil {
+	if err := c.await(t.Context(), "they end", func() bool { return c.workers[0].over() || c.workers[1].over() }); err != nil {
 		t.Error(err)
 	}
 }
@@ -87,7 +102,7 @@ func TestStopLeavesNoWorkerBehindEvenAFrozenOne(t *testing.T) {
 	if err := c.Stop(20 * time.Second); err != nil {
 		t.Error(err)
 	}
-	if err := c.await(t.Context(), "they end", func() bool { return c.workers[0].over && c.workers[1].over }); err != nil {
+	if err := c.await(t.Context(), "they end", func() bool { return c.workers[0].over() && c.workers[1].over() }); err != nil {
 		t.Error("workers are left")
 	}
 }
@@ -102,7 +117,7 @@ func TestTheFirstWorkerAtThePointIsStruckAndOthersGoOn(t *testing.T) {
 	c.mu.Lock()
 	p.stopping = true
 	c.mu.Unlock()
-	p.kill()
+	_ = p.kill()
 	if p, err = c.stop(t.Context(), AfterCommit, func() {}); err != nil || p.name != other {
 		t.Errorf("%s does not go on: %v", other, err)
 	}

@@ -50,7 +50,7 @@ func (c *Crew) killStopped(ctx context.Context, p *process, at Point, release fu
 	c.mu.Lock()
 	p.stopping = true
 	c.mu.Unlock()
-	p.kill()
+	_ = p.kill()
 	release()
 	began := time.Now()
 	next, err := c.Start()

@@ -7,26 +7,23 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"sync"
 )
 
 type process struct {
 	name   string
 	cmd    *exec.Cmd
 	orders *json.Encoder // guarded by the crew's mutex
-	log    tail
+	log    tail          // complete once it has ended
 	exited chan struct{} // closed after it has ended and its last report was handled
 
 	// Guarded by the crew's mutex.
 	stopping bool   // it has been told to end
-	over     bool   // it has ended
 	subject  string // of what it was stopped in
 	outcome  string // of that; "" until then
 }
 
 // role is what a worker is told at its start, as JSON in its environment.
 type role struct {
-	Worker   string // its name
 	Column   string
 	Database string // of the column: a postgres:// URL or the path of a SQLite file
 	Schema   string // in PostgreSQL
@@ -41,7 +38,6 @@ func startProcess(name string, r role, config any, on func(*process, report), en
 	if err != nil {
 		return nil, err
 	}
-	r.Worker = name
 	if r.Config, err = json.Marshal(config); err != nil {
 		return nil, err
 	}
@@ -82,27 +78,18 @@ func startProcess(name string, r role, config any, on func(*process, report), en
 	return p, nil
 }
 
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
+// kill returns once the process has ended. It fails if it had ended before.
+func (p *process) kill() error {
+	err := p.cmd.Process.Kill()
 	<-p.exited
+	return err
 }
 
 // tail keeps the end of what a process writes.
-type tail struct {
-	mu  sync.Mutex
-	buf []byte
-}
+type tail []byte
 
 func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, b...)
-	t.buf = t.buf[max(0, len(t.buf)-2048):]
+	all := append(*t, b...)
+	*t = all[max(0, len(all)-2048):]
 	return len(b), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.buf)
 }
