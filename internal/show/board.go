@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -20,29 +21,17 @@ type Board struct {
 // NewBoard returns a board that writes to w.
 func NewBoard(w io.Writer) *Board { return &Board{log.New(w, "", 0), time.Now()} }
 
-func (b *Board) print(line string) { b.out.Print(line) }
-
-// event writes a line with the time since the board was made, and the column's name.
-func (b *Board) event(column, line string) {
-	b.out.Printf("%5.1f s  %-8s  %s", time.Since(b.begin).Seconds(), column, line)
-}
-
 // conclude prints the table and the result, and returns the exit code.
 func conclude(b *Board, cs []*Column, evidence string) int {
-	var judged []*Column
-	for _, c := range cs {
-		if c.Err == nil {
-			judged = append(judged, c)
-		}
-	}
+	judged := slices.DeleteFunc(slices.Clone(cs), func(c *Column) bool { return c.Err != nil })
 	if len(judged) > 0 {
-		b.print("\n" + table(judged) + "\nJudged from " + evidence + ", after all workers had ended.")
+		b.out.Printf("\n%s\nJudged from %s, after all workers had ended.", table(judged), evidence)
 	}
 	result, status := "exact", StatusExact
 	for _, c := range cs {
 		switch fenced := c.Name == Fence; {
 		case c.Err != nil:
-			b.print(fmt.Sprintf("%s: %v", c.Name, c.Err))
+			b.out.Printf("%s: %v", c.Name, c.Err)
 			if fenced {
 				result, status = "NOT played to its end", StatusNot
 			}
@@ -55,7 +44,7 @@ func conclude(b *Board, cs []*Column, evidence string) int {
 			result += "; the baseline's is not exact"
 		}
 	}
-	b.print(fmt.Sprintf("The fenced column is %s (%s).", result, seconds(time.Since(b.begin))))
+	b.out.Printf("The fenced column is %s (%s).", result, seconds(time.Since(b.begin)))
 	return status
 }
 

@@ -99,8 +99,10 @@ func (c *Column) play(ctx context.Context, s *Settings, b *Board) (err error) {
 	return err
 }
 
-// Event displays a line.
-func (c *Column) Event(line string) { c.board.event(c.Name, line) }
+// Event displays a line, with the time since the beginning of the show.
+func (c *Column) Event(line string) {
+	c.board.out.Printf("%5.1f s  %-8s  %s", time.Since(c.board.begin).Seconds(), c.Name, line)
+}
 
 // Strike plays incidents one after the other. due returns once it is time for the n-th, from 0. Strike
 // calls release once the worker waits for the message at which it will stop, and again for the messages

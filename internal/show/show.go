@@ -131,7 +131,7 @@ func Play(ctx context.Context, show Show, out io.Writer) (cs []*Column, status i
 		return nil, StatusNot, err
 	}
 	for _, line := range show.Introduce() {
-		b.print(line)
+		b.out.Print(line)
 	}
 	id := strings.ToLower(rand.Text()[:8]) // for names on services that others use, too
 	names := []string{Fence}
