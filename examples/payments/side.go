@@ -67,7 +67,9 @@ func (sd *side) openGateway(ctx context.Context) (err error) {
 	return nil
 }
 
-func (sd *side) Play(ctx context.Context) error { return sd.Load.Play(ctx, sd.column, sd) }
+func (sd *side) Play(ctx context.Context) error {
+	return sd.Load.Play(ctx, sd.column, sd.send, sd.applied)
+}
 
 const ledgerTable = `
 CREATE TABLE payments (
@@ -106,11 +108,11 @@ func makeTables(ctx context.Context, c *show.Column) (err error) {
 	return errors.Join(creating, err, operating, queueing)
 }
 
-func (sd *side) Send(ctx context.Context, from, to int) error {
+func (sd *side) send(ctx context.Context, from, to int) error {
 	return send(ctx, sd.js, sd.column.ID, sd.sent[from:to], func(i int) Payment { return payment(sd.Seed, from+i, sd.accounts()) })
 }
 
-func (sd *side) Applied(ctx context.Context) (int, error) {
+func (sd *side) applied(ctx context.Context) (int, error) {
 	return sd.column.DB.Count(ctx, `SELECT count(DISTINCT payment) FROM payments WHERE charge IS NOT NULL`)
 }
 

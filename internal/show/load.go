@@ -86,17 +86,12 @@ func IsPostgres(database string) bool {
 	return strings.HasPrefix(database, "postgres://") || strings.HasPrefix(database, "postgresql://")
 }
 
-// Consumed is the part of a [Side] with messages.
-type Consumed interface {
-	// Send sends the messages [from, to), and returns once the broker has acknowledged them.
-	Send(ctx context.Context, from, to int) error
-	// Applied counts the messages whose effects are in the database.
-	Applied(ctx context.Context) (int, error)
-}
-
 // Play sends the messages to a column's workers and strikes them meanwhile. It returns once all messages
-// are applied.
-func (l *Load) Play(ctx context.Context, c *Column, of Consumed) error {
+// are applied. send sends the messages [from, to), and returns once the broker has acknowledged them.
+// applied counts the messages whose effects are in the database.
+func (l *Load) Play(ctx context.Context, c *Column,
+	send func(ctx context.Context, from, to int) error, applied func(ctx context.Context) (int, error),
+) error {
 	incidents := l.incidents()
 	p := newPace(l.Messages, l.Duration, len(incidents))
 	random := rand.New(rand.NewPCG(l.Seed, 0x5ced))
@@ -107,13 +102,13 @@ func (l *Load) Play(ctx context.Context, c *Column, of Consumed) error {
 		})
 	}
 	loading, loadingCtx := errgroup.WithContext(ctx)
-	loading.Go(func() error { return p.send(loadingCtx, of.Send) })
+	loading.Go(func() error { return p.send(loadingCtx, send) })
 	loading.Go(func() error { return c.Strike(loadingCtx, incidents, due, func() { p.held.Add(-1) }) })
 	if err := loading.Wait(); err != nil {
 		return err
 	}
 	return c.Crew.Poll(ctx, l.Duration+Patience, "all messages are applied", func(ctx context.Context) (bool, error) {
-		n, err := of.Applied(ctx)
+		n, err := applied(ctx)
 		return n == l.Messages, err
 	})
 }

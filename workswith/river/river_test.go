@@ -93,12 +93,14 @@ type orders struct {
 	shipped shipped
 }
 
-func (*orders) Prepare(context.Context) error    { return nil }
-func (o *orders) Config(worker string) any       { return o.config(worker) }
-func (o *orders) Play(ctx context.Context) error { return o.Load.Play(ctx, o.column, o) }
+func (*orders) Prepare(context.Context) error { return nil }
+func (o *orders) Config(worker string) any    { return o.config(worker) }
+func (o *orders) Play(ctx context.Context) error {
+	return o.Load.Play(ctx, o.column, o.send, o.applied)
+}
 
-// Send produces an order after the other.
-func (o *orders) Send(ctx context.Context, from, to int) error {
+// send produces an order after the other.
+func (o *orders) send(ctx context.Context, from, to int) error {
 	for i := from; i < to; i++ {
 		order := strconv.Itoa(i)
 		r, err := o.kafka.ProduceSync(ctx, &kgo.Record{Topic: topic, Key: []byte(order), Value: []byte(order)}).First()
@@ -112,7 +114,7 @@ func (o *orders) Send(ctx context.Context, from, to int) error {
 	return nil
 }
 
-func (o *orders) Applied(ctx context.Context) (n int, err error) {
+func (o *orders) applied(ctx context.Context) (n int, err error) {
 	err = o.pool.QueryRow(ctx, `SELECT count(DISTINCT args->>'order') FROM river_job WHERE kind = 'ship'`).Scan(&n)
 	return n, err
 }

@@ -57,10 +57,12 @@ func (sd *side) Prepare(ctx context.Context) error {
 	return nil
 }
 
-func (sd *side) Play(ctx context.Context) error { return sd.Load.Play(ctx, sd.column, sd) }
+func (sd *side) Play(ctx context.Context) error {
+	return sd.Load.Play(ctx, sd.column, sd.send, sd.books.applied)
+}
 
-// Send keys the messages by item.
-func (sd *side) Send(ctx context.Context, from, to int) error {
+// send keys the messages by item.
+func (sd *side) send(ctx context.Context, from, to int) error {
 	records := make([]*kgo.Record, to-from)
 	for i := range records {
 		r := reservation(sd.Seed, from+i, sd.items)
@@ -77,10 +79,6 @@ func (sd *side) Send(ctx context.Context, from, to int) error {
 		sd.sent[from+i] = place{r.Partition, r.Offset}
 	}
 	return nil
-}
-
-func (sd *side) Applied(ctx context.Context) (int, error) {
-	return sd.books.applied(ctx)
 }
 
 func (sd *side) Elsewhere(ctx context.Context, subject string, _ show.Point, worker string) (bool, error) {
