@@ -50,8 +50,7 @@ func (sd *side) Prepare(ctx context.Context) error {
 	if err := sd.books.create(ctx, sd.items); err != nil {
 		return fmt.Errorf("put %d items in stock: %w", sd.items, err)
 	}
-	r, err := sd.admin.CreateTopic(ctx, int32(sd.Partitions), -1, nil, sd.column.ID)
-	if err = errors.Join(err, r.Err); err != nil {
+	if _, err := sd.admin.CreateTopic(ctx, int32(sd.Partitions), -1, nil, sd.column.ID); err != nil {
 		return fmt.Errorf("create topic %s: %w", sd.column.ID, err)
 	}
 	return nil
@@ -97,12 +96,10 @@ func (sd *side) Close() error {
 	if err := sd.books.remove(ctx); err != nil {
 		return fmt.Errorf("remove the items of %s: %w", sd.column.ID, err)
 	}
-	t, err := sd.admin.DeleteTopic(ctx, sd.column.ID)
-	if err = errors.Join(err, t.Err); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
+	if _, err := sd.admin.DeleteTopic(ctx, sd.column.ID); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
 		return fmt.Errorf("delete topic %s: %w", sd.column.ID, err)
 	}
-	g, err := sd.admin.DeleteGroup(ctx, sd.column.ID)
-	if err = errors.Join(err, g.Err); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+	if _, err := sd.admin.DeleteGroup(ctx, sd.column.ID); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return fmt.Errorf("delete group %s: %w", sd.column.ID, err)
 	}
 	return nil
