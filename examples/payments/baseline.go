@@ -43,7 +43,7 @@ func baseline(ctx context.Context, c config, js jetstream.JetStream, stage *show
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("baseline: %w", err)
+		return fmt.Errorf("payments: baseline: %w", err)
 	}
 	u := &usualCode{config: c, stage: stage, client: &http.Client{Transport: transport(), Timeout: c.Timeout}}
 	var working sync.WaitGroup

@@ -16,14 +16,13 @@ import (
 	"github.com/epochfence/epochfence/internal/show"
 )
 
-func connect(urls, name string) (*nats.Conn, jetstream.JetStream, error) {
+func connect(urls, name string) (jetstream.JetStream, error) {
 	conn, err := nats.Connect(urls, nats.Name(name), nats.Timeout(show.Reachable),
 		nats.MaxReconnects(-1), nats.ReconnectWait(200*time.Millisecond))
 	if err != nil {
-		return nil, nil, fmt.Errorf("payments: -nats: cannot reach NATS; is it running, and is this its client port? %w", err)
+		return nil, fmt.Errorf("payments: -nats: cannot reach NATS; is it running, and is this its client port? %w", err)
 	}
-	js, err := jetstream.New(conn)
-	return conn, js, err
+	return jetstream.New(conn)
 }
 
 // transform moves the payments of an account into the account's partition.

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/internal/localnats"
@@ -27,8 +26,7 @@ type payments struct {
 	// on a busy machine.
 	timeout time.Duration
 
-	conn *nats.Conn
-	js   jetstream.JetStream
+	js jetstream.JetStream
 }
 
 func newPayments() *payments {
@@ -80,10 +78,10 @@ func (p *payments) Open(ctx context.Context, atEnd func(func())) (err error) {
 		atEnd(stop)
 		p.nats = url
 	}
-	if p.conn, p.js, err = connect(p.nats, p.Name); err != nil {
+	if p.js, err = connect(p.nats, p.Name); err != nil {
 		return err
 	}
-	atEnd(p.conn.Close)
+	atEnd(p.js.Conn().Close)
 	ctx, cancel := context.WithTimeout(ctx, show.Reachable)
 	defer cancel()
 	if _, err := p.js.AccountInfo(ctx); err != nil {
@@ -100,7 +98,7 @@ func (p *payments) Introduce() []string {
 	return []string{
 		fmt.Sprintf("%s payments from %s accounts, on %d partitions, for %d workers; seed %d",
 			show.Thousands(p.Messages), show.Thousands(p.accounts()), p.Partitions, p.Workers, p.Seed),
-		"nats-server at " + p.conn.ConnectedUrlRedacted() + "; ledger in " + ledger,
+		"nats-server at " + p.js.Conn().ConnectedUrlRedacted() + "; ledger in " + ledger,
 		"gateway: a server in this process, with a database of its own",
 		"",
 		"A worker writes each payment into the ledger and asks the gateway to charge it.",

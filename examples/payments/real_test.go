@@ -18,11 +18,11 @@ func startNATS(t *testing.T) (url string, js jetstream.JetStream) {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	conn, js, err := connect(url, "test")
+	js, err = connect(url, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(conn.Close)
+	t.Cleanup(js.Conn().Close)
 	return url, js
 }
 

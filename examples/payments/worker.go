@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -28,23 +27,19 @@ func (*payments) Work(ctx context.Context, stage *show.Stage) error {
 	if err := stage.Config(&c); err != nil {
 		return err
 	}
-	conn, js, err := connect(c.NATS, c.Group+" "+c.Worker)
+	js, err := connect(c.NATS, c.Group+" "+c.Worker)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer js.Conn().Close()
 	switch {
 	case stage.Column == show.Baseline:
-		err = baseline(ctx, c, js, stage)
+		return baseline(ctx, c, js, stage)
 	case stage.DB.Pool != nil:
-		err = payPostgres(ctx, c, js, stage.DB, stage)
+		return payPostgres(ctx, c, js, stage.DB, stage)
 	default:
-		err = paySQLite(ctx, c, js, stage.DB.DB, stage)
+		return paySQLite(ctx, c, js, stage.DB.DB, stage)
 	}
-	if err != nil {
-		return fmt.Errorf("payments: %w", err)
-	}
-	return nil
 }
 
 // transport returns a transport that keeps enough connections to the one gateway.
