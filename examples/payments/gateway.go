@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -51,8 +49,8 @@ func (g charging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var (
-		db    execer = g.db
-		epoch any    // NULL without an epoch
+		db    httpfence.DBTX = g.db
+		epoch any            // NULL without an epoch
 	)
 	if c, ok := httpfence.CallOf(r.Context()); ok {
 		db, epoch = httpfence.Tx(r.Context()), int64(c.Epoch)
@@ -77,39 +75,29 @@ func (g charging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func unreliable(next http.Handler, silent int) http.Handler {
 	var requests atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if silent == 0 || requests.Add(1)%int64(silent) != 0 {
-			next.ServeHTTP(w, r)
-			return
+		if silent > 0 && requests.Add(1)%int64(silent) == 0 {
+			w = unheard{w, r.Context()}
 		}
-		answer := &unheard{header: http.Header{}}
-		next.ServeHTTP(answer, r)
-		if answer.status != http.StatusCreated { // a refusal is heard
-			maps.Copy(w.Header(), answer.header)
-			w.WriteHeader(cmp.Or(answer.status, http.StatusOK))
-			_, _ = w.Write(answer.body)
-			return
-		}
-		select {
-		case <-r.Context().Done(): // the client has given up
-		case <-time.After(gatewayGrace / 2):
-		}
-		panic(http.ErrAbortHandler)
+		next.ServeHTTP(w, r)
 	})
 }
 
-// unheard keeps an answer.
+// unheard drops the answer that a charge was made. By then the charge is committed: behind the fence, too,
+// the answer is written after that. A refusal is heard.
 type unheard struct {
-	header http.Header
-	status int
-	body   []byte
+	http.ResponseWriter
+	request context.Context // ends when the client has given up
 }
 
-func (w *unheard) Header() http.Header    { return w.header }
-func (w *unheard) WriteHeader(status int) { w.status = status }
-
-func (w *unheard) Write(b []byte) (int, error) {
-	w.body = append(w.body, b...)
-	return len(b), nil
+func (w unheard) WriteHeader(status int) {
+	if status == http.StatusCreated {
+		select {
+		case <-w.request.Done():
+		case <-time.After(gatewayGrace / 2):
+		}
+		panic(http.ErrAbortHandler)
+	}
+	w.ResponseWriter.WriteHeader(status)
 }
 
 const gatewayTables = `

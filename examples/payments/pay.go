@@ -16,11 +16,6 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// execer is a transaction of database/sql: *sqlsink.Tx, *sql.Tx, or sqlc's DBTX.
-type execer interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
 // pay writes a payment into the ledger, and the request that charges it into the outbox. Both
 // commit together with the message's position, or not at all.
 func pay(box *outbox.Box[*sqlsink.Tx], c config) consumer.Handler[*sqlsink.Tx] {
