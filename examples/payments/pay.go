@@ -84,7 +84,7 @@ func consume[TX any](ctx context.Context, c config, js jetstream.JetStream, sink
 	}
 	box, err := outbox.New(store, outbox.Options[TX]{
 		OnAnswer: onAnswer, RequestTimeout: c.Timeout, Concurrency: requests,
-		Client:  &http.Client{Transport: show.Sending(transport(), stage)},
+		Client:  &http.Client{Transport: show.Sending{Base: transport(), Stage: stage}},
 		Observe: stage.Stats.ObserveOutbox, ObserveBacklog: stage.Stats.ObserveBacklog,
 	})
 	if err != nil {

@@ -5,23 +5,20 @@ import (
 	"strings"
 )
 
-// Sending returns base with the points [BeforeSend] and [Answered]. A request that was stopped
-// before it is sent even if its context has ended meanwhile, so that only the receiver can refuse
-// it. Its subject is its idempotency key.
-func Sending(base http.RoundTripper, stage *Stage) http.RoundTripper {
-	return &sending{base, stage}
+// Sending is Base with the points [BeforeSend] and [Answered]. A request that was stopped before it is
+// sent even if its context has ended meanwhile, so that only the receiver can refuse it. Its subject is
+// its idempotency key.
+type Sending struct {
+	Base  http.RoundTripper
+	Stage *Stage
 }
 
-type sending struct {
-	base  http.RoundTripper
-	stage *Stage
-}
-
-func (s *sending) RoundTrip(r *http.Request) (*http.Response, error) {
-	cue := s.stage.Cue(strings.Trim(r.Header.Get("Idempotency-Key"), `"`), BeforeSend, Answered)
+// RoundTrip sends a request.
+func (s Sending) RoundTrip(r *http.Request) (*http.Response, error) {
+	cue := s.Stage.Cue(strings.Trim(r.Header.Get("Idempotency-Key"), `"`), BeforeSend, Answered)
 	r = r.WithContext(cue.Context(r.Context()))
 	cue.Reach(BeforeSend)
-	answer, err := s.base.RoundTrip(r)
+	answer, err := s.Base.RoundTrip(r)
 	switch {
 	case err != nil:
 		cue.end(Failed)

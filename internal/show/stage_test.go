@@ -184,7 +184,7 @@ func (p *parentOf) request(ctx context.Context, status int) {
 		return
 	}
 	r.Header.Set("Idempotency-Key", `"payment-7"`)
-	if answer, err := Sending(receiver(status), p.Stage).RoundTrip(r); err == nil {
+	if answer, err := (Sending{receiver(status), p.Stage}).RoundTrip(r); err == nil {
 		_ = answer.Body.Close()
 	}
 }
