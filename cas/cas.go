@@ -71,8 +71,8 @@ type Watcher interface {
 type BatchGetter interface {
 	Store
 
-	// GetAll returns the items with these keys, in this order, each as Get returns it. No key comes
-	// twice. It returns an error if it cannot read one of them.
+	// GetAll returns the items with these keys, in this order, each as Get returns it. The caller
+	// gives no key twice. It returns an error if it cannot read one of them.
 	GetAll(ctx context.Context, keys []string) ([]Item, error)
 }
 

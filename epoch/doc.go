@@ -21,7 +21,7 @@
 //  1. Take the partition over ([TakeOver]): READ the fence, CHECK that it counts the offsets of your
 //     log under your issuer of leases, CONFIRM with the source that the lease is still granted, SWAP
 //     the claim in. If the check fails, stop and call an operator: the offsets mean something else
-//     now. After [ErrStale], do it again.
+//     now, or another deployment uses the group. After [ErrStale], do it again.
 //  2. Start reading at the Next of the fence that the swap returned.
 //  3. Commit with an [Advance] for each partition ([Sink.Commit]). After [ErrStale], [ErrInDoubt] or
 //     [ErrMoved], go back to 1: the source confirms nothing if another process has the lease. Never

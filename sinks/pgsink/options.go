@@ -56,8 +56,9 @@ type Options struct {
 	// ([epoch.ErrTransient]). Defaults to READ COMMITTED.
 	Isolation pgx.TxIsoLevel
 
-	// Logger receives lines while the sink waits for a server, and, once, a line if the role may
-	// not end the transaction of a replaced claim. Defaults to [slog.Default].
+	// Logger receives lines while the sink waits for a server, and when another server or a
+	// restarted one answers. It receives a line, once, if the role may not end the transaction of a
+	// replaced claim, and if a handler has rolled back and returned nil. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
