@@ -71,7 +71,7 @@ func TestAnActIsShownBeforeItIsDoneAndThenDoneOnce(t *testing.T) {
 		{operate.ActRewind, "&to=end", []string{"Next offset 0 500"}, func(_, f epoch.Fence) bool { return f.Next == 500 }},
 		{operate.ActSkip, "&to=1", []string{"Next offset 0 1"}, func(_, f epoch.Fence) bool { return f.Next == 1 }},
 		{operate.ActRebase, "&log=another&to=0", []string{"Log log another"}, func(_, f epoch.Fence) bool { return f.Log == "another" }},
-		{operate.ActRebase, "&source=elsewhere", []string{"Lease issuer issuer elsewhere"}, func(_, f epoch.Fence) bool { return f.Source == "elsewhere" }},
+		{operate.ActRebase, "&source=elsewhere", []string{"Lease issuer", "issuer elsewhere"}, func(_, f epoch.Fence) bool { return f.Source == "elsewhere" }},
 	} {
 		r := newRig(t)
 		before := r.holds(orders(0))
