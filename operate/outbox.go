@@ -22,7 +22,8 @@ type Outbox interface {
 	// Entry returns one entry with all parts, or [ErrNoOutboxEntry].
 	Entry(ctx context.Context, id int64) (OutboxEntry, error)
 
-	// DoOutbox carries out a and records it, in one transaction if the store has transactions.
+	// DoOutbox carries out a and records it, in one transaction if the store has transactions. Otherwise
+	// the record comes first, so that nothing is done without one.
 	DoOutbox(ctx context.Context, a OutboxAct) error
 
 	// OutboxHistory returns the records of operator actions, newest first, at most limit. Zero

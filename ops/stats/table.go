@@ -309,8 +309,8 @@ var table = [rows]Metric{
 	},
 	leaseTokenGap: {
 		Name: "epochfence_lease_token_gap", Kind: Histogram, Unit: "{epoch}", KnownAs: "token_gap",
-		Help: "Of each transaction of Claimed.Do that commits, or is refused by an epoch. Outcome claimed: the epoch of its claim minus that of the claim before it, or 0 if there was none. " +
-			"Outcome refused: the epoch that caused the refusal minus that of its claim.",
+		Help: "Difference of two epochs, observed at the end of a transaction of Claimed.Do. Outcome claimed (it was not refused): the epoch of its claim minus that of the claim before it, or 0 if there was none. " +
+			"Outcome refused (as stale, or by a system that knows a higher epoch): the epoch that caused the refusal minus that of its claim.",
 		Labels: append(ofResource[:1:1], "outcome"), Series: each(claimed, refused), Buckets: []float64{1, 3, 10, 100, 1000, 100_000},
 	},
 }

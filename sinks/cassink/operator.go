@@ -154,19 +154,14 @@ func (o *Operator) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) 
 		r.decide(a.Decided(before, after))
 		return nil
 	})
-	if err == nil {
-		s.moveOut(ctx, at)
-		err = replace(ctx, s.store, s.keys.requests(), func(old requests) (requests, error) {
-			old.Acts++
-			return old, nil
-		})
-		if err != nil {
-			err = fmt.Errorf("the action was carried out; the owner was not notified, and finds out with its next write: %w", err)
-		}
-	}
 	if err != nil {
 		return epoch.Fence{}, fmt.Errorf("cassink: %s %s: %w", a.Kind, a.Partition, err)
 	}
+	s.moveOut(ctx, at)
+	_ = replace(ctx, s.store, s.keys.requests(), func(old requests) (requests, error) { // or the owner finds out with its next write
+		old.Acts++
+		return old, nil
+	})
 	return at.record.Fence, nil
 }
 

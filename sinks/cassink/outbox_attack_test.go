@@ -314,3 +314,23 @@ func TestTheItemOfAnEntryThatIsAboutToBeCommittedStays(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+func TestNothingIsDoneToTheOutboxThatIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	store := &failing{Store: memstore.New(), prefix: "epochfence/outbox-acts"}
+	s, f := claims(t, store)
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a")))
+	store.fails = 100
+	act := operate.OutboxAct{Kind: operate.OutboxDiscard, Seen: left(t, s)[0], By: "anna", Reason: "refused"}
+	if err := s.Operator().DoOutbox(t.Context(), act); err == nil {
+		t.Error("the act is done")
+	}
+	if n := len(left(t, s)); n != 1 {
+		t.Errorf("%d entries are left, want 1", n)
+	}
+	store.fails = 0
+	must(t, s.Operator().DoOutbox(t.Context(), act))
+	if n := len(left(t, s)); n != 0 {
+		t.Errorf("%d entries are left, want none", n)
+	}
+}

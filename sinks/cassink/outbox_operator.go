@@ -127,7 +127,8 @@ func (o *Operator) entry(ctx context.Context, id int64) (e operate.OutboxEntry, 
 	return e, err
 }
 
-// DoOutbox implements [operate.Outbox]. The record of the act is a write of its own.
+// DoOutbox implements [operate.Outbox]. The record of the act is a write of its own, before the act: if
+// the act fails then, the record stays.
 func (o *Operator) DoOutbox(ctx context.Context, a operate.OutboxAct) error {
 	if err := o.doOutbox(ctx, a); err != nil {
 		return fmt.Errorf("cassink: %s entry %d of the outbox of %s: %w", a.Kind, a.Seen.ID, a.Seen.Partition, err)
@@ -154,14 +155,6 @@ func (o *Operator) doOutbox(ctx context.Context, a operate.OutboxAct) error {
 	if err != nil {
 		return err
 	}
-	if a.Kind == operate.OutboxRetry {
-		err = s.retry(ctx, p, []int64{id}, true)
-	} else {
-		err = s.discardEntry(ctx, p, id)
-	}
-	if err != nil {
-		return err
-	}
 	err = replace(ctx, s.store, s.keys.outboxActs(), func(old []operate.OutboxRecord) ([]operate.OutboxRecord, error) {
 		old = append(old, operate.OutboxRecord{
 			At: now(), Kind: a.Kind, Entry: id, Partition: p, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey, By: a.By, Reason: a.Reason,
@@ -169,9 +162,12 @@ func (o *Operator) doOutbox(ctx context.Context, a operate.OutboxAct) error {
 		return old[max(len(old)-keptOutboxActs, 0):], nil
 	})
 	if err != nil {
-		return fmt.Errorf("it was carried out, but not recorded: %w", err)
+		return fmt.Errorf("record it, before it is carried out: %w", err)
 	}
-	return nil
+	if a.Kind == operate.OutboxRetry {
+		return s.retry(ctx, p, []int64{id}, true)
+	}
+	return s.discardEntry(ctx, p, id)
 }
 
 func (s *Sink) discardEntry(ctx context.Context, p epoch.Partition, id int64) error {

@@ -154,3 +154,22 @@ func TestAnEraOfTheLostHistoryIsNotTakenForTheNewOne(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestAnActionThatTheOwnerIsNotNotifiedOfIsDone(t *testing.T) {
+	t.Parallel()
+	s := &failing{Store: memstore.New(), prefix: "epochfence/requests"}
+	w := owns(t, s, orders)
+	s.fails = 100
+	a := operate.NewAct(operate.ActRewind, w.fence, "anna", "again")
+	a.To = &epoch.Position{Offset: 7, Mark: epoch.NoMark}
+	after, err := w.sink.Operator().Act(t.Context(), a)
+	must(t, err)
+	now, err := w.sink.Fence(t.Context(), orders)
+	must(t, err)
+	if after.Next != 7 || now != after {
+		t.Errorf("the act says %+v, and the fence is %+v", after, now)
+	}
+	if s.fails == 100 {
+		t.Error("the owner was notified")
+	}
+}
