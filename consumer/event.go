@@ -194,8 +194,8 @@ type Lost struct {
 // follows if it is still held), and this process does not claim it again until the call returns,
 // which [Returned] reports.
 //
-// If the sink does not return (FunctionSink), the outcome is in doubt instead. The partitions of a
-// transaction of messages are claimed again. That of background work is given up.
+// If the sink does not return (FunctionSink), the outcome is in doubt instead. If it was a transaction
+// of messages, its partitions are claimed again. If it was one of background work, its partition is given up.
 type Overdue struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch

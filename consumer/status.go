@@ -197,7 +197,7 @@ func (s *Status) Hung() []Overdue {
 
 // Ready returns nil if this process is a member of the group, has claimed all partitions that it
 // holds, none of them has halted, and no call of the user's functions hangs. Otherwise the error
-// has a line for each reason. Ready ignores lag and paused partitions. Use it to wait for a new
+// has a line for each reason, without partitions if this process is no member. Ready ignores lag and paused partitions. Use it to wait for a new
 // process in a rolling deployment.
 //
 // Do not restart a process because of Ready: a restart resolves no halt. If too many calls hang,

@@ -110,7 +110,7 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 	return f, nil
 }
 
-// Advanced returns the fence after a. It checks ownership first: it returns a [*StaleError] if the
+// Advanced returns the fence after a. It checks ownership before the position: it returns a [*StaleError] if the
 // fence belongs to another claim, and a [*MovedError] if the position is not a.From. An advance to
 // an offset below a.From is another error.
 func (f Fence) Advanced(a Advance) (Fence, error) {

@@ -30,8 +30,8 @@ type Sink[TX any] interface {
 
 	// Claim replaces the claim as [Fences.Claim] does. It returns [ErrStale] if the fence is no
 	// longer as seen. It may terminate the connection of an open transaction of the claim that it
-	// replaces. A concurrent call of the methods Fence or Claim that uses that connection by then
-	// returns [ErrTransient]. If the outcome is unknown, claim again with a new id.
+	// replaces. If that transaction has just ended, and a pool has given its connection to another call of
+	// the methods Fence or Claim, that call returns [ErrTransient]. If the outcome is unknown, claim again with a new id.
 	Claim(ctx context.Context, seen Fence, c Claim) (Fence, error)
 
 	// Commit runs calls in a transaction, one after the other, then moves the fences of as and

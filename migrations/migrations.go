@@ -9,7 +9,7 @@ import (
 )
 
 // Migration is one version of the tables of one package. The script itself records that it was
-// applied, so any tool can run it.
+// applied, so any tool can run it. Those of sqlfence keep no record, and can be run again.
 type Migration struct {
 	Of      string // the package
 	Version int    // from 1, without gaps; upgrades the version before

@@ -10,8 +10,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Outbox operates the entries of an outbox: those that wait for an answer, and those whose answer
-// was refused or could not be handled.
+// Outbox operates the entries of an outbox: those that wait for an answer, those that the receiver
+// has refused, and those whose answer OnAnswer or OnRefused could not handle.
 // pgoutbox.OpenOperator, sqloutbox.OpenOperator and cassink.Sink.Operator return one. Methods are
 // safe for concurrent use.
 type Outbox interface {

@@ -56,8 +56,8 @@
 //	any other                         OnRefused, and the entry is deleted; without OnRefused it
 //	                                  stays, is reported, and is sent again every RetryMax
 //
-// Nothing is dropped silently. An entry that fails at once delays only the entries of its Key, up to two
-// limits. Each Key whose entries wait or fail counts as one, and so does each such entry without a Key: at
+// Nothing is dropped silently. An entry whose request fails quickly delays only the entries of its Key, until
+// one of two limits is reached. Each Key whose entries wait or fail counts as one, and so does each such entry without a Key: at
 // 4096 of them, the relay reads no more entries of the partition. When 64 answers wait because OnAnswer or
 // OnRefused has failed, it sends nothing more. An entry that gets no answer uses one of the partition's Concurrency requests for
 // RequestTimeout, at each attempt. If many keys of one receiver get none, raise Concurrency or lower

@@ -57,8 +57,8 @@ type Options[TX any] struct {
 	// counted up to 10,000. Calls for one partition do not overlap with each other.
 	ObserveBacklog func(Backlog)
 
-	// Logger receives a line when a failure begins, some lines while it lasts, and a line when it
-	// is over. Defaults to [slog.Default].
+	// Logger receives a line when a failure begins, some lines while it lasts, and, if it was a
+	// receiver's, a line when it is over. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 

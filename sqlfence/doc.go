@@ -69,11 +69,12 @@
 //	UPDATE account SET lock_name = 'billing/orders/11', lock_epoch = NULL
 //	    WHERE lock_name = 'billing/orders/3' AND lock_epoch <= $1 AND …
 //
-// From then on the old lock is refused, with any token. Rows that a later owner of the old lock has
-// written are left where they are. Do not move a row back to a name that it had before: the row has
-// forgotten that lock's tokens. Move rows also after the store of the leases has lost writes, when
-// its numbers repeat: to a name that says so, such as "billing/nightly/2". As $1, give the highest
-// lock_epoch of these rows then, once no holder from before the loss is left.
+// $1 is the token under which the holder has the old lock. From then on the old lock is refused, with
+// any token. Rows that a later owner of the old lock has written are left where they are. Do not move a
+// row back to a name that it had before: the row has forgotten that lock's tokens. Move rows also after
+// the store of the leases has lost writes, when its numbers repeat: to a name that says so, such as
+// "billing/nightly/2". $1 is then no token but the highest lock_epoch of these rows. First make sure
+// that no holder from before the loss is left.
 //
 // # What does not hold
 //

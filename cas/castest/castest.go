@@ -26,7 +26,8 @@ type Rig struct {
 	Failover func(t testing.TB) (fail func())
 
 	// Kill kills the server, or the node that leads a cluster, and starts it again. It returns when
-	// there is a server, or a leader, again. Acknowledged writes stay. Only [RunKilled] needs it.
+	// there is a server, or a leader, again. Acknowledged writes stay. Only the
+	// functions RunKilled, of this package, leasetest and cassinktest, need it.
 	Kill func(t testing.TB)
 
 	// Empty replaces the store by an empty one, as somebody does who loses it. Optional.

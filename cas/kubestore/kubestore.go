@@ -15,8 +15,8 @@
 //	    epochfence.github.io/base64: which of the three are in Base64, because they are not UTF-8
 //	    epochfence.github.io/version: a random name of the write
 //
-// Its spec stays empty: the store does not know what its values mean. The Lease "inventory" names
-// the items by its UID. Write and delete items only through the store.
+// Its spec stays empty: the store does not know what its values mean. Beside the items there is a
+// Lease "inventory" without a suffix, whose UID identifies this set of items (cas.Facts.Source). Write and delete items only through the store.
 //
 // A write is a JSON patch that tests the resourceVersion and the random name of the write, because
 // a restored etcd repeats resource versions. A version is both. Number is the resourceVersion, which
