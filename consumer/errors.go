@@ -53,10 +53,11 @@ type PositionError struct {
 }
 
 func (e *PositionError) Error() string {
-	do := "the log continues at offset %d; find out what is missing, then set the position with epochfence rewind"
+	const find = "; find out what is missing, then set the position with epochfence rewind"
+	do := "the log continues at offset %d" + find
 	switch {
 	case errors.Is(e.Kind, ErrTruncated):
-		do = "the log ends or differs at offset %d; find out what is missing, then set the position with epochfence rewind"
+		do = "the log ends at offset %d, or has another message there" + find
 	case errors.Is(e.Kind, ErrOutOfOrder):
 		do = "offset %d came; nothing was applied again, and epochfence evict lets the owner read from its position again"
 	}
