@@ -61,7 +61,7 @@ func (e *HungError) Error() string {
 	return b.String()
 }
 
-// String returns what hangs, for how long by now, and where.
+// String returns a line that begins with the partition: what hangs, for how long by now, and where.
 func (o Overdue) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: ", o.Partition)
@@ -230,6 +230,7 @@ func (r *runner[TX]) hangs(o Overdue, goroutine string) *hang {
 	h := &hang{Overdue: o, goroutine: goroutine, returned: make(chan struct{}), lines: firstHungLine}
 	tooMany := r.hung.add(h)
 	r.Observe(o)
+	r.life.changed()
 	r.sayItHangs(h)
 	if tooMany {
 		r.Logger.Error("more calls hang than Options.MaxHung allows; stopping", "max_hung", r.MaxHung)
@@ -266,6 +267,7 @@ func (r *runner[TX]) sayItHangs(h *hang) {
 func (r *runner[TX]) returned(h *hang) {
 	running := r.hung.remove(h)
 	if running {
+		r.life.changed()
 		took := time.Since(h.Since)
 		r.log(h.Partition).Info("a call that hung has returned", "function", h.Function, "epoch", h.Epoch, "took", took.Round(time.Millisecond))
 		r.Observe(Returned{Partition: h.Partition, Epoch: h.Epoch, Function: h.Function, Took: took})

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,15 +33,18 @@ type life struct {
 	log     *slog.Logger
 	every   atomic.Int64 // a duration
 	failed  int          // in a row
+
+	problems func() []string
+	wake     chan struct{}
 }
 
-func newLife(source Source, alive, gone func(context.Context, operate.Process) error, log *slog.Logger) *life {
+func newLife(source Source, alive, gone func(context.Context, operate.Process) error, problems func() []string, log *slog.Logger) *life {
 	group, name := source.Identity()
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown-host"
 	}
-	l := &life{alive: alive, gone: gone, log: log}
+	l := &life{alive: alive, gone: gone, log: log, problems: problems, wake: make(chan struct{}, 1)}
 	l.process = operate.Process{Run: rand.Text(), Group: group, Name: name, Host: host, PID: os.Getpid(), Version: version()}
 	l.every.Store(int64(aliveEvery))
 	return l
@@ -77,15 +81,28 @@ func (l *life) leased(term time.Duration) {
 	}
 }
 
+// changed makes the next sign of life come at once, because the problems have changed. A nil life does
+// nothing.
+func (l *life) changed() {
+	if l == nil {
+		return
+	}
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
 func (l *life) live(ctx context.Context) {
 	for ctx.Err() == nil {
 		l.sign(ctx)
 		timer := time.NewTimer(time.Duration(l.every.Load()))
 		select {
 		case <-timer.C:
+		case <-l.wake:
 		case <-ctx.Done():
-			timer.Stop()
 		}
+		timer.Stop()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastRecords)
 	defer cancel()
@@ -104,7 +121,7 @@ func (l *life) sign(run context.Context) {
 			cancel()
 		}
 	})()
-	l.process.Every = time.Duration(l.every.Load())
+	l.process.Every, l.process.Problems = time.Duration(l.every.Load()), oneEach(l.problems())
 	switch err := l.alive(ctx, l.process); {
 	case err == nil && l.failed >= failedSigns:
 		l.log.Info("the sink has a sign of life of this process again", "failed", l.failed)
@@ -116,4 +133,39 @@ func (l *life) sign(run context.Context) {
 			l.log.Warn("the sink takes no sign of life of this process, which will be taken for dead", "signs", l.failed, "err", err)
 		}
 	}
+}
+
+const (
+	// mostProblems limits the lines of a sign of life, and maxProblem the bytes of a line.
+	mostProblems = 8
+	maxProblem   = 400
+)
+
+func oneEach(problems []string) string {
+	more := len(problems) - mostProblems
+	if more > 0 {
+		problems = append(problems[:mostProblems:mostProblems], fmt.Sprintf("and %d more", more))
+	}
+	lines := make([]string, len(problems))
+	for i, p := range problems {
+		if p = strings.Join(strings.Fields(strings.ToValidUTF8(p, "\uFFFD")), " "); len(p) > maxProblem {
+			p = strings.ToValidUTF8(p[:maxProblem], "") + "…"
+		}
+		lines[i] = p
+	}
+	return strings.Join(lines, "\n")
+}
+
+// problems returns what a sign of life says besides that this process lives.
+func (r *runner[TX]) problems() (all []string) {
+	r.hung.mu.Lock()
+	calls := r.hung.calls()
+	r.hung.mu.Unlock()
+	for _, c := range calls {
+		all = append(all, c.String())
+	}
+	if why := r.membership.left(); why != nil {
+		all = append(all, fmt.Sprintf("not a member of the group: %v", why))
+	}
+	return all
 }

@@ -136,3 +136,27 @@ func TestASignOfLifeThatFailsCostsNothingAndIsSaidOnce(t *testing.T) {
 		}
 	})
 }
+
+func TestASignOfLifeSaysWhatHangs(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		h := hangsOn("1/0")
+		r.fill(0, 1)
+		r.fill(1, 1)
+		a := r.start("a", each(h.handle), options{BatchTimeout: time.Second, MaxHung: 1})
+		r.pass(4 * time.Second) // less than the wait between two signs
+		fence := r.sink.Fences()[r.partition(1)]
+		owner, _ := r.processes().Owner(fence)
+		if said := owner.Hangs(fence); !strings.Contains(said, "the handler hangs on the message at offset 0") || !owner.Alive() {
+			t.Errorf("the owner of what hangs says %q", said)
+		}
+		if said := owner.Hangs(r.sink.Fences()[r.partition(0)]); said != "" {
+			t.Errorf("of the other partition it says %q", said)
+		}
+		h.release()
+		r.pass(time.Second)
+		if ps := r.processes(); len(ps) != 1 || ps[0].Problems != "" {
+			t.Errorf("after the call has returned: %+v", ps)
+		}
+		a.end()
+	})
+}

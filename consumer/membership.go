@@ -20,6 +20,15 @@ type membership struct {
 	in      bool
 	done    bool // Run is over
 	waiting *time.Timer
+	cause   error // why it is no member, if it was told
+	life    *life // nil if the sink takes no signs of life
+}
+
+// left returns why this process is no member of the group, or nil if it is one or has not joined yet.
+func (m *membership) left() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cause
 }
 
 func (m *membership) changed(err error) {
@@ -28,7 +37,8 @@ func (m *membership) changed(err error) {
 	if in := err == nil; m.done || m.told && in == m.in {
 		return
 	}
-	m.told, m.in = true, err == nil
+	m.told, m.in, m.cause = true, err == nil, err
+	m.life.changed()
 	if m.in {
 		m.log.Info("joined the group")
 		m.waiting = time.AfterFunc(standby, m.stand)

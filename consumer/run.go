@@ -56,9 +56,11 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 		pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
 		hung: newHangs(o.MaxHung), acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{},
 	}
+	r.membership = &membership{observe: o.Observe, log: o.Logger, idle: r.idle}
 	if operable, ok := epoch.As[operate.Operable[TX]](sink); ok {
 		r.operable = operable
-		r.life = newLife(source, operable.Alive, operable.Gone, o.Logger)
+		r.life = newLife(source, operable.Alive, operable.Gone, r.problems, o.Logger)
+		r.membership.life = r.life
 		r.recorder = newRecorder(operable.Record, o.Observe, o.Logger)
 		defer r.recorder.close()
 	}
@@ -80,14 +82,15 @@ type runner[TX any] struct {
 	life     *life
 	acted    *news // operators have acted on fences
 
-	tenures  gate
-	running  sync.WaitGroup // loops, and what they have started
-	hung     *hangs
-	troubles troubleLog
-	lags     *lags
-	underWay underWay
-	loops    []*loop[TX] // shard by shard
-	seedings seedings
+	membership *membership
+	tenures    gate
+	running    sync.WaitGroup // loops, and what they have started
+	hung       *hangs
+	troubles   troubleLog
+	lags       *lags
+	underWay   underWay
+	loops      []*loop[TX] // shard by shard
+	seedings   seedings
 
 	mu   sync.Mutex
 	pins map[*loop[TX]]int
@@ -114,7 +117,7 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	over := make(chan struct{})
 	defer close(over)
 	defer context.AfterFunc(ctx, func() { r.sayWhatIsWaitedFor(over) })()
-	m := &membership{observe: r.Observe, log: r.Logger, idle: r.idle}
+	m := r.membership
 	err := source.Run(ctx, m.changed, func(ctx context.Context, t Tenure) {
 		if !r.tenures.enter() {
 			return // after its Run has returned, a source must grant nothing

@@ -1,15 +1,17 @@
 package operate
 
 import (
+	"fmt"
 	"strings"
 	"time"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // Process is the sign of life that a consumer records in its sink. Operators and monitoring use it
 // to see whether the owner of a partition is alive. Nothing else depends on it.
 //
-// A live process runs and reaches the sink. Its handler may still hang, and its broker may be out
-// of reach.
+// A live process runs and reaches the sink. Problems says what else is wrong.
 type Process struct {
 	// Run is a random id of one call of consumer.Run.
 	Run string
@@ -23,6 +25,10 @@ type Process struct {
 	PID     int
 	Version string // of the program's main module, from its build information
 
+	// Problems has a line for each problem that the process itself reports: a call that hangs, which
+	// begins with the partition, a colon and a space, and that it is no member of its group.
+	Problems string
+
 	// Every is the time between two signs of life.
 	Every time.Duration
 
@@ -33,6 +39,17 @@ type Process struct {
 
 // Alive reports whether the last sign of life is at most 3×Every old.
 func (p Process) Alive() bool { return p.Now.Sub(p.Seen) <= 3*p.Every }
+
+// Hangs returns the line of Problems about a call that hangs under the claim in f, or the empty
+// string. The process has then given the partition up.
+func (p Process) Hangs(f epoch.Fence) string {
+	for line := range strings.Lines(p.Problems) {
+		if strings.HasPrefix(line, f.Partition.String()+": ") && strings.Contains(line, fmt.Sprintf(", epoch %d,", f.Epoch)) {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
 
 // Owns reports whether owner, the Owner of a fence, names the process.
 func (p Process) Owns(owner string) bool {

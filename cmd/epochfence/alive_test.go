@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -40,5 +43,32 @@ func TestADeadGroupDoesNotLookWell(t *testing.T) {
 		l.work()
 		l.through()
 		tells(t, l.does(exitOK, "check").out, "OK: 2 partitions")
+	})
+}
+
+// The process lives and gives signs of life, and its handler does not return.
+func TestAHangDoesNotLookWell(t *testing.T) {
+	everywhere(t, func(t *testing.T, open func(broken) *place) {
+		free := make(chan struct{})
+		p := open(none)
+		p.timeout = time.Second
+		p.during = func(m consumer.Message) {
+			if m.Partition.Number == 0 && m.Offset == 50 {
+				<-free
+			}
+		}
+		l := atWork(t, p)
+		l.through()
+		tells(t, l.does(exitOK, "check").out, "OK: 2 partitions")
+		must(t, l.client.ProduceSync(t.Context(), &kgo.Record{Value: []byte("order 50")}).FirstErr())
+		l.awaits("it is given up", func() bool { return l.run("check").code == exitTrouble })
+		const said = "billing/orders/0: the handler hangs on the message at offset 50, epoch "
+		tells(t, l.does(exitTrouble, "check").out, "TROUBLE: 1 finding", "says: "+said)
+		tells(t, l.does(exitOK, "list").out, "hung")
+		tells(t, l.does(exitOK, "describe").out, "hung", "billing/orders/0 is given up, and no process has claimed it since:\n  "+said, "restart the process")
+		tells(t, l.does(exitOK, "owners").out, "says: "+said)
+		tells(t, l.does(exitTrouble, "doctor").out, "says: "+said)
+		close(free)
+		l.awaits("the partition is claimed again", func() bool { return l.run("check").code == exitOK })
 	})
 }

@@ -18,7 +18,8 @@ func (a *app) check() *cobra.Command {
 		Long: `Report whether partitions are well: exit code 0 if they are, 3 if not or if a
 log cannot be read, 1 if the sink cannot be read. The first line is a summary.
 
-A group is not well if none of its processes is alive. A partition is not well if
+A group is not well if none of its processes is alive, or if one of them reports a
+call that hangs or that it is no member. A partition is not well if
   - its owner is not alive, or it was never claimed;
   - it has halted or is paused;
   - no owner has claimed it for a minute after an operator action;

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/remedies"
@@ -27,8 +28,8 @@ sequences, and LAG counts the partition's own messages.
 OWNER shows whether the process that has claimed the partition is alive. Processes
 record a sign of life every 15 s, or once in the lease's term if that is longer
 (40.5 s with Kafka's defaults). After three missing ones a process counts as dead.
-A process that has ended in good order has none. An alive process may
-still be unable to reach its broker, or have a handler that hangs.`,
+A process that has ended in good order has none. See owners for problems that a
+process itself reports.`,
 		RunE: func(c *cobra.Command, names []string) error { return a.runDescribe(c.Context(), which, names) },
 	}
 	which.add(c.Flags())
@@ -92,6 +93,9 @@ func (a *app) notes(p operate.Partition, d describedView) {
 	case halted:
 		a.say("\n%s has halted at %s:\n  %s", d.Name, stamp(*d.Since), printable(d.Reason))
 		a.remedy(p.Fence.Partition, d.Reason)
+	case hanging:
+		a.say("\n%s is given up, and no process has claimed it since:\n  %s", d.Name, printable(d.Reason))
+		a.remedy(p.Fence.Partition, consumer.ReasonHung.String())
 	case unclaimed:
 		if d.Committed != nil {
 			a.say("\n%s was never claimed. Others have committed offset %d for its group, and the first claim takes over from there unless consumer.Options.Start says something else",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -91,7 +92,8 @@ func (a *app) findings(ctx context.Context, s scene, l limits) (fs []finding) {
 	return append(fs, a.boxed(ctx, s, l)...)
 }
 
-// living checks whether each group has a live process, and each claim a live owner.
+// living checks whether each group has a live process, each claim a live owner, and what the live
+// processes say of themselves.
 func living(s scene) (fs []finding) {
 	const remedy = "see whether the consumers of the group run: epochfence owners"
 	seen := map[string]bool{}
@@ -110,6 +112,15 @@ func living(s scene) (fs []finding) {
 			fs = append(fs, finding{"owner", bad, v.Name, fmt.Sprintf("%s has claimed it: %s, and no process has claimed the partition since", s.ps[i].Owner, v.sign), remedy})
 		}
 		seen[v.Group] = true
+	}
+	for _, p := range s.lives {
+		if !p.Alive() {
+			continue
+		}
+		for problem := range strings.Lines(p.Problems) {
+			fs = append(fs, finding{"process", bad, "", fmt.Sprintf("%s on %s says: %s", p.Name, p.Host, strings.TrimSpace(problem)),
+				"read its log; if a call hangs, restart it: nothing else ends the call"})
+		}
 	}
 	return fs
 }

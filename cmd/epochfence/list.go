@@ -17,6 +17,7 @@ func (a *app) list() *cobra.Command {
 States, from the fence and the audit log:
   claimed    its owner is alive
   orphaned   its owner is not alive, and nobody has claimed it since
+  hung       its owner is alive and has given it up, because a call hangs
   halted     it does not advance: see describe and explain
   paused     an operator has paused it
   waiting    an operator has acted, and no owner has claimed it since

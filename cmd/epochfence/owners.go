@@ -23,7 +23,7 @@ are alive, those without a partition among them. ADVANCED is how long ago the
 position of one of its partitions was moved, by this owner or by an earlier one,
 SEEN how long ago the process gave a sign of life, which it does every 15 s, or
 once in the lease's term if that is longer. After three missing ones it counts as
-dead. HOST is a pod's name, VERSION the
+dead. Below the table are the problems that processes report. HOST is a pod's name, VERSION the
 program's as it was built.
 
 A process stays in the list while a fence names it. One that crashed stays for
@@ -48,13 +48,14 @@ type ownerView struct {
 	Host       string     `json:"host"`
 	PID        int        `json:"pid"`
 	Version    string     `json:"version"`
+	Problems   string     `json:"problems,omitempty"` // as the process reports them, a line for each
 
 	now time.Time
 }
 
 func (o *ownerView) process(p operate.Process) {
 	o.Alive, o.Since, o.SeenAt, o.now = p.Alive(), orNull(p.Since), orNull(p.Seen), p.Now
-	o.Host, o.PID, o.Version = p.Host, p.PID, p.Version
+	o.Host, o.PID, o.Version, o.Problems = p.Host, p.PID, p.Version, p.Problems
 }
 
 func (a *app) runOwners(ctx context.Context, which chosen) error {
@@ -106,7 +107,14 @@ func (a *app) runOwners(ctx context.Context, which chosen) error {
 		}
 		t.row(o.Group, o.Owner, len(o.Partitions), agoOf(o.now, o.ClaimedAt), agoOf(o.now, o.AdvancedAt), alive, agoOf(o.now, o.SeenAt), dash(o.Host), dash(o.Version))
 	}
-	return a.show(map[string]any{"owners": owners}, func() { t.print(a.out) })
+	return a.show(map[string]any{"owners": owners}, func() {
+		t.print(a.out)
+		for _, o := range owners {
+			for problem := range strings.Lines(o.Problems) {
+				a.say("\n%s says: %s", printable(o.Owner), printable(strings.TrimSpace(problem)))
+			}
+		}
+	})
 }
 
 func later(x, y *time.Time) *time.Time {

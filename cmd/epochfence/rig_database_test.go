@@ -32,6 +32,7 @@ type place struct {
 	applied func() []effect
 	halts   bool                            // what fails halts its partition, and is no dead letter
 	during  func(m consumer.Message)        // called by the handler
+	timeout time.Duration                   // of a transaction
 	posts   func(m consumer.Message) string // where the outbox sends a message to; empty: nowhere
 }
 

@@ -71,7 +71,7 @@ func (l *live) work(options ...kgo.Opt) {
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- p.consume(ctx, source, consumer.Options{MaxBatch: maxBatch}) }()
+	go func() { ended <- p.consume(ctx, source, consumer.Options{MaxBatch: maxBatch, BatchTimeout: p.timeout}) }()
 	var over bool
 	l.stop = func() {
 		if !over {

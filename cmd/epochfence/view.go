@@ -42,6 +42,7 @@ const (
 	orphaned  state = "orphaned"  // the process that claimed it is dead, and no other has claimed it since
 	waiting   state = "waiting"   // an operator has acted, and no process has claimed it since
 	halted    state = "halted"
+	hanging   state = "hung" // the process that claimed it is alive and has given it up, because a call hangs
 	paused    state = "paused"
 	elsewhere state = "elsewhere" // another database of the sink keeps it
 	locked    state = "lock"      // of package lease, which claims it for each holder
@@ -133,8 +134,12 @@ func (v *partitionView) owned(p operate.Partition, lives operate.Lives) {
 	owner, known := lives.Owner(p.Fence)
 	alive := known && owner.Alive()
 	v.OwnerAlive, v.OwnerSeen, v.sign = &alive, orNull(owner.Seen), signOf(owner, known)
-	if v.State == claimed && !alive {
+	switch said := owner.Hangs(p.Fence); {
+	case v.State != claimed:
+	case !alive:
 		v.State = orphaned
+	case said != "":
+		v.State, v.Reason = hanging, said
 	}
 }
 

@@ -87,6 +87,8 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 	}
 	halt := g.halts[p.Fence.Partition]
 	orphaned, sign := g.orphaned(p)
+	owner, _ := g.lives.Owner(p.Fence)
+	hangs := owner.Hangs(p.Fence)
 	shard, elsewhere := strings.CutPrefix(p.Log, epoch.RedirectLog)
 	switch {
 	case elsewhere:
@@ -104,6 +106,8 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 	case orphaned:
 		r.orphaned = true
 		r.state("waiting", "owner is not alive", sign, 2)
+	case hangs != "":
+		r.state("halted", "given up", show(hangs), 3)
 	case behind > 0 && p.Now.Sub(since) >= stillAfter && !since.IsZero():
 		r.state("waiting", "does not move", "for "+age(p.Now.Sub(since))+", with messages to apply", 2)
 	case behind == 0:

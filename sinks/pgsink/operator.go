@@ -48,7 +48,7 @@ func OpenOperator(ctx context.Context, pool *pgxpool.Pool, o Options) (*Operator
 		list: "select (f).group_name, (f).topic, (f).partition, (f).log_id, (f).lease_source, (f).lease_generation, (f).owner, (f).epoch, " +
 			"(f).claim_id::text, (f).next_offset, (f).mark, (f).applied, (f).set_under, (f).mode, (f).mode_by, (f).mode_reason, (f).mode_at, " +
 			"(f).claimed_at, (f).advanced_at, read_at, dead_letters from " + in + "list_fences($1::text, $2::text, $3::int, $4::boolean)",
-		processes: "select run, group_name, name, host, pid, version, every_ms, since, seen_at, read_at from " + in + "list_processes($1::text)",
+		processes: "select run, group_name, name, host, pid, version, problems, every_ms, since, seen_at, read_at from " + in + "list_processes($1::text)",
 		act: "select " + fenceColumns + " from " + in + "act($1::text, $2::text, $3::text, $4::int, $5::int, $6::bigint, $7::text::uuid, $8::bigint, " +
 			"$9::text::uuid, $10::text, $11::text, $12::text, $13::bigint, $14::bigint, $15::boolean, $16::text, $17::text)",
 		history: "select " + decisionColumns + " from " +

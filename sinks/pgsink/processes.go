@@ -10,8 +10,11 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// maxProcessText limits the bytes of each text of a process.
-const maxProcessText = 500
+// maxProcessText limits the bytes of each text of a process, and maxProblems those of its problems.
+const (
+	maxProcessText = 500
+	maxProblems    = 4000
+)
 
 // Alive implements [operate.Operable].
 func (s *Sink) Alive(ctx context.Context, p operate.Process) error {
@@ -19,7 +22,7 @@ func (s *Sink) Alive(ctx context.Context, p operate.Process) error {
 	defer cancel()
 	keep := func(text string) string { return printable(text, maxProcessText) }
 	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
-		b.Queue(s.sql.alive, keep(p.Run), keep(p.Group), keep(p.Name), keep(p.Host), int64(p.PID), keep(p.Version), p.Every.Milliseconds())
+		b.Queue(s.sql.alive, keep(p.Run), keep(p.Group), keep(p.Name), keep(p.Host), int64(p.PID), keep(p.Version), printable(p.Problems, maxProblems), p.Every.Milliseconds())
 	}, execOne)
 	if err != nil {
 		return fmt.Errorf("pgsink: sign of life of %s in group %q: %w", p.Name, p.Group, faultless(ended(ctx, explain(err))))
@@ -43,7 +46,7 @@ func (o *Operator) Processes(ctx context.Context, group string) (found []operate
 	err = o.reading(ctx, o.sql.processes, func(rows pgx.Rows) error {
 		var p operate.Process
 		var every int64
-		if err := rows.Scan(&p.Run, &p.Group, &p.Name, &p.Host, &p.PID, &p.Version, &every, &p.Since, &p.Seen, &p.Now); err != nil {
+		if err := rows.Scan(&p.Run, &p.Group, &p.Name, &p.Host, &p.PID, &p.Version, &p.Problems, &every, &p.Since, &p.Seen, &p.Now); err != nil {
 			return err
 		}
 		p.Every = time.Duration(every) * time.Millisecond

@@ -97,7 +97,7 @@ func newStatements(o Options) statements {
 		record: "select " + s + "record_decisions($1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::text[]::uuid[], " +
 			"$7::text[], $8::bigint[], $9::bigint[], $10::text[], $11::text[])",
 		hangs: "select " + decisionColumns + " from " + s + "hangs($1::text[], $2::text[], $3::int[], $4::bigint)",
-		alive: "select " + s + "alive($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, $7::bigint)",
+		alive: "select " + s + "alive($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, $7::text, $8::bigint)",
 		gone:  "select " + s + "gone($1::text)",
 		requests: "select acts, id, request, group_name, topic, partition, message_offset, message_time, key, value, header_keys, header_values from " +
 			s + "requests($1::text[], $2::text[], $3::int[], $4::bigint, $5::bigint)",

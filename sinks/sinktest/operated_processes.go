@@ -55,10 +55,11 @@ func signsOfLife(w *world) {
 
 	// Since is the time of its first sign and Seen of its last, by the database's clock.
 	w.until("the next sign comes later", func() bool {
+		one.Problems = "billing/orders/0: the handler hangs\nnot a member of the group"
 		one.Every, one.Since, one.Seen = 2*time.Minute, time.Now().Add(time.Hour), time.Now().Add(time.Hour)
 		a.alive(one)
 		now := h.processes("billing", "run-1", "run-2")[0]
-		if !now.Since.Equal(first.Since) || now.Every != one.Every || now.Seen.Before(first.Seen) || now.Now.Before(now.Seen) {
+		if !now.Since.Equal(first.Since) || now.Every != one.Every || now.Problems != one.Problems || now.Seen.Before(first.Seen) || now.Now.Before(now.Seen) {
 			w.Errorf("the process is %+v, it was %+v", now, first)
 		}
 		return now.Seen.After(first.Seen)
@@ -111,7 +112,7 @@ func (w *world) until(what string, so func() bool) {
 func signsOfOddProcesses(w *world) {
 	h, a := w.person(), w.process("A")
 	long := strings.Repeat("é", 5000)
-	a.alive(operate.Process{Run: "run-1", Group: "billing", Name: "a\x00b\xff", Host: long, Version: long, Every: time.Second})
+	a.alive(operate.Process{Run: "run-1", Group: "billing", Name: "a\x00b\xff", Host: long, Version: long, Problems: long, Every: time.Second})
 	ps := h.processes("", "run-1")
 	if len(ps) == 1 && (!strings.HasPrefix(ps[0].Name, "a") || !strings.HasPrefix(long, ps[0].Host) || ps[0].Host == "") {
 		w.Errorf("the process is %+v", ps[0])

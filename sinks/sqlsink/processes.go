@@ -13,7 +13,7 @@ import (
 // Alive implements [operate.Operable]. It waits for the database's write lock.
 func (s *Sink) Alive(ctx context.Context, p operate.Process) error {
 	err := s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error {
-		if _, err := t.Conn.ExecContext(ctx, s.q.alive, p.Run, p.Group, p.Name, p.Host, p.PID, p.Version, p.Every.Milliseconds()); err != nil {
+		if _, err := t.Conn.ExecContext(ctx, s.q.alive, p.Run, p.Group, p.Name, p.Host, p.PID, p.Version, p.Problems, p.Every.Milliseconds()); err != nil {
 			return err
 		}
 		_, err := t.Conn.ExecContext(ctx, s.q.pruneDead, p.Group, p.Name, p.Run)
@@ -43,7 +43,7 @@ func (o *Operator) Processes(ctx context.Context, group string) (found []operate
 		var p operate.Process
 		var every int64
 		var since, seen, now string
-		if err := rows.Scan(&p.Run, &p.Group, &p.Name, &p.Host, &p.PID, &p.Version, &every, &since, &seen, &now); err != nil {
+		if err := rows.Scan(&p.Run, &p.Group, &p.Name, &p.Host, &p.PID, &p.Version, &p.Problems, &every, &since, &seen, &now); err != nil {
 			return err
 		}
 		p.Every = time.Duration(every) * time.Millisecond

@@ -73,13 +73,13 @@ func newQueries(d Dialect, prefix string) queries {
 
 		history: `SELECT ` + decision + ` FROM ` + decisions,
 		letters: `SELECT ` + letter + `, message_key, message_value, headers FROM ` + letters,
-		alive: `INSERT INTO ` + processes + ` (run, group_name, name, host, pid, version, every_ms, since, seen_at)` +
-			` VALUES (?, ?, ?, ?, ?, ?, ?, ` + d.now() + `, ` + d.now() + `)` +
-			` ON CONFLICT (run) DO UPDATE SET every_ms = excluded.every_ms, seen_at = excluded.seen_at`,
+		alive: `INSERT INTO ` + processes + ` (run, group_name, name, host, pid, version, problems, every_ms, since, seen_at)` +
+			` VALUES (?, ?, ?, ?, ?, ?, ?, ?, ` + d.now() + `, ` + d.now() + `)` +
+			` ON CONFLICT (run) DO UPDATE SET problems = excluded.problems, every_ms = excluded.every_ms, seen_at = excluded.seen_at`,
 		pruneDead: `DELETE FROM ` + processes + ` WHERE julianday(` + d.now() + `) - julianday(seen_at) > 7 OR group_name = ? AND name = ? AND run <> ?` +
 			` AND (julianday(` + d.now() + `) - julianday(seen_at)) * 86400000 > 3 * every_ms`,
 		gone: `DELETE FROM ` + processes + ` WHERE run = ?`,
-		processes: `SELECT run, group_name, name, host, pid, version, every_ms, since, seen_at, ` + d.now() + ` FROM ` + processes +
+		processes: `SELECT run, group_name, name, host, pid, version, problems, every_ms, since, seen_at, ` + d.now() + ` FROM ` + processes +
 			` WHERE ? = '' OR group_name = ?`,
 
 		letterAct: `UPDATE ` + letters + ` SET requested = ?, request = ?, requested_by = ?,` +

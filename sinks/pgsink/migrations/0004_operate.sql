@@ -240,6 +240,7 @@ create table "epochfence".process (
     host       text not null,
     pid        bigint not null,
     version    text not null,    -- of the program
+    problems   text not null,    -- by its own account, a line for each
     every_ms   bigint not null,  -- from one sign to the next
     since      timestamptz not null,
     seen_at    timestamptz not null
@@ -247,13 +248,13 @@ create table "epochfence".process (
 
 -- alive is a sign of life. With it, those go that were not seen for a week, and those that were not
 -- seen for three times their wait, in the place of which this one is.
-create function "epochfence".alive(in_run text, in_group text, in_name text, in_host text, in_pid bigint, in_version text, in_every_ms bigint)
+create function "epochfence".alive(in_run text, in_group text, in_name text, in_host text, in_pid bigint, in_version text, in_problems text, in_every_ms bigint)
 returns void
 language sql security definer set search_path = "epochfence", pg_temp
 as $$
-    insert into process as p (run, group_name, name, host, pid, version, every_ms, since, seen_at)
-    values (in_run, in_group, in_name, in_host, in_pid, in_version, in_every_ms, clock_timestamp(), clock_timestamp())
-    on conflict (run) do update set every_ms = excluded.every_ms, seen_at = clock_timestamp();
+    insert into process as p (run, group_name, name, host, pid, version, problems, every_ms, since, seen_at)
+    values (in_run, in_group, in_name, in_host, in_pid, in_version, in_problems, in_every_ms, clock_timestamp(), clock_timestamp())
+    on conflict (run) do update set problems = excluded.problems, every_ms = excluded.every_ms, seen_at = clock_timestamp();
 
     delete from process x where x.run in (
         select p.run from process p
@@ -273,11 +274,11 @@ $$;
 
 -- list_processes returns those of a group; null is any.
 create function "epochfence".list_processes(in_group text)
-returns table (run text, group_name text, name text, host text, pid bigint, version text, every_ms bigint,
+returns table (run text, group_name text, name text, host text, pid bigint, version text, problems text, every_ms bigint,
     since timestamptz, seen_at timestamptz, read_at timestamptz)
 language sql stable security definer set search_path = "epochfence", pg_temp
 as $$
-    select p.run, p.group_name, p.name, p.host, p.pid, p.version, p.every_ms, p.since, p.seen_at, clock_timestamp()
+    select p.run, p.group_name, p.name, p.host, p.pid, p.version, p.problems, p.every_ms, p.since, p.seen_at, clock_timestamp()
     from process p where in_group is null or p.group_name = in_group
 $$;
 

@@ -40,6 +40,7 @@ CREATE TABLE {{prefix}}process (
     host       TEXT    NOT NULL,
     pid        INTEGER NOT NULL,
     version    TEXT    NOT NULL,             -- of the program
+    problems   TEXT    NOT NULL,             -- by its own account, a line for each
     every_ms   INTEGER NOT NULL,             -- from one sign to the next
     since      TEXT    NOT NULL,             -- UTC, as the next
     seen_at    TEXT    NOT NULL
