@@ -28,11 +28,32 @@ type broker interface {
 
 type extent struct {
 	log, source string
-	begin, end  epoch.Offset // end is the offset of the next message that could be read
-	written     epoch.Offset // the offset of the next message to be written: above end while transactions are open
-	lag         int64        // messages to be applied
-	committed   epoch.Offset // for an unclaimed fence: the offset that the group has committed; 0 if none
+	begin, end  epoch.Offset     // end is the offset of the next message that could be read
+	written     epoch.Offset     // the offset of the next message to be written: above end while transactions are open
+	lag         int64            // messages to be applied
+	committed   epoch.Offset     // for an unclaimed fence: the offset that the group has committed; 0 if none
+	open        *openTransaction // if written is above end
 	err         error
+}
+
+// openTransaction is what holds back the end of a log.
+type openTransaction struct {
+	Offsets int64      `json:"offsets"`                     // from the end to what was written
+	IDs     []string   `json:"transactional_ids,omitempty"` // of those that are open; none if Kafka does not say
+	Since   *time.Time `json:"since"`                       // the oldest one is open; null if Kafka does not say
+}
+
+func (o *openTransaction) String() string {
+	s := count(o.Offsets, "offset") + " beyond END can be read only when "
+	if len(o.IDs) == 0 {
+		s += "a producer's open transaction has ended"
+	} else {
+		s += fmt.Sprintf("the open transaction of producer %q has ended", strings.Join(o.IDs, `", "`))
+	}
+	if o.Since != nil {
+		s += "; it is open since " + stamp(*o.Since)
+	}
+	return s
 }
 
 type brokers struct{ kafka, nats broker }

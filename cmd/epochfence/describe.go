@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,7 +23,8 @@ halts.
 
 Each fence names its log, which the command reads from Kafka (--kafka) or NATS
 (--nats). END is the offset after the last message that can be read: on Kafka the last
-stable offset, so open transactions do not count. On NATS offsets are the stream's
+stable offset, so open transactions do not count. LAG 0+9 has nine offsets in and
+behind an open transaction. On NATS offsets are the stream's
 sequences, and LAG counts the partition's own messages.
 
 OWNER shows whether the process that has claimed the partition is alive. Processes
@@ -38,11 +40,12 @@ process itself reports.`,
 
 type describedView struct {
 	partitionView
-	Begin     *int64 `json:"log_begin"`
-	End       *int64 `json:"log_end"`
-	Lag       *int64 `json:"lag"`
-	LogNow    string `json:"log_now,omitempty"`    // if it is not the fence's log
-	SourceNow string `json:"source_now,omitempty"` // if it is not the fence's lease issuer
+	Begin     *int64           `json:"log_begin"`
+	End       *int64           `json:"log_end"`
+	Lag       *int64           `json:"lag"`
+	Open      *openTransaction `json:"open_transaction,omitempty"` // beyond log_end
+	LogNow    string           `json:"log_now,omitempty"`          // if it is not the fence's log
+	SourceNow string           `json:"source_now,omitempty"`       // if it is not the fence's lease issuer
 
 	// Committed is the offset that the group has committed, for a partition without a claim.
 	Committed *int64 `json:"committed,omitempty"`
@@ -70,6 +73,9 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 		default:
 			d.Begin, d.End, d.Lag = number(int64(e.begin)), number(int64(e.end)), number(e.lag)
 			begin, end, lag = text(e.begin), text(e.end), text(e.lag)
+			if d.Open = e.open; e.open != nil {
+				lag += fmt.Sprintf("+%d", e.open.Offsets)
+			}
 			if e.committed > 0 {
 				d.Committed, next = number(int64(e.committed)), text(e.committed)
 			}
@@ -102,6 +108,9 @@ func (a *app) notes(p operate.Partition, d describedView) {
 				d.Name, *d.Committed)
 		}
 	default:
+	}
+	if d.Open != nil {
+		a.say("\n%s: %s", d.Name, printable(d.Open.String()))
 	}
 	if d.LogError != "" {
 		a.say("\n%s: %s", d.Name, printable(d.LogError))

@@ -128,6 +128,10 @@ func living(s scene) (fs []finding) {
 // waitingFor is how long an owner may take to follow an operator action.
 const waitingFor = time.Minute
 
+// openFor is how long a producer's transaction may be open if --max-age says nothing: Kafka's default of
+// transaction.timeout.ms.
+const openFor = time.Minute
+
 // standing checks the fence and the audit log.
 func standing(p operate.Partition, v partitionView, l limits) (fs []finding) {
 	add := func(check string, s status, detail, remedy string) {
@@ -182,6 +186,18 @@ func logged(p operate.Partition, e extent, l limits) (fs []finding) {
 		add("position", bad, fmt.Sprintf("the next offset is %d and the log begins at %d: messages went that were not applied", p.Next, e.begin), "epochfence rewind "+shellQuote(name)+" --to start"+forReal)
 	case p.Next > e.end:
 		add("position", bad, fmt.Sprintf("the next offset is %d and the log ends at %d: it was truncated", p.Next, e.end), "epochfence rewind "+shellQuote(name)+" --to …"+forReal)
+	}
+	if o := e.open; o != nil {
+		since, limit := latest(p.ClaimedAt, p.AdvancedAt), l.age
+		if o.Since != nil {
+			since = *o.Since
+		}
+		if limit <= 0 {
+			limit = openFor
+		}
+		if p.Now.Sub(since) > limit {
+			add("open transaction", warn, o.String(), "see what the producer waits for; kafka-transactions.sh abort ends a transaction that hangs")
+		}
 	}
 	if l.lag >= 0 && e.lag > l.lag {
 		add("lag", warn, fmt.Sprintf("%s to apply, more than %d", count(e.lag, "message"), l.lag), "epochfence describe "+shellQuote(name))

@@ -75,7 +75,52 @@ func (k *kafkaBroker) extents(ctx context.Context, fences []epoch.Fence) []exten
 			all[i].lag = max(int64(all[i].end)-max(at.At, int64(all[i].begin)), 0)
 		}
 	}
+	k.nameOpen(ctx, fences, all)
 	return all
+}
+
+// nameOpen finds the open transactions in front of which logs end. What Kafka does not say, because a
+// privilege is missing, stays unknown.
+func (k *kafkaBroker) nameOpen(ctx context.Context, fences []epoch.Fence, all []extent) {
+	held := kadm.TopicsSet{}
+	for i, f := range fences {
+		if n := int64(all[i].written - all[i].end); all[i].err == nil && n > 0 {
+			all[i].open = &openTransaction{Offsets: n}
+			held.Add(f.Partition.Topic, f.Partition.Number)
+		}
+	}
+	if len(held) == 0 {
+		return
+	}
+	producers, _ := k.client.DescribeProducers(ctx, held)
+	var ids []int64
+	producers.EachProducer(func(p kadm.DescribedProducer) {
+		if p.CurrentTxnStartOffset >= 0 {
+			ids = append(ids, p.ProducerID)
+		}
+	})
+	if len(ids) == 0 { // without ids, Kafka would list all transactions
+		return
+	}
+	listed, _ := k.client.ListTransactions(ctx, ids, nil)
+	if len(listed) == 0 {
+		return
+	}
+	described, _ := k.client.DescribeTransactions(ctx, listed.TransactionalIDs()...)
+	for i, f := range fences {
+		if all[i].open == nil {
+			continue
+		}
+		for _, t := range described.Sorted() {
+			if !t.Topics.Lookup(f.Partition.Topic, f.Partition.Number) {
+				continue
+			}
+			all[i].open.IDs = append(all[i].open.IDs, t.TxnID)
+			if began := time.UnixMilli(t.StartTimestamp).UTC(); all[i].open.Since == nil || began.Before(*all[i].open.Since) {
+				all[i].open.Since = &began
+			}
+		}
+	}
 }
 
 func kafkaExtent(f epoch.Fence, meta kadm.Metadata, begins, ends, written kadm.ListedOffsets) extent {

@@ -87,4 +87,5 @@ func TestRealKafkaIsReadAndSteeredAround(t *testing.T) {
 	if n := len(l.applied()); n != before+16 {
 		t.Errorf("%d of the new topic's 16 messages were applied", n-before)
 	}
+	l.standsBehindAnOpenTransaction()
 }
