@@ -205,6 +205,29 @@ func TestShutdownIsBoundedThoughAHandlerDoesNotHeedAnything(t *testing.T) {
 	}
 }
 
+func TestShutdownIsBoundedThoughAnotherMemberHoldsUpTheRebalance(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		stuck, assigned := make(chan struct{}), make(chan struct{}, 10)
+		r.client(kgo.ConsumerGroup(testGroup), kgo.ConsumeTopics(testTopic), kgo.Balancers(kgo.RangeBalancer()),
+			kgo.RebalanceTimeout(10*time.Minute), kgo.SessionTimeout(5*time.Minute),
+			kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { assigned <- struct{}{} }),
+			kgo.OnPartitionsRevoked(func(context.Context, *kgo.Client, map[string][]int32) { <-stuck }))
+		<-assigned
+		run := r.run(r.source(with(kgo.Balancers(kgo.RangeBalancer()))), (&worker{sink: r.sink}).own)
+		if _, err := r.cluster.WaitGroupInfo(r.Context(), testGroup, func(g *kfake.GroupInfo) bool { return len(g.Members) == 2 }); err != nil {
+			r.Fatal(err)
+		}
+		began := time.Now()
+		if err := run.stop(); err != nil {
+			r.Error(err)
+		}
+		if took := time.Since(began); took > 2*closeTimeout {
+			r.Errorf("Run took %v to end, want up to %v", took, 2*closeTimeout)
+		}
+		close(stuck)
+	})
+}
+
 func TestShutdownIsBoundedThoughTheClusterIsGone(t *testing.T) {
 	for _, p := range protocols {
 		t.Run(p.name, func(t *testing.T) {

@@ -54,6 +54,70 @@ func TestAPositionAboveTheEndOfTheLogIsAnError(t *testing.T) {
 	})
 }
 
+// Two transactions write under leader epoch 1. One is aborted while the other is open, so the
+// reader passes the aborted messages, at offsets 1 to 3, but not the marker, at 5. The next leader
+// says that epoch 0, that of the last message read, ended at 1: nothing is lost. Before 1.22.3,
+// franz-go said that it was.
+func TestAbortedMessagesUnderALaterLeaderEpochAreNoTruncatedLog(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				asked := make(chan int64, 100)
+				r.cluster.ControlKey(int16(kmsg.Fetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
+					r.cluster.KeepControl()
+					for _, t := range req.(*kmsg.FetchRequest).Topics {
+						for _, p := range t.Partitions {
+							select {
+							case asked <- p.FetchOffset:
+							default:
+							}
+						}
+					}
+					return nil, nil, false
+				})
+				nextLeader := func() {
+					if err := r.cluster.MoveTopicPartition(testTopic, 0, 1-r.cluster.LeaderFor(testTopic, 0)); err != nil {
+						r.Fatal(err)
+					}
+				}
+				begin := func(id string, n int) *kgo.Client {
+					tx := r.client(kgo.TransactionalID(id), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+					if err := tx.BeginTransaction(); err != nil {
+						r.Fatal(err)
+					}
+					for range n {
+						if err := tx.ProduceSync(r.Context(), &kgo.Record{Topic: testTopic, Value: []byte(id)}).FirstErr(); err != nil {
+							r.Fatal(err)
+						}
+					}
+					return tx
+				}
+				end := func(tx *kgo.Client, how kgo.TransactionEndTry) {
+					if err := tx.EndTransaction(r.Context(), how); err != nil {
+						r.Fatal(err)
+					}
+				}
+				r.produce(0, 1)
+				nextLeader()
+				aborted, open := begin("aborted", 3), begin("open", 1)
+				end(aborted, kgo.TryAbort)
+				r.run(r.source(with(p.opts...), with(kgo.DisableFetchSessions())), (&worker{sink: r.sink}).own)
+				r.until("the first is applied", func() bool { return r.sink.exactly(part(0), 1) })
+				for <-asked != 4 {
+				}
+				nextLeader()
+				end(open, kgo.TryCommit)
+				r.until("the committed transaction is applied", func() bool {
+					return slices.Equal(r.sink.applied[part(0)], []epoch.Offset{0, 4})
+				})
+				if errs := r.sink.errors(part(0)); len(errs) > 0 {
+					r.Errorf("%v, want no error", errs)
+				}
+			})
+		})
+	}
+}
+
 // The log ends above the position again, but not with the messages that were
 // applied: only their leader epoch tells (KIP-320). kfake does not truncate, so
 // the broker's answer is made up.

@@ -2,7 +2,6 @@ package kafkasource
 
 import (
 	"math/bits"
-	"reflect"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -33,12 +32,12 @@ func (p *recordPool) PutRecords(rs []kgo.Record) {
 // might keep them, and the caller has no pools, because these might reuse bytes of a record that a
 // message still has.
 func mayRecycle(cl *kgo.Client) bool {
-	if !empty(reflect.ValueOf(cl.OptValue(kgo.WithPools))) {
+	if pools, _ := cl.OptValue(kgo.WithPools).([]kgo.Pool); len(pools) > 0 {
 		return false
 	}
-	hooks := reflect.ValueOf(cl.OptValue(kgo.WithHooks))
-	for i := range hooks.Len() {
-		switch hooks.Index(i).Interface().(type) {
+	hooks, _ := cl.OptValue(kgo.WithHooks).([]kgo.Hook)
+	for _, h := range hooks {
+		switch h.(type) {
 		case kgo.HookFetchRecordBuffered, kgo.HookFetchRecordUnbuffered:
 			return false
 		}

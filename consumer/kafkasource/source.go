@@ -242,7 +242,7 @@ func (s *Source) shutdown() {
 	s.linger()
 }
 
-// leave leaves the group and closes the member's client. kgo waits for a rebalance under way before
+// leave leaves the group and closes the member's client. kgo waits for a join under way before
 // it leaves. closeTimeout limits that wait.
 func (s *Source) leave() {
 	ctx, cancel := context.WithTimeout(s.base, closeTimeout)
