@@ -36,16 +36,20 @@ type handoff struct {
 func (m *Member) balance() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.view.snapshot() // under m.mu, so that it has all leases that are used
+	was, now := m.seen, m.view.snapshot() // under m.mu, so that it has all leases that are used
 	if m.closing {
 		return
 	}
 	m.resetDeclined(now)
-	g := m.group(now)
 	me := m.registration
 	if me.err() != nil {
 		return
 	}
+	if was != nil {
+		m.learnFromDeaths(was, now)
+	}
+	m.endTrial(now)
+	g := m.group(now)
 	if m.own != nil {
 		m.follow(g.plan(me.id), now, me)
 	}
@@ -61,13 +65,23 @@ func (m *Member) balance() {
 
 // follow does what a plan says.
 func (m *Member) follow(plan decision, now *picture, me *registration) {
+	room := mostMoving
+	for _, sl := range m.slots {
+		if sl.busy && sl.held == nil {
+			room--
+		}
+	}
 	for _, p := range plan.take {
-		if sl := m.slots[p]; sl != nil && !sl.busy && time.Now().After(sl.notUntil) {
+		if sl := m.slots[p]; room > 0 && sl != nil && !sl.busy && time.Now().After(sl.notUntil) {
+			room--
 			m.markBusy(sl, func() { m.use(sl, now.leases[p], me) })
 		}
 	}
 	m.handOff(now, plan.give)
 }
+
+// mostMoving limits how many resources a member takes at a time, and how many it gives back.
+const mostMoving = 64
 
 func (m *Member) group(now *picture) *group {
 	me := m.registration.id
@@ -118,9 +132,10 @@ func (m *Member) resetDeclined(now *picture) {
 	if was == nil || !now.membersChangedSince(was) {
 		return
 	}
-	if m.unwanted {
-		m.unwanted, m.handing = false, nil
+	if m.pace == 0 {
+		clear(m.handing)
 	}
+	m.pace = 1
 	for _, sl := range m.slots {
 		if sl.declined && !sl.hung {
 			sl.declined = false
@@ -189,34 +204,42 @@ func (m *Member) releaseUnserved(now *picture) {
 	}
 }
 
-// handOff gives one resource back, and the next one only after another member has taken it. If
-// nobody takes it within TTL, handOff waits until the members change: another resource would only be
-// idle, too.
-func (m *Member) handOff(now *picture, give *Resource) {
-	if h := m.handing; h != nil {
-		at := now.leases[h.Resource]
-		switch {
+// handOff gives resources back: the first one alone, and one more at a time with each that another
+// member has taken. If nobody takes any within TTL, handOff waits until the members change: another
+// resource would only be idle, too.
+func (m *Member) handOff(now *picture, give []Resource) {
+	last := m.taken
+	var oldest *handoff
+	for r, h := range m.handing {
+		switch at := now.leases[r]; {
 		case now.isHeld(at) && !m.isMine(at.Member):
-			m.handing, m.unwanted = nil, false
-		case !m.unwanted && m.isOursAgain(h):
-			m.handing = nil // the member that was to take it is gone, and there may be others
-		case time.Since(h.since) < m.TTL:
-			return
-		case !m.unwanted:
-			m.log.Warn("nobody takes the resource that was given back; giving back no other until a member joins or leaves", "resource", h.String())
-			m.unwanted = true
+			delete(m.handing, r)
+			m.pace, m.taken = min(m.pace+1, mostMoving), time.Now()
+			last = m.taken
+			continue
+		case m.pace > 0 && m.isOursAgain(h):
+			delete(m.handing, r) // the member that was to take it is gone, and there may be others
+			continue
+		case h.since.After(last):
+			last = h.since
+		}
+		if oldest == nil || h.since.Before(oldest.since) {
+			oldest = h
 		}
 	}
-	if give == nil || m.unwanted {
-		return
+	if oldest != nil && m.pace > 0 && time.Since(last) >= m.TTL {
+		m.log.Warn("nobody takes the resource that was given back; giving back no other until a member joins or leaves", "resource", oldest.String())
+		m.pace = 0
 	}
-	sl := m.slots[*give]
-	if sl == nil || sl.held == nil || !sl.held.isHeld() {
-		return
+	for _, p := range give[:max(0, min(len(give), m.pace-len(m.handing)))] {
+		sl := m.slots[p]
+		if sl == nil || sl.held == nil || !sl.held.isHeld() {
+			continue
+		}
+		m.log.Info("giving a resource back, because others have fewer", "resource", sl.String())
+		m.handing[p] = &handoff{Resource: p, held: sl.held, since: time.Now()}
+		sl.held.giveBack()
 	}
-	m.log.Info("giving a resource back, because others have fewer", "resource", sl.String())
-	m.handing = &handoff{Resource: *give, held: sl.held, since: time.Now()}
-	sl.held.giveBack()
 }
 
 func (m *Member) isOursAgain(h *handoff) bool {

@@ -42,6 +42,44 @@ func TestAnOrphanThatIsNotWantedIsReleased(t *testing.T) {
 	})
 }
 
+// A thousand resources move in a few seconds, and each move takes what it takes in a smaller group.
+func TestAMoveTakesAsManyRequestsInALargeGroup(t *testing.T) {
+	perMove := func(resources int32) (requests float64) {
+		bubble.Test(t, func(t *testing.T) {
+			s := memstore.New()
+			start := func() *testMember {
+				w := wayTo(s)
+				w.has(distant)
+				return joinBy(t, w, sharing(resources)).run()
+			}
+			all := []*testMember{start()}
+			all[0].comesTo(int(resources), testTTL)
+			before, began := all[0].counted("swap"), time.Now()
+			for range 3 {
+				all = append(all, start())
+			}
+			for _, m := range all {
+				m.comesTo(int(resources)/4, testTTL)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("%d resources are shared after %v", resources, took)
+			}
+			moves, swaps := -int(resources), -before
+			for _, m := range all {
+				moves, swaps = moves+m.taken(), swaps+m.counted("swap")
+			}
+			if moves != int(resources)*3/4 {
+				t.Errorf("%d resources have moved, want %d", moves, resources*3/4)
+			}
+			requests = float64(swaps) / float64(moves)
+		})
+		return requests
+	}
+	if few, many := perMove(128), perMove(512); many > 1.1*few || many > 2.2 {
+		t.Errorf("a move takes %.2f writes with 128 resources, and %.2f with 512", few, many)
+	}
+}
+
 func TestResourcesAreGivenBackOneAfterTheOther(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := memstore.New()

@@ -125,7 +125,7 @@ func TestAHolderHearsOfALeaseThatIsNotItsOwnAnyMore(t *testing.T) {
 				h := join(t, s).locks("nightly")
 				passes(time.Minute)
 				change(t, s)
-				if err := lose(t, h, 10*time.Millisecond); !errors.Is(err, errTaken) {
+				if err := lose(t, h, time.Second); !errors.Is(err, errTaken) {
 					t.Errorf("lost because of %v", err)
 				}
 			})

@@ -45,13 +45,18 @@ type Member struct {
 	registration *registration // the latest
 	registered   int
 	slots        map[Resource]*slot
-	handing      *handoff
-	unwanted     bool            // nobody took the resource that we gave back
-	seen         *picture        // at the last balance
-	disbelieved  map[string]bool // by registration id
-	ending       map[string]bool // by registration id
+	handing      map[Resource]*handoff // given back, and not yet taken
+	pace         int                   // how many may be given back at a time; 0: nobody took what we gave back
+	taken        time.Time             // when another member last took one
+	seen         *picture              // at the last balance
+	disbelieved  map[string]bool       // by registration id
+	ending       map[string]bool       // by registration id
 	releasing    map[Resource]bool
 	closing      bool
+	opened       time.Time     // when this process had read the group's keys
+	onTrial      bool          // it serves nothing yet
+	trial        time.Duration // what new members are told
+	trialUntil   time.Time
 }
 
 // Open registers this process in a group. The store stays the caller's.
@@ -73,7 +78,7 @@ func Open(ctx context.Context, store cas.Store, o Options) (*Member, error) {
 func newMember(ctx context.Context, store cas.Store, o Options) *Member {
 	m := &Member{
 		Options: o, store: store, keys: keysOf(o.Group), id: newMemberID(), wake: newSignal(), changed: make(chan struct{}, 1),
-		slots: map[Resource]*slot{}, disbelieved: map[string]bool{}, ending: map[string]bool{}, releasing: map[Resource]bool{},
+		slots: map[Resource]*slot{}, handing: map[Resource]*handoff{}, pace: 1, disbelieved: map[string]bool{}, ending: map[string]bool{}, releasing: map[Resource]bool{},
 	}
 	m.log = o.Logger.With("member", m.id)
 	m.troubles = troubles.New[string](m.log, "concerned")
@@ -96,7 +101,7 @@ func newMember(ctx context.Context, store cas.Store, o Options) *Member {
 func (m *Member) start(ctx context.Context) error {
 	// What this process may not do is found out here. It registers last, because the others give
 	// resources to a registered member.
-	for _, do := range []func(context.Context) error{m.view.ask, m.tryGet, m.view.start, m.register} {
+	for _, do := range []func(context.Context) error{m.view.ask, m.tryGet, m.view.start, m.begin, m.register} {
 		limited, cancel := context.WithTimeout(ctx, readLimit)
 		err := do(limited)
 		cancel()
@@ -173,8 +178,10 @@ func (m *Member) lead(ctx context.Context) {
 	tick := time.NewTicker(min(time.Second, m.TTL/10))
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		woken := m.wake.next()
+		woken, began := m.wake.next(), time.Now()
 		m.balance()
+		// The changes of a moment are one. A large group takes half of a processor at most.
+		backoff.Sleep(ctx, max(balanceRest, time.Since(began)))
 		select {
 		case <-ctx.Done():
 		case <-woken:
@@ -182,6 +189,9 @@ func (m *Member) lead(ctx context.Context) {
 		}
 	}
 }
+
+// balanceRest is the least time between two balances.
+const balanceRest = 10 * time.Millisecond
 
 func (m *Member) isFirst() bool {
 	now := m.view.snapshot()

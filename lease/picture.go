@@ -30,6 +30,7 @@ type member struct {
 	item  cas.Item
 	known time.Time
 	since time.Time
+	first time.Time // when we first saw the registration
 }
 
 func newPicture() *picture {
@@ -83,7 +84,10 @@ func (p *picture) keep(was *picture, asked time.Time) {
 		case before.known.After(asked) && !isOlder(before.item, now.item):
 			p.members[id] = before
 		case ok && now.item.Version == before.item.Version:
-			now.since = before.since
+			now.since, now.first = before.since, before.first
+			p.members[id] = now
+		case ok:
+			now.first = before.first
 			p.members[id] = now
 		}
 	}
@@ -122,6 +126,10 @@ func (p *picture) setMember(id string, item cas.Item, asked time.Time) bool {
 		return known
 	}
 	now := member{memberRecord: registrationOf(item.Value), item: item, known: asked, since: time.Now()}
+	now.first = now.since
+	if known {
+		now.first = was.first
+	}
 	if known && was.item.Version == item.Version {
 		now.since = was.since
 	}

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"hash/fnv"
 	"maps"
 	"slices"
@@ -11,8 +12,7 @@ import (
 
 // Each member computes the shares of all members from what it knows of the group: who serves which
 // resources, and who holds them. Package shares has the algorithm. The member takes the free
-// resources of its share and gives surplus resources back, one at a time, as long as other
-// members take them. Members that know the same compute the same shares. A member that knows less
+// resources of its share and gives surplus resources back, as long as other members take them. Members that know the same compute the same shares. A member that knows less
 // may compute others; then a swap is refused, or a resource moves once more.
 
 type group struct {
@@ -26,7 +26,7 @@ type group struct {
 
 type decision struct {
 	take []Resource // sorted
-	give *Resource  // to another member; nil: none
+	give []Resource // surplus of this member, in the order in which to give it back
 }
 
 // kind is a set of resources that the same members serve.
@@ -156,27 +156,38 @@ func (g *group) take(ids []string, kinds []*kind, me int) []Resource {
 	return mine
 }
 
-// give returns a surplus resource of the member with index me that another member lacks.
-func (g *group) give(ids []string, kinds []*kind, me int) *Resource {
-	var given *Resource
-	best := uint64(0)
+// give returns the surplus resources of the member with index me that other members lack. Those that
+// are being given back already are not among them.
+func (g *group) give(ids []string, kinds []*kind, me int) []Resource {
+	type candidate struct {
+		Resource
+		best uint64
+	}
+	var given []Resource
 	for _, k := range kinds {
-		if k.lacks[me] >= 0 {
+		surplus := -k.lacks[me]
+		if surplus <= 0 {
 			continue
 		}
+		var candidates []candidate
 		for _, p := range k.places {
-			if g.held[p] != ids[me] || g.busy[p] {
-				continue
-			}
-			name := p.String()
-			for m, id := range ids {
-				if k.lacks[m] <= 0 {
-					continue
+			switch {
+			case g.held[p] != ids[me]:
+			case g.busy[p]:
+				surplus--
+			default:
+				c, name := candidate{Resource: p}, p.String()
+				for m, id := range ids {
+					if k.lacks[m] > 0 {
+						c.best = max(c.best, score(name, id))
+					}
 				}
-				if s := score(name, id); given == nil || s > best {
-					given, best = &p, s
-				}
+				candidates = append(candidates, c)
 			}
+		}
+		slices.SortFunc(candidates, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.best, a.best), a.compare(b.Resource)) })
+		for _, c := range candidates[:max(0, min(surplus, len(candidates)))] {
+			given = append(given, c.Resource)
 		}
 	}
 	return given

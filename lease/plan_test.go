@@ -54,11 +54,11 @@ func (w *town) step(t interface{ Fatalf(string, ...any) }) (changed bool) {
 				changed = true
 			}
 		}
-		if d.give != nil {
-			if w.held[*d.give] != id {
-				t.Fatalf("%s gives back %s, which it does not hold", id, *d.give)
+		for _, p := range d.give {
+			if w.held[p] != id {
+				t.Fatalf("%s gives back %s, which it does not hold", id, p)
 			}
-			delete(next, *d.give)
+			delete(next, p)
 			w.givings++
 			changed = true
 		}
@@ -323,8 +323,10 @@ func TestMembersWhoseViewsAreLateComeToFairSharesAllTheSame(t *testing.T) {
 						next[p] = id
 					}
 				}
-				if d.give != nil && w.held[*d.give] == id {
-					delete(next, *d.give)
+				for _, p := range d.give {
+					if w.held[p] == id {
+						delete(next, p)
+					}
 				}
 			}
 			for p := range now.free {

@@ -47,10 +47,11 @@ func (r leaseRecord) json() []byte {
 // memberRecord is the value of a registration's key.
 type memberRecord struct {
 	Name     string           `json:"name"`
-	Serves   map[string]int32 `json:"serves,omitempty"`   // number of resources by name; none when the member leaves
+	Serves   map[string]int32 `json:"serves,omitempty"`   // number of resources by name; none when the member leaves or is on trial
 	Declined []string         `json:"declined,omitempty"` // resources that it does not want now
 	TTL      int64            `json:"ttl,omitempty"`      // milliseconds that the registration lasts after a renewal
 	Nonce    string           `json:"nonce,omitempty"`    // by which the member recognises its own record
+	Trial    int64            `json:"trial,omitempty"`    // milliseconds that a new member is to wait before it serves anything
 	Ended    bool             `json:"ended,omitempty"`    // by another member; the id is not used again
 }
 

@@ -99,7 +99,10 @@ func (m *Member) registrationValue(r *registration) []byte {
 // record returns what this member tells the others. m.mu is held.
 func (m *Member) record() memberRecord {
 	r := memberRecord{Name: m.Name, TTL: m.TTL.Milliseconds()}
-	if m.closing {
+	if time.Now().Before(m.trialUntil) {
+		r.Trial = m.trial.Milliseconds()
+	}
+	if m.closing || m.onTrial {
 		return r
 	}
 	r.Serves = m.Resources

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
@@ -156,7 +155,7 @@ func TestAStrangeValueThatIsWrittenAgainAndAgainIsSaid(t *testing.T) {
 			t.Errorf("%d lines; it holds %d\n%s", n, len(m.holding()), m.log)
 		}
 		m.comesTo(2, 2*testTTL) // it is left alone now
-		synctest.Wait()         // until that is said, too
+		until(t, time.Second, func() bool { return len(m.log.with("over: ")) > 0 })
 		if n := len(m.log.with("was overwritten")); n != 0 {
 			t.Errorf("what is said already is said again:\n%s", m.log)
 		}

@@ -24,8 +24,9 @@ func checkSubject(s string) error {
 }
 
 // overlap reports whether some subject matches both. '>' matches one or more tokens.
-func overlap(a, b string) bool {
-	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+func overlap(a, b string) bool { return overlapping(strings.Split(a, "."), strings.Split(b, ".")) }
+
+func overlapping(as, bs []string) bool {
 	for i := range min(len(as), len(bs)) {
 		switch {
 		case as[i] == everything || bs[i] == everything:
@@ -53,12 +54,14 @@ func contains(a, b string) bool {
 
 // checkFilters checks a stream's filters. stored are patterns of its subjects; nil: not known.
 func checkFilters(filters, stored []string) error {
+	tokens := make([][]string, len(filters))
 	for i, f := range filters {
+		tokens[i] = strings.Split(f, ".")
 		if err := checkSubject(f); err != nil {
 			return fmt.Errorf("filter %d: %w", i, err)
 		}
 		for j, g := range filters[:i] {
-			if overlap(f, g) {
+			if overlapping(tokens[i], tokens[j]) {
 				return fmt.Errorf("filters %d and %d, %q and %q, match the same subjects: a message would be in two partitions", j, i, g, f)
 			}
 		}

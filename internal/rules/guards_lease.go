@@ -188,7 +188,7 @@ var guardsOfLeases = []guard{
 	}, leases, "TestAHolderWithoutProgressLosesItsLease"},
 
 	{"blame", "a resource that nobody took and that is ours again keeps others from their share", []edit{
-		{balances, "case !m.unwanted && m.isOursAgain(h):", "case false && m.isOursAgain(h):"},
+		{balances, "case m.pace > 0 && m.isOursAgain(h):", "case false && m.isOursAgain(h):"},
 	}, leases, "TestAMemberThatJoinsAfterOneThatNeverTookItsShareGetsIts"},
 	{"blame", "a lease of ours that nothing uses is left alone", []edit{
 		{balances, "if last.item.Live && last.Member != \"\" && !m.isMine(last.Member) {", "if last.item.Live && last.Member != \"\" {"},
@@ -239,7 +239,7 @@ var guardsOfLeases = []guard{
 		{pictures, "case ok && now.item.Version == before.item.Version:", "case ok && false:"},
 	}, leases, "TestAFullReadDoesNotForgetHowLongAKeyHasStood"},
 	{"blame", "a full read makes what is no lease young", []edit{
-		{pictures, "case ok:", "case ok && false:"},
+		{pictures, "case ok:\n\t\t\tp.leases[at]", "case ok && false:\n\t\t\tp.leases[at]"},
 	}, leases, "TestAFullReadDoesNotForgetHowLongAKeyHasStood"},
 	{"blame", "a change that repeats what is known makes a registration young", []edit{
 		{pictures, "if known && was.item.Version == item.Version {", "if false {"},
@@ -269,16 +269,19 @@ var guardsOfLeases = []guard{
 		{pictures, "return a.Ended == b.Ended", "return true"},
 	}, leases, "TestTheMembersChangeWhenOneJoinsIsEndedOrLeaves"},
 	{"blame", "a member gives resources back all at once", []edit{
-		{balances, "case time.Since(h.since) < m.TTL:\n\t\t\treturn", "case time.Since(h.since) < m.TTL:"},
+		{balances, "min(len(give), m.pace-len(m.handing))", "len(give)"},
 	}, leases, "TestResourcesAreGivenBackOneAfterTheOther"},
 	{"blame", "resources that nobody takes are given back for ever", []edit{
-		{balances, "if give == nil || m.unwanted {", "if give == nil {"},
+		{balances, "\t\tm.pace = 0\n", ""},
 	}, leases, "TestWhatIsGivenBackAndNotTakenCostsOneResourceARestAndNoMore"},
+	{"blame", "a process that crashes again and again is given its share each time", []edit{
+		{"lease/trial.go", "m.onTrial = m.trialLeft(now) > 0", "m.onTrial = false"},
+	}, leases, "TestAProcessThatCrashesAgainAndAgainLeavesLittleIdle"},
 	{"blame", "the first of several members that start takes everything", []edit{
 		{members, "if m.isFirst() {", "if false {"},
 	}, leases, "TestMembersThatStartTogetherShareWithoutMoves"},
 	{"blame", "members that cannot start are given resources", []edit{
-		{members, "m.view.ask, m.tryGet, m.view.start, m.register", "m.register, m.view.ask, m.tryGet, m.view.start"},
+		{members, "m.view.ask, m.tryGet, m.view.start, m.begin, m.register", "m.register, m.view.ask, m.tryGet, m.view.start, m.begin"},
 	}, leases, "TestAMemberThatCannotStartIsNotRegistered"},
 	{"blame", "nobody is told that a process is no member any more", []edit{
 		{register, "silent >= within {", "silent >= within && false {"},

@@ -181,7 +181,7 @@ var guardsOfNATS = []guard{
 		{nats + "/skip.go", "differs != nil {", "differs != nil && false {"},
 	}, nats, "TestATransformThatIsChangedUnderAReaderEndsItsRead"},
 	{"R10", "two filters may match one message", []edit{
-		{nats + "/subject.go", "if overlap(f, g) {", "if false {"},
+		{nats + "/subject.go", "if overlapping(tokens[i], tokens[j]) {", "if false {"},
 	}, nats, "TestFiltersThatCannotMakePartitionsAreRefused"},
 	{"R10", "a stream that deletes what was acknowledged is read", []edit{
 		{nats + "/log.go", "if c.Retention != jetstream.LimitsPolicy {", "if false {"},
