@@ -96,7 +96,7 @@ func (s *Schedule) isLate(land func()) {
 	s.late = append(s.late, land)
 }
 
-// Store is a store whose callers are paused before each Get and Swap.
+// Store is a store whose callers are paused before each Get, Swap and Delete.
 type Store struct {
 	*memstore.Store
 	Schedule *Schedule
@@ -120,7 +120,20 @@ func (p Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas
 	if err != nil {
 		return cas.Item{}, err
 	}
-	write := func() (cas.Item, error) { return p.Store.Swap(context.WithoutCancel(ctx), seen, value, note) }
+	return p.write(f, func() (cas.Item, error) { return p.Store.Swap(context.WithoutCancel(ctx), seen, value, note) })
+}
+
+// Delete implements [cas.Store].
+func (p Store) Delete(ctx context.Context, seen cas.Item) error {
+	f, err := p.Schedule.Pause(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = p.write(f, func() (cas.Item, error) { return cas.Item{}, p.Store.Delete(context.WithoutCancel(ctx), seen) })
+	return err
+}
+
+func (p Store) write(f Fate, write func() (cas.Item, error)) (cas.Item, error) {
 	switch f {
 	case RequestLost:
 		return cas.Item{}, ErrLost

@@ -114,7 +114,7 @@ var guardsOfItems = []guard{
 		{"sinks/cassink/tx.go", "b.Keep(t.isEntry)", "_ = 0"},
 	}, "sinks/cassink", "TestAnItemRemembersAnAnswerForAsLongAsItsEntryIsThere"},
 	{"R1", "background work changes items for no entry", []edit{
-		{"sinks/cassink/tx.go", "case a.held && (m.Replay == 0 || !slices.Contains(t.record.Entries, m.Replay)):", "case a.held && m.Replay == 0:"},
+		{"sinks/cassink/tx.go", "case a.held && (m.Replay == 0 || !slices.Contains(t.lists.Entries, m.Replay)):", "case a.held && m.Replay == 0:"},
 	}, "sinks/cassink", "TestBackgroundWorkChangesItemsForEntriesAlone"},
 	{"R12", "an entry gets an id below those of an owner whose clock is ahead", []edit{
 		{ofEntries, "last := at.record.LastEntry", "last := min(at.record.LastEntry, 0)"},
@@ -129,8 +129,11 @@ var guardsOfItems = []guard{
 		{"sinks/cassink/tx.go", "t.pass()", "_ = 0"},
 	}, "sinks/cassink", "TestAnAbandonedTransactionLetsOthersWriteTheFence"},
 	{"R1", "an answer to an entry that was discarded meanwhile is recorded", []edit{
-		{ofStores, "if !at.record.hasAll(t.deleted) {", "if false {"},
+		{ofStores, "if !at.lists.hasAll(t.deleted) {", "if false {"},
 	}, "sinks/cassink", "TestAnAnswerToAnEntryThatIsDiscardedMeanwhileIsNotRecorded"},
+	{"R1", "a fence forgets what has left its lists while an older owner may write them", []edit{
+		{"sinks/cassink/lists.go", "if k.Number > r.Upon {", "if true {"},
+	}, "sinks/cassink", "TestAnOwnerThatWasPausedBringsNoEntryBack"},
 	{"R12", "a read that lags hides an entry", []edit{
 		{"sinks/cassink/fence.go", "(r.Next < last.Next || r.LastEntry < last.LastEntry)", "r.Next < last.Next"},
 		{ofEntries, "now, err := t.sink.newest(ctx, t.goal.Partition)", "now, err := t.sink.fence(ctx, t.goal.Partition)"},
@@ -142,7 +145,7 @@ var guardsOfItems = []guard{
 		{ofOutbox, "case !tx.goal.held && len", "case len"},
 	}, "sinks/cassink", "TestAFullOutboxHasMessagesWaitAndNotItsOwnAnswers"},
 	{"blame", "an entry that an operator has discarded is waited for", []edit{
-		{ofEntries, "if !slices.Contains(now.record.Entries, id) {", "if false {"},
+		{ofEntries, "if !slices.Contains(now.lists.Entries, id) {", "if false {"},
 	}, "sinks/cassink", "TestAnEntryThatIsDiscardedBesideItsRelayIsGone"},
 	{"R1", "an item is written before the outcome that its change may depend on", []edit{
 		{guarding, "if !done[before] {\n\t\t\treturn false", "if !done[before] {\n\t\t\treturn true"},

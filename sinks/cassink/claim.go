@@ -17,15 +17,16 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 		if err != nil {
 			return err
 		}
+		_ = s.announce(ctx, r, operate.Claimed(before, after, operate.TraceID(ctx)))
 		r.Fence, r.ClaimedAt = after, now()
-		r.decide(operate.Claimed(before, after, operate.TraceID(ctx)))
 		return nil
 	})
 	if err != nil {
 		return epoch.Fence{}, fmt.Errorf("cassink: claim %s: %w", c.Partition, err)
 	}
-	s.hold(at)
-	s.moveOut(ctx, at)
+	if whole, err := s.whole(ctx, at); err == nil {
+		s.hold(whole)
+	} // or the first commit reads it
 	return at.record.Fence, nil
 }
 
@@ -35,7 +36,7 @@ func (s *Sink) hold(at item) {
 	s.held[at.record.Partition] = at
 }
 
-// ours returns the fence with this claim as it was written last, or reads it.
+// ours returns the fence with this claim as it was written last, or reads it, with its lists.
 func (s *Sink) ours(ctx context.Context, p epoch.Partition, claim epoch.ClaimID) (item, error) {
 	s.mu.Lock()
 	at, ok := s.held[p]
@@ -43,7 +44,11 @@ func (s *Sink) ours(ctx context.Context, p epoch.Partition, claim epoch.ClaimID)
 	if ok && at.record.Claim == claim {
 		return at, nil
 	}
-	return s.fence(ctx, p)
+	at, err := s.fence(ctx, p)
+	if err != nil {
+		return item{}, err
+	}
+	return s.whole(ctx, at)
 }
 
 func (s *Sink) forget(p epoch.Partition) {

@@ -66,7 +66,7 @@ func (s *Sink) commit(ctx context.Context, g goal, calls []func(context.Context,
 		g.From, g.To = at.record.Next, at.record.Next
 	}
 	stillOurs := s.looks(ctx, g)
-	t := s.begin(at.record, g)
+	t := s.begin(at, g)
 	defer t.close()
 	if err := s.apply(ctx, at, t, calls, stillOurs); err != nil {
 		t.dropEntries(ctx)
@@ -117,7 +117,7 @@ func (s *Sink) fits(ctx context.Context, g goal) (item, error) {
 		return at, nil
 	}
 	s.forget(g.Partition)
-	if at, err = s.fence(ctx, g.Partition); err != nil {
+	if at, err = s.ours(ctx, g.Partition, g.Claim); err != nil {
 		return item{}, lost(err)
 	}
 	_, err = g.after(at.record.Fence)
@@ -179,7 +179,7 @@ func (s *Sink) advance(ctx context.Context, t *transaction) error {
 		if err != nil {
 			return err
 		}
-		if !at.record.hasAll(t.deleted) {
+		if !at.lists.hasAll(t.deleted) {
 			return fmt.Errorf("%w: an operator has discarded an outbox entry whose answer this transaction was to record", epoch.ErrTransient)
 		}
 		r := at.record
@@ -187,11 +187,16 @@ func (s *Sink) advance(ctx context.Context, t *transaction) error {
 		if t.goal.To != t.goal.From {
 			r.AdvancedAt = now()
 		}
+		r.settle(at.kept)
 		r.add(t.letters)
 		r.changeEntries(t.added, t.deleted)
 		r.replayed(t)
 		after, err := s.swap(ctx, at.stored, r)
 		if err == nil {
+			after.kept, after.lists = at.kept, at.lists
+			if t.changes() {
+				after.lists = at.kept.after(r.riding)
+			}
 			s.hold(after)
 			s.moveOut(ctx, after)
 			return nil
@@ -201,7 +206,10 @@ func (s *Sink) advance(ctx context.Context, t *transaction) error {
 			return err
 		}
 		stored := at.stored
-		if at, err = s.newer(ctx, p, stored); err != nil {
+		if at, err = s.newer(ctx, p, stored); err == nil {
+			at, err = s.whole(ctx, at)
+		}
+		if err != nil {
 			return lost(err)
 		}
 	}
@@ -211,7 +219,7 @@ func (s *Sink) advance(ctx context.Context, t *transaction) error {
 // fence does not know: it was restored from a backup. None of this transaction is written.
 func (s *Sink) moves(ctx context.Context, at item, g goal, to epoch.Offset) error {
 	g.To, g.Mark = to, epoch.NoMark
-	t := s.begin(at.record, g)
+	t := s.begin(at, g)
 	defer t.close()
 	if err := s.advance(ctx, t); err != nil {
 		return err

@@ -25,13 +25,25 @@ type broken struct {
 var errLost = errors.New("the connection was lost")
 
 func (b *broken) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
-	if b.loses != "" && strings.HasPrefix(seen.Key, b.loses) {
-		if b.spares == 0 {
-			return cas.Item{}, errLost
-		}
-		b.spares--
+	if b.isLost(seen.Key) {
+		return cas.Item{}, errLost
 	}
 	return b.Store.Swap(ctx, seen, value, note)
+}
+
+func (b *broken) Delete(ctx context.Context, seen cas.Item) error {
+	if b.isLost(seen.Key) {
+		return errLost
+	}
+	return b.Store.Delete(ctx, seen)
+}
+
+func (b *broken) isLost(key string) bool {
+	if b.loses == "" || !strings.HasPrefix(key, b.loses) {
+		return false
+	}
+	b.spares--
+	return b.spares < 0
 }
 
 // claims returns a sink with a claim of the partition.

@@ -114,28 +114,14 @@ func (r *record) add(ls []letterItem) {
 	for _, at := range ls {
 		r.LastEntry = max(r.LastEntry, at.letter.ID) // no entry gets the id of a dead letter
 		r.Pending = append(r.Pending, at.letter.ID)
-		r.Dead = append(r.Dead, guard.DeadLetter{ID: at.letter.ID, Era: r.SetUnder, Offset: at.letter.Offset})
+		r.Joined.Dead = append(slices.Clone(r.Joined.Dead), guard.DeadLetter{ID: at.letter.ID, Era: r.SetUnder, Offset: at.letter.Offset})
 	}
-	r.Dead = r.Dead[max(len(r.Dead)-keptDead, 0):]
 }
 
-const keptDead = 1000
-
-// remove removes a dead letter that was replayed or discarded.
-func (r *record) remove(id int64) {
-	r.Dead = slices.DeleteFunc(slices.Clone(r.Dead), func(d guard.DeadLetter) bool { return d.ID == id })
-	r.Replayed = slices.DeleteFunc(slices.Clone(r.Replayed), func(was int64) bool { return was == id })
-}
-
-// moveOut moves the entries of the audit log that a fence has to an item of their own, and has its dead
-// letters say that they exist. It is repeated by the next write of the fence where it fails.
-func (s *Sink) moveOut(ctx context.Context, at item) {
-	if len(at.record.Decided) == 0 && len(at.record.Pending) == 0 {
-		return
-	}
-	p := at.record.Partition
-	for _, id := range at.record.Pending {
-		_, err := s.changeLetter(ctx, p, id, func(l *letter) error {
+// confirmLetters has the dead letters of a fence say that they exist, and reports whether all do.
+func (s *Sink) confirmLetters(ctx context.Context, r record) bool {
+	for _, id := range r.Pending {
+		_, err := s.changeLetter(ctx, r.Partition, id, func(l *letter) error {
 			if !l.Pending {
 				return operate.ErrNothingToDo
 			}
@@ -143,18 +129,10 @@ func (s *Sink) moveOut(ctx context.Context, at item) {
 			return nil
 		})
 		if err != nil && !errors.Is(err, operate.ErrNoDeadLetter) && !errors.Is(err, operate.ErrNothingToDo) {
-			return
+			return false
 		}
 	}
-	if len(at.record.Decided) > 0 && s.log(ctx, p, at.record.Decided) != nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h, ok := s.held[p]; ok && h.stored.Version == at.stored.Version {
-		h.record.Decided, h.record.Pending = nil, nil // as the next write has it
-		s.held[p] = h
-	}
+	return true
 }
 
 // addLetters writes the dead letters of a transaction, which do not exist before its position is written.
@@ -170,11 +148,11 @@ func (t *transaction) addLetters(ctx context.Context) error {
 	return nil
 }
 
-// dropLetters removes the dead letters of a transaction that was refused, at best effort.
+// dropLetters deletes the dead letters of a transaction that was refused, at best effort.
 func (t *transaction) dropLetters(ctx context.Context) {
 	for _, at := range t.letters {
 		if at.stored.Live {
-			_ = t.sink.bury(ctx, at)
+			_ = t.sink.store.Delete(ctx, at.stored)
 		}
 	}
 }
@@ -219,7 +197,7 @@ func (s *Sink) letter(ctx context.Context, p epoch.Partition, id int64) (at lett
 }
 
 func (at *letterItem) decode() error {
-	if !at.stored.Live || len(at.stored.Note) == 0 {
+	if !at.stored.Live {
 		return operate.ErrNoDeadLetter
 	}
 	if err := json.Unmarshal(at.stored.Note, &at.letter); err != nil {

@@ -39,8 +39,8 @@
 // # Operators
 //
 // A Sink is an [operate.Operable]: the audit log, dead letters and signs of life are items, too.
-// The audit log keeps the last 500 entries of each partition. Times are those of the process that
-// writes, because most stores have no clock.
+// The audit log keeps the last 500 entries of each partition, or 128 KiB of them. Times are those of the
+// process that writes, because most stores have no clock.
 //
 // # Outbox
 //

@@ -38,18 +38,17 @@ func (at *entryItem) decode() error {
 }
 
 func (r *record) changeEntries(added []entryItem, deleted []int64) {
-	r.Entries = slices.DeleteFunc(slices.Clone(r.Entries), func(id int64) bool { return slices.Contains(deleted, id) })
+	r.Joined.Entries = slices.Clone(r.Joined.Entries)
 	for _, at := range added {
-		if !at.isNew() && !slices.Contains(deleted, at.entry.ID) {
-			r.Entries = append(r.Entries, at.entry.ID)
+		if !at.isNew() {
+			r.Joined.Entries = append(r.Joined.Entries, at.entry.ID)
 		}
 		r.LastEntry = max(r.LastEntry, at.entry.ID)
 	}
+	r.leave(deleted...)
 }
 
-func (r *record) hasAll(ids []int64) bool {
-	return !slices.ContainsFunc(ids, func(id int64) bool { return !slices.Contains(r.Entries, id) })
-}
+func (l lists) hasAll(ids []int64) bool { return len(besides(ids, l.Entries)) == 0 }
 
 // replayed remembers a dead letter whose replay adds entries until its item says that it is gone. If that is
 // not written, it is replayed again, and must not add them again.
@@ -58,16 +57,15 @@ func (r *record) replayed(t *transaction) {
 		return
 	}
 	for _, at := range t.replays {
-		r.Replayed = append(slices.Clone(r.Replayed), at.letter.ID)
+		r.Joined.Replayed = append(slices.Clone(r.Joined.Replayed), at.letter.ID)
 	}
-	r.Replayed = r.Replayed[max(len(r.Replayed)-keptDead, 0):]
 }
 
 // isEntry reports whether the outbox has an entry with this id.
 func (t *transaction) isEntry(id int64) bool {
 	t.sink.mu.Lock()
 	defer t.sink.mu.Unlock()
-	return slices.Contains(t.record.Entries, id) || slices.Contains(t.sink.held[t.goal.Partition].record.Entries, id)
+	return slices.Contains(t.lists.Entries, id) || slices.Contains(t.sink.held[t.goal.Partition].lists.Entries, id)
 }
 
 // changes reports whether the fence is to be written.
@@ -191,7 +189,7 @@ func (t *transaction) sweep(ctx context.Context) {
 			return
 		}
 		id, err := strconv.ParseInt(strings.TrimPrefix(it.Key, s.keys.entries(p)), 10, 64)
-		if err == nil && id <= at.record.LastEntry && !slices.Contains(at.record.Entries, id) {
+		if err == nil && id <= at.record.LastEntry && !slices.Contains(at.lists.Entries, id) {
 			_ = s.store.Delete(ctx, it)
 		}
 	}
@@ -246,7 +244,10 @@ func (t *transaction) isThere(ctx context.Context, id int64) error {
 	if _, err := t.goal.after(now.record.Fence); err != nil {
 		return err
 	}
-	if !slices.Contains(now.record.Entries, id) {
+	if now, err = t.sink.whole(ctx, now); err != nil {
+		return lost(err)
+	}
+	if !slices.Contains(now.lists.Entries, id) {
 		return operate.ErrNoOutboxEntry
 	}
 	return nil

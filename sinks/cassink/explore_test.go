@@ -152,6 +152,7 @@ func (x *exploration) drains(ctx context.Context, owners *sync.WaitGroup) {
 func (x *exploration) sink(s cas.Store) *cassink.Sink {
 	sink, err := cassink.Open(x.Context(), s, cassink.Options{})
 	x.must(err)
+	cassink.RideLess(sink)
 	return sink
 }
 

@@ -14,6 +14,9 @@ func First(tx *Tx) epoch.Message {
 	return epoch.Message{Partition: tx.goal.Partition, Offset: tx.goal.From, Mark: epoch.NoMark}
 }
 
+// RideLess has a sink write the item of the lists as soon as there is something to write.
+func RideLess(s *Sink) { s.mostRiding = 0 }
+
 // SetLastEntry has a fence say that an entry had this id.
 func SetLastEntry(ctx context.Context, s *Sink, p epoch.Partition, id int64) error {
 	_, err := s.change(ctx, p, func(r *record) error {

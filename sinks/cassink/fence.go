@@ -10,9 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/internal/backoff"
-	"github.com/epochfence/epochfence/operate"
 )
 
 // record is what a fence's item has.
@@ -23,29 +21,25 @@ type record struct {
 	// Act names the action of SetUnder.
 	Act string `json:",omitempty"`
 
-	LastID int64 // of an entry of the audit log
+	// LastID is that of the entry of the audit log about the last write of the fence by a claim or an action. The
+	// entry is written first.
+	LastID int64
 
-	// Dead are the dead letters that may be replayed, the last ones if they are very many.
-	Dead []guard.DeadLetter `json:",omitempty"`
+	// Pending are ids of dead letters that exist by this write of the fence, while their own items do not
+	// say so yet.
+	Pending []int64 `json:",omitempty"`
 
-	// Decided are entries of the audit log, and Pending are ids of dead letters, that exist by this write of
-	// the fence, while their own items do not say so yet.
-	Decided []operate.Decision `json:",omitempty"`
-	Pending []int64            `json:",omitempty"`
-
-	// Entries are the ids of the entries of the outbox, and LastEntry is the highest there was, also of a dead
-	// letter.
-	Entries   []int64 `json:",omitempty"`
-	LastEntry int64   `json:",omitempty"`
-
-	// Replayed are dead letters whose replay has added entries, and which may be there still.
-	Replayed []int64 `json:",omitempty"`
+	LastEntry int64 `json:",omitempty"` // the highest id of an entry of the outbox, or of a dead letter
+	riding
 }
 
 // item is a record and the item that has it.
 type item struct {
 	stored cas.Item
 	record record
+
+	kept  kept  // after whole: the item of the lists
+	lists lists // as the record has changed them
 }
 
 // fence reads a fence. A store may answer with an older one, and a consumer takes that for a sink that
@@ -116,7 +110,7 @@ func (s *Sink) swap(ctx context.Context, over cas.Item, r record) (item, error) 
 		return item{}, doubtful(err)
 	}
 	s.saw(r)
-	return item{stored, r}, nil
+	return item{stored: stored, record: r}, nil
 }
 
 // change replaces a fence by what do makes of it, unless do returns an error. It reads the fence again

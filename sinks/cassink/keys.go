@@ -25,6 +25,8 @@ func (k keys) topic(group, topic string) string { return cas.Join(k.prefix, "top
 func (k keys) log(p epoch.Partition) string { return k.logs() + of(p) }
 func (k keys) logs() string                 { return cas.Join(k.prefix, "log") + "/" }
 
+func (k keys) lists(p epoch.Partition) string { return cas.Join(k.prefix, "lists") + "/" + of(p) }
+
 func (k keys) letters() string { return cas.Join(k.prefix, "dead") + "/" }
 func (k keys) letter(p epoch.Partition, id int64) string {
 	return k.lettersOf(p) + strconv.FormatInt(id, 10)

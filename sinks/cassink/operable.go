@@ -20,30 +20,88 @@ var _ operate.Operable[*Tx] = (*Sink)(nil)
 // keptDecisions limits the entries of the audit log that are kept of each partition.
 const keptDecisions = 500
 
-// decide adds an entry to the audit log, in the write of the fence.
-func (r *record) decide(d operate.Decision) {
-	d.At, d.ID = now(), max(newID(), r.LastID+1)
-	r.Decided, r.LastID = append(r.Decided, d), d.ID
+// logged is an entry of the audit log.
+type logged struct {
+	operate.Decision
+
+	// OfFence says that the entry is about a write of the fence that comes after it, and After is the LastID of the
+	// fence before. The entry is true if the fence, or a later one that is true, names it.
+	OfFence bool  `json:",omitempty"`
+	After   int64 `json:",omitempty"`
 }
 
-// log adds entries to the log of a partition, unless it has them. Those without an id become the last,
-// also if the clock of this process is behind.
-func (s *Sink) log(ctx context.Context, p epoch.Partition, ds []operate.Decision) error {
-	return replace(ctx, s.store, s.keys.log(p), func(old []operate.Decision) ([]operate.Decision, error) {
-		for _, d := range ds {
-			if d.ID == 0 {
-				d.At, d.ID = now(), max(newID(), lastID(old)+1)
-			} else if slices.ContainsFunc(old, func(was operate.Decision) bool { return was.ID == d.ID }) {
-				continue
-			}
-			old = append(old, d)
+// announce adds an entry to the audit log, before the write of the fence that it is about. The log is no
+// part of the fence, which would grow with it.
+func (s *Sink) announce(ctx context.Context, r *record, d operate.Decision) error {
+	last := r.LastID
+	err := s.addToLog(ctx, r.Partition, func(old []logged) []logged {
+		if i := slices.IndexFunc(old, func(e logged) bool { return e.ID > last }); i >= 0 { // may be true, soon
+			old = append(trueOf(old[:i], last), old[i:]...)
+		} else {
+			old = trueOf(old, last)
 		}
-		slices.SortFunc(old, func(a, b operate.Decision) int { return int(a.ID - b.ID) })
-		return old[max(len(old)-keptDecisions, 0):], nil
+		d.At, d.ID = now(), max(newID(), lastID(old)+1, last+1)
+		return append(old, logged{Decision: d, OfFence: true, After: last})
+	})
+	if err == nil {
+		r.LastID = d.ID
+	}
+	return err
+}
+
+// log adds entries that are about no write of the fence. They become the last, also if the clock of this
+// process is behind.
+func (s *Sink) log(ctx context.Context, p epoch.Partition, ds []operate.Decision) error {
+	return s.addToLog(ctx, p, func(old []logged) []logged {
+		for _, d := range ds {
+			d.At, d.ID = now(), max(newID(), lastID(old)+1)
+			old = append(old, logged{Decision: d})
+		}
+		return old
 	})
 }
 
-func lastID(ds []operate.Decision) (last int64) {
+func (s *Sink) addToLog(ctx context.Context, p epoch.Partition, add func(old []logged) []logged) error {
+	return replace(ctx, s.store, s.keys.log(p), func(old []logged) ([]logged, error) {
+		return recent(add(old), keptDecisions, s.facts), nil
+	})
+}
+
+// trueOf returns the entries of a log, oldest first, that are true if the fence has this LastID.
+func trueOf(log []logged, last int64) []logged {
+	var found []logged
+	for _, e := range slices.Backward(log) {
+		if e.OfFence && e.ID > last {
+			continue // its write was refused, or has not landed
+		}
+		if e.OfFence {
+			last = e.After
+		}
+		found = append(found, e)
+	}
+	slices.Reverse(found)
+	return found
+}
+
+// mostBytes limits the value of an item that has the newest of something, so that every store can have it.
+const mostBytes = 128 << 10
+
+// recent returns the last elements, at most so many, and as many as an item may have.
+func recent[T any](all []T, most int, f cas.Facts) []T {
+	room, n := mostBytes, 0
+	if f.MaxValue > 0 {
+		room = min(room, f.MaxValue)
+	}
+	for room--; n < min(len(all), most); n++ {
+		text, err := json.Marshal(all[len(all)-1-n])
+		if room -= len(text) + 1; err != nil || room < 0 {
+			break
+		}
+	}
+	return all[len(all)-n:]
+}
+
+func lastID(ds []logged) (last int64) {
 	for _, d := range ds {
 		last = max(last, d.ID)
 	}
@@ -105,23 +163,24 @@ func (s *Sink) Record(ctx context.Context, ds []operate.Decision) error {
 	return nil
 }
 
-// decisions returns the log of a partition, oldest first, with the entries that its fence has.
+// decisions returns the log of a partition, oldest first.
 func (s *Sink) decisions(ctx context.Context, p epoch.Partition) ([]operate.Decision, error) {
 	at, err := s.readFence(ctx, p)
 	if err != nil && !errors.Is(err, epoch.ErrMissing) {
 		return nil, err
 	}
-	var ds []operate.Decision
-	if _, err := read(ctx, s.store, s.keys.log(p), &ds); err != nil {
+	var log []logged
+	if _, err := read(ctx, s.store, s.keys.log(p), &log); err != nil {
 		return nil, err
 	}
-	for _, d := range at.record.Decided {
-		if !slices.ContainsFunc(ds, func(was operate.Decision) bool { return was.ID == d.ID }) {
-			ds = append(ds, d)
-		}
+	return decisionsOf(log, at.record.LastID), nil
+}
+
+func decisionsOf(log []logged, last int64) (ds []operate.Decision) {
+	for _, e := range trueOf(log, last) {
+		ds = append(ds, e.Decision)
 	}
-	slices.SortFunc(ds, func(a, b operate.Decision) int { return int(a.ID - b.ID) })
-	return ds, nil
+	return ds
 }
 
 // Hangs implements [operate.Operable].
@@ -206,7 +265,7 @@ func (s *Sink) Replayed(ctx context.Context, tx *Tx, r operate.RequestedReplay, 
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	tx.replays = append(tx.replays, at)
-	if slices.Contains(tx.record.Replayed, r.ID) {
+	if slices.Contains(tx.lists.Replayed, r.ID) {
 		tx.added = nil // it has added them
 	}
 	return nil
@@ -251,7 +310,7 @@ func (s *Sink) isReplayed(ctx context.Context, l letter) error {
 // finishReplay deletes the dead letters that the transaction has replayed.
 func (s *Sink) finishReplay(ctx context.Context, t *transaction) error {
 	for _, at := range t.replays {
-		err := s.bury(ctx, at)
+		err := s.store.Delete(ctx, at.stored)
 		if errors.Is(err, cas.ErrConflict) {
 			return fmt.Errorf("replay dead letter %d of %s: %w", at.letter.ID, at.letter.Partition, operate.ErrNotRequested)
 		}
@@ -269,16 +328,10 @@ func (s *Sink) removed(l letter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if at, ok := s.held[l.Partition]; ok {
-		at.record.remove(l.ID)
+		at.record.leave(l.ID)
+		at.lists = at.lists.without([]int64{l.ID})
 		s.held[l.Partition] = at
 	}
-}
-
-// bury leaves an empty item, because a store may forget deleted items, and a late write would bring the
-// dead letter back.
-func (s *Sink) bury(ctx context.Context, at letterItem) error {
-	_, err := s.store.Swap(ctx, at.stored, nil, nil)
-	return err
 }
 
 // settled records the end of a request, at best effort.

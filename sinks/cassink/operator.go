@@ -133,14 +133,10 @@ func (o *Operator) Partition(ctx context.Context, p epoch.Partition) (operate.Pa
 	return at.record.shown(letters), nil
 }
 
-// Act implements [operate.Operator]. Its entry in the audit log is in the same write.
+// Act implements [operate.Operator]. Its entry in the audit log is written first, and counts once the action is done.
 func (o *Operator) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) {
 	s := o.sink
 	a.At = now()
-	logged, err := s.decisions(ctx, a.Partition) // of which the act is the last, whatever the clocks say
-	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("cassink: %s %s: %w", a.Kind, a.Partition, err)
-	}
 	at, err := s.change(ctx, a.Partition, func(r *record) error {
 		before := r.Fence
 		after, err := a.Apply(before)
@@ -150,14 +146,15 @@ func (o *Operator) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) 
 		if after.SetUnder != before.SetUnder {
 			r.Act = after.Claim.String()[:8]
 		}
-		r.Fence, r.LastID = after, max(r.LastID, lastID(logged))
-		r.decide(a.Decided(before, after))
+		if err := s.announce(ctx, r, a.Decided(before, after)); err != nil {
+			return fmt.Errorf("record it, before it is carried out: %w", doubtful(err))
+		}
+		r.Fence = after
 		return nil
 	})
 	if err != nil {
 		return epoch.Fence{}, fmt.Errorf("cassink: %s %s: %w", a.Kind, a.Partition, err)
 	}
-	s.moveOut(ctx, at)
 	_ = replace(ctx, s.store, s.keys.requests(), func(old requests) (requests, error) { // or the owner finds out with its next write
 		old.Acts++
 		return old, nil
@@ -184,32 +181,25 @@ func (s *Sink) history(ctx context.Context, p *epoch.Partition) ([]operate.Decis
 	if p != nil {
 		return s.decisions(ctx, *p)
 	}
+	records, err := s.records(ctx)
+	if err != nil {
+		return nil, err
+	}
+	last := map[string]int64{}
+	for _, r := range records {
+		last[s.keys.log(r.Partition)] = r.LastID
+	}
 	items, err := s.list(ctx, s.keys.logs())
 	if err != nil {
 		return nil, err
 	}
 	var all []operate.Decision
 	for _, it := range items {
-		var ds []operate.Decision
-		if err := json.Unmarshal(it.Value, &ds); err != nil {
+		var log []logged
+		if err := json.Unmarshal(it.Value, &log); err != nil {
 			return nil, fmt.Errorf("item %q is no audit log: %w", it.Key, err)
 		}
-		all = append(all, ds...)
-	}
-	records, err := s.records(ctx)
-	if err != nil {
-		return nil, err
-	}
-	known := map[int64]bool{}
-	for _, d := range all {
-		known[d.ID] = true
-	}
-	for _, r := range records {
-		for _, d := range r.Decided {
-			if !known[d.ID] {
-				all = append(all, d)
-			}
-		}
+		all = append(all, decisionsOf(log, last[it.Key])...)
 	}
 	slices.SortStableFunc(all, func(a, b operate.Decision) int { return cmp.Compare(a.ID, b.ID) })
 	return all, nil
@@ -299,12 +289,19 @@ func (s *Sink) act(ctx context.Context, a operate.DeadLetterAct) (letter, error)
 		if err := s.isReplayed(ctx, at.letter); err != nil {
 			return letter{}, err
 		}
-		if err := s.bury(ctx, at); errors.Is(err, cas.ErrConflict) {
+		if err := s.store.Delete(ctx, at.stored); errors.Is(err, cas.ErrConflict) {
 			return letter{}, operate.ErrDeadLetterChanged
 		} else if err != nil {
 			return letter{}, doubtful(err)
 		}
-		if _, err := s.change(ctx, l.Partition, func(r *record) error { r.remove(l.ID); return nil }); err != nil && !errors.Is(err, epoch.ErrMissing) {
+		_, err = s.change(ctx, l.Partition, func(r *record) error {
+			if r.riding.len() >= mostRiding {
+				return operate.ErrNothingToDo // the owner lists it for longer
+			}
+			r.leave(l.ID)
+			return nil
+		})
+		if err != nil && !errors.Is(err, epoch.ErrMissing) && !errors.Is(err, operate.ErrNothingToDo) {
 			return letter{}, err
 		}
 	} else {

@@ -20,7 +20,7 @@ import (
 const MaxEntries = 4096
 
 // Outbox is the outbox of a transaction's partition, for package casoutbox. An entry exists while the
-// fence has its id. Its item is written before the fence, and deleted after it.
+// lists of the fence have its id. Its item is written before the fence, and deleted after it.
 type Outbox struct{ tx *Tx }
 
 // Outbox returns the outbox of p, which must be the transaction's partition.
@@ -62,7 +62,7 @@ func (tx *Tx) joins(at entryItem) error {
 		return errEnded
 	case len(tx.added) >= MaxEntries:
 		return fmt.Errorf("%w: a transaction adds %d at most", epoch.ErrTooLarge, MaxEntries)
-	case !tx.goal.held && len(tx.record.Entries)+len(tx.added) >= MaxEntries:
+	case !tx.goal.held && len(tx.lists.Entries)+len(tx.added) >= MaxEntries:
 		return fmt.Errorf("%w: %d wait to be sent, the limit", epoch.ErrTransient, MaxEntries)
 	}
 	tx.added = append(tx.added, at)
@@ -190,7 +190,7 @@ func (o Outbox) ids(ctx context.Context) ([]int64, error) {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	at.record.changeEntries(tx.added, tx.deleted)
-	return slices.DeleteFunc(at.record.Entries, k.isGone), nil
+	return slices.DeleteFunc(slices.Clone(at.kept.after(at.record.riding).Entries), k.isGone), nil
 }
 
 // read returns those of the entries with these ids that exist, in this order.

@@ -75,7 +75,11 @@ func (s *Sink) listed(ctx context.Context) (all []requested, err error) {
 		return nil, err
 	}
 	for _, r := range records {
-		for _, id := range r.Entries {
+		at, err := s.whole(ctx, item{record: r})
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range at.lists.Entries {
 			all = append(all, requested{r.Partition, id})
 		}
 	}
@@ -94,7 +98,10 @@ func (s *Sink) shownEntry(ctx context.Context, r requested) (operate.OutboxEntry
 		return at.entry, at.decode()
 	}
 	now, err := s.readFence(ctx, r.Partition)
-	if err == nil && !slices.Contains(now.record.Entries, r.ID) {
+	if err == nil {
+		now, err = s.whole(ctx, now)
+	}
+	if err == nil && !slices.Contains(now.lists.Entries, r.ID) {
 		err = operate.ErrNoOutboxEntry
 	}
 	return operate.OutboxEntry{ID: r.ID, Partition: r.Partition}, err
@@ -149,7 +156,10 @@ func (o *Operator) doOutbox(ctx context.Context, a operate.OutboxAct) error {
 		return operate.ErrNoOutboxEntry
 	}
 	at, err := s.newest(ctx, p)
-	if errors.Is(err, epoch.ErrMissing) || err == nil && !slices.Contains(at.record.Entries, id) {
+	if err == nil {
+		at, err = s.whole(ctx, at)
+	}
+	if errors.Is(err, epoch.ErrMissing) || err == nil && !slices.Contains(at.lists.Entries, id) {
 		return operate.ErrNoOutboxEntry
 	}
 	if err != nil {
@@ -159,7 +169,7 @@ func (o *Operator) doOutbox(ctx context.Context, a operate.OutboxAct) error {
 		old = append(old, operate.OutboxRecord{
 			At: now(), Kind: a.Kind, Entry: id, Partition: p, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey, By: a.By, Reason: a.Reason,
 		})
-		return old[max(len(old)-keptOutboxActs, 0):], nil
+		return recent(old, keptOutboxActs, s.facts), nil
 	})
 	if err != nil {
 		return fmt.Errorf("record it, before it is carried out: %w", err)
@@ -171,16 +181,24 @@ func (o *Operator) doOutbox(ctx context.Context, a operate.OutboxAct) error {
 }
 
 func (s *Sink) discardEntry(ctx context.Context, p epoch.Partition, id int64) error {
-	_, err := s.change(ctx, p, func(r *record) error {
-		if !slices.Contains(r.Entries, id) {
+	var k kept
+	after, err := s.change(ctx, p, func(r *record) error {
+		at, err := s.whole(ctx, item{record: *r})
+		if err != nil {
+			return err
+		}
+		if k = at.kept; !slices.Contains(at.lists.Entries, id) {
 			return operate.ErrNoOutboxEntry
 		}
-		r.changeEntries(nil, []int64{id})
+		r.settle(k)
+		r.leave(id)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	after.kept, after.lists = k, k.after(after.record.riding)
+	s.moveOut(ctx, after)
 	if stored, err := s.store.Get(ctx, s.keys.entry(p, id)); err == nil && stored.Live {
 		_ = s.store.Delete(ctx, stored) // or the next owner does it
 	}

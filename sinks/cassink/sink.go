@@ -39,6 +39,8 @@ type Sink struct {
 	held map[epoch.Partition]item   // what this process has claimed, as it has written it last
 	seen map[epoch.Partition]record // of which the fence and LastEntry are set
 
+	mostRiding int // the constant, or less in tests
+
 	turns    map[epoch.Partition]chan struct{} // of the writes of each fence
 	outboxes map[epoch.Partition]*entryCache
 }
@@ -61,7 +63,7 @@ func Open(ctx context.Context, store cas.Store, o Options) (*Sink, error) {
 		o.Prefix = "epochfence"
 	}
 	return &Sink{
-		store: store, keys: keys{o.Prefix}, facts: facts, observe: o.Observe,
+		store: store, keys: keys{o.Prefix}, facts: facts, observe: o.Observe, mostRiding: mostRiding,
 		held: map[epoch.Partition]item{}, seen: map[epoch.Partition]record{},
 		turns: map[epoch.Partition]chan struct{}{}, outboxes: map[epoch.Partition]*entryCache{},
 	}, nil

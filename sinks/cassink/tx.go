@@ -24,7 +24,7 @@ type transaction struct {
 	sink   *Sink
 	record record // as it was at the beginning
 	fence  epoch.Fence
-	dead   []guard.DeadLetter
+	lists  lists
 	goal   goal
 
 	mu        sync.Mutex
@@ -53,8 +53,8 @@ var (
 	errMistake = errors.New("a mistake of the handler")
 )
 
-func (s *Sink) begin(r record, g goal) *transaction {
-	t := &transaction{sink: s, record: r, fence: r.Fence, dead: r.Dead, goal: g}
+func (s *Sink) begin(at item, g goal) *transaction {
+	t := &transaction{sink: s, record: at.record, fence: at.record.Fence, lists: at.lists, goal: g}
 	t.batches = []*guard.Batch{t.newBatch(0)}
 	return t
 }
@@ -62,7 +62,7 @@ func (s *Sink) begin(r record, g goal) *transaction {
 func (t *transaction) newBatch(replay int64) *guard.Batch {
 	stamp := stampOf(t.record, t.goal.From)
 	stamp.Replay = replay
-	b := guard.Begin(t.sink.store, stamp, t.dead...)
+	b := guard.Begin(t.sink.store, stamp, t.lists.Dead...)
 	b.Keep(t.isEntry)
 	b.Observe(t.sink.observe)
 	return b
@@ -166,7 +166,7 @@ func (t *transaction) mistake(m epoch.Message, key string) string {
 	switch {
 	case m.Partition != a.Partition:
 		return fmt.Sprintf("the transaction is of %s", a.Partition)
-	case a.held && (m.Replay == 0 || !slices.Contains(t.record.Entries, m.Replay)):
+	case a.held && (m.Replay == 0 || !slices.Contains(t.lists.Entries, m.Replay)):
 		return "background work has no message, and changes items only for an entry of the outbox: give it the message of outbox.Sent"
 	case m.Replay == 0 && (m.Offset < a.From || m.Offset >= a.To):
 		return fmt.Sprintf("the transaction has messages of [%d, %d)", a.From, a.To)
