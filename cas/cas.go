@@ -23,7 +23,8 @@ import (
 // an error that matches ctx.Err(). The caller may change value and note once Swap has returned, and
 // the Value of a returned Item at any time. nil and empty are the same.
 type Store interface {
-	// Get returns the item with the key. If there is none, it returns an item that is not Live.
+	// Get returns the item with the key. If there is none, it returns an item that is not Live. It
+	// returns [ErrForeign] if another program has written what is there and it cannot be an item.
 	Get(ctx context.Context, key string) (Item, error)
 
 	// Swap writes value and note, if the item is still as seen, and returns the new item. seen is
@@ -47,7 +48,8 @@ type Store interface {
 
 	// List returns the live items whose keys begin with prefix, in any order, each at most once. An
 	// item that is created or deleted while List runs may be missing. An item that is replaced is
-	// not missing. An error is the last element. The caller may call the store between two items,
+	// not missing. What another program has written may be missing, and need not be an error. An
+	// error is the last element. The caller may call the store between two items,
 	// also Swap and Delete. Value and Note are set if [Facts.ListsWhole].
 	List(ctx context.Context, prefix string) iter.Seq2[Item, error]
 
@@ -144,9 +146,13 @@ var (
 	// [Facts.MaxNote].
 	ErrTooLarge = errors.New("the item is too large")
 
-	// ErrFull is returned by Swap when the store says that it has no room. Some drivers return another
-	// error then.
+	// ErrFull is returned by Swap when the store says that it has no room or capacity for the write.
 	ErrFull = errors.New("the store is full")
+
+	// ErrForeign is returned by Get when another program has written what is there, and the driver
+	// cannot take it as an item. Swap and Delete do not change it. The error says what was found, and
+	// how to get rid of it.
+	ErrForeign = errors.New("another program has written it")
 
 	// ErrUnsuitable is returned by Facts when a driver finds settings with which the store does not keep
 	// what this package promises. The error says how to change them.

@@ -194,7 +194,7 @@ const (
 
 // Apply changes an item, unless the message has changed it before. In both cases it returns the
 // outcome of the change. It reports no [Event]. The errors are those above, the
-// one that change has returned, [cas.ErrKey], [cas.ErrTooLarge], [cas.ErrFull], and those of a read that
+// one that change has returned, [cas.ErrKey], [cas.ErrTooLarge], [cas.ErrFull], [cas.ErrForeign], and those of a read that
 // failed. After any of these the message has not changed the item, except for [ErrPassed], [ErrStale],
 // [ErrFenceLost] and [ErrDoubt].
 func Apply(ctx context.Context, store cas.Store, key string, s Stamp, change Change) (outcome []byte, err error) {

@@ -332,3 +332,34 @@ func TestAnErrorOfTheStoreIsTheMessagesThoughTheChangeHadDeclinedBefore(t *testi
 		t.Errorf("%v, after %d reads; the message's error is %v", err, s.reads, m.Err())
 	}
 }
+
+// displaced is a store in which another program puts something else in the place of an item that was read.
+type displaced struct {
+	cas.Store
+	reads atomic.Int64
+}
+
+func (s *displaced) Get(ctx context.Context, key string) (cas.Item, error) {
+	if s.reads.Add(1) > 1 {
+		return cas.Item{}, fmt.Errorf("get %q: %w: it is a list", key, cas.ErrForeign)
+	}
+	return s.Store.Get(ctx, key)
+}
+
+func (s *displaced) Swap(context.Context, cas.Item, []byte, []byte) (cas.Item, error) {
+	return cas.Item{}, cas.ErrConflict
+}
+
+func TestWhatAnotherProgramHasWrittenEndsAChangeAtOnce(t *testing.T) {
+	t.Parallel()
+	s := &displaced{Store: memstore.New()}
+	for range 2 {
+		_, err := guard.Apply(t.Context(), s, "stock", at(1, 10), add("ten"))
+		if !errors.Is(err, cas.ErrForeign) || errors.Is(err, guard.ErrDoubt) {
+			t.Errorf("err = %v, want %q", err, cas.ErrForeign)
+		}
+	}
+	if n := s.reads.Load(); n != 3 {
+		t.Errorf("%d reads, want 3", n)
+	}
+}

@@ -80,7 +80,7 @@ func (it *item) load(ctx context.Context) error {
 		if err == nil {
 			return it.take(found)
 		}
-		if n == tries || errors.Is(err, cas.ErrKey) || !backoff.Sleep(ctx, pause.Next()) {
+		if n == tries || errors.Is(err, cas.ErrKey) || errors.Is(err, cas.ErrForeign) || !backoff.Sleep(ctx, pause.Next()) {
 			return err
 		}
 	}
@@ -228,6 +228,12 @@ func (it *item) write(ctx context.Context) (ended error) {
 			return fmt.Errorf("%w: %w", ErrDoubt, errors.Join(ctx.Err(), err))
 		}
 		found, err := it.get(ctx)
+		if errors.Is(err, cas.ErrForeign) {
+			if doubts > 0 || it.doubted {
+				return fmt.Errorf("%w, and then: %w", ErrDoubt, err) // it has replaced what was written, or not
+			}
+			return err
+		}
 		if err != nil || found.Version == it.seen.Version {
 			continue // the next swap tells
 		}

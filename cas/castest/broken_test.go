@@ -33,6 +33,9 @@ type broken struct {
 	facts  func(f cas.Facts) cas.Facts
 	killed func()
 
+	strange func(key string) // writes what is no item
+	none    error            // what Swap returns when there is no room
+
 	restored func() // is called once a backup was restored
 
 	compare func(seen cas.Item) cas.Item              // what SwapFor compares with the item
@@ -41,7 +44,21 @@ type broken struct {
 
 func newBroken() *broken {
 	s := memstore.New()
-	b := &broken{Store: s, get: s.Get, swap: s.Swap, delete: s.Delete, list: s.List, watch: s.Watch, facts: func(f cas.Facts) cas.Facts { return f }}
+	b := &broken{Store: s, get: s.Get, swap: s.Swap, delete: s.Delete, list: s.List, watch: s.Watch, facts: func(f cas.Facts) cas.Facts { return f }, none: cas.ErrFull}
+	b.strange = func(key string) {
+		b.get = func(ctx context.Context, k string) (cas.Item, error) {
+			if k == key {
+				return cas.Item{}, fmt.Errorf("get %q: %w", k, cas.ErrForeign)
+			}
+			return s.Get(ctx, k)
+		}
+		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+			if seen.Key == key {
+				return cas.Item{}, fmt.Errorf("swap %q: %w", key, cas.ErrConflict)
+			}
+			return s.Swap(ctx, seen, value, note)
+		}
+	}
 	b.compare = func(seen cas.Item) cas.Item { return seen }
 	b.getAll = func(ctx context.Context, keys []string) (items []cas.Item, err error) {
 		for _, key := range keys {
@@ -122,6 +139,16 @@ func (b *broken) rig() Rig {
 			}
 			return item.Value
 		},
+		Foreign: map[string]func(testing.TB, string) []byte{
+			"a list": func(_ testing.TB, key string) []byte { b.strange(key); return nil },
+		},
+		Full: func(testing.TB) func() {
+			swap := b.swap
+			b.swap = func(_ context.Context, seen cas.Item, _, _ []byte) (cas.Item, error) {
+				return cas.Item{}, fmt.Errorf("swap %q: %w", seen.Key, b.none)
+			}
+			return func() { b.swap = swap }
+		},
 	}
 }
 
@@ -139,6 +166,8 @@ var teeth = []struct {
 	take   func(b *broken)
 	caught string // the beginning of a claim
 }{
+	{"what is no item is absent", func(b *broken) { b.strange = func(string) {} }, "what another program"},
+	{"a full store is in doubt", func(b *broken) { b.none = errors.New("OOM") }, "a full store"},
 	{"nothing is compared", func(b *broken) {
 		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
 			return b.Store.Swap(ctx, b.now(ctx, seen), value, note)

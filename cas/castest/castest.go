@@ -42,6 +42,14 @@ type Rig struct {
 
 	// Native returns the value that a client of the store's own reads for a key. Optional.
 	Native func(t testing.TB, key string) []byte
+
+	// Foreign writes with a client of the store's own what no driver writes, where the item with the
+	// key would be, and returns its value. The name says what it is. Optional.
+	Foreign map[string]func(t testing.TB, key string) (value []byte)
+
+	// Full makes the store refuse writes because it has no room. The function that it returns gives
+	// it room again. Optional.
+	Full func(t testing.TB) (room func())
 }
 
 // Run runs every history, a subtest that shows one property of stores, on a rig of its own. create makes an empty set of items, which is removed
@@ -106,6 +114,10 @@ func aWayToEmptyIt(r Rig, _ promises) string { return unless(r.Empty != nil, "Ri
 
 func aNativeClient(r Rig, _ promises) string { return unless(r.Native != nil, "Rig.Native") }
 
+func foreigners(r Rig, _ promises) string { return unless(r.Foreign != nil, "Rig.Foreign") }
+
+func aFullStore(r Rig, _ promises) string { return unless(r.Full != nil, "Rig.Full") }
+
 func aBackup(r Rig, p promises) string {
 	return unless(r.Backup != nil && !p.Repeats, "Rig.Backup, and versions that do not repeat")
 }
@@ -143,6 +155,8 @@ var histories = []history{
 	{"value and note are read as one write made them", nothing, ofOneWrite},
 	{"the caller may change what it gave and what it got", nothing, buffers},
 	{"a client of the store's own reads the value", aNativeClient, native},
+	{"what another program has written is an item with its value, or an error", foreigners, foreign},
+	{"a full store refuses a write and says so, and takes a deletion", aFullStore, full},
 	{"an item that has changed is neither replaced nor deleted", nothing, changed},
 	{"the same content again is another version", nothing, sameContent},
 	{"an item that was deleted and written again is not as it was seen", nothing, deletedAndWritten},

@@ -122,7 +122,7 @@ func TestAStoreWhoseReadsLagPasses(t *testing.T) {
 			return now, err
 		}
 		r := b.rig()
-		r.Native = nil
+		r.Native, r.Foreign = nil, nil
 		return r
 	})
 }

@@ -256,8 +256,11 @@ func (s *Store) write(ctx context.Context, conditions []*api.KVTxnOp, then ...*a
 		ops = append(ops, &api.TxnOp{KV: op})
 	}
 	ok, r, _, err := s.client.Txn().Txn(ops, new(api.QueryOptions).WithContext(ctx))
-	if err == nil && !ok {
+	switch {
+	case err == nil && !ok:
 		err = refusal(r.Errors, len(conditions))
+	case isFull(err):
+		err = fmt.Errorf("%w: make room on the leader's disk, or raise its limits of requests: %w", cas.ErrFull, err)
 	}
 	if err != nil {
 		return 0, err
@@ -279,6 +282,13 @@ func refusal(all api.TxnErrors, conditions int) error {
 		err = fmt.Errorf("%w: %s", cas.ErrConflict, e.What)
 	}
 	return err
+}
+
+// isFull reports whether the leader took nothing: a leader whose disk does not take an entry of the log
+// sends it to no other server (hashicorp/raft, dispatchLogs), and one that is asked too often answers
+// before it does anything. The client returns the text of an answer alone.
+func isFull(err error) bool {
+	return err != nil && (strings.Contains(err.Error(), "no space left on device") || strings.Contains(err.Error(), "rate limit"))
 }
 
 // ended adds the end of ctx to an error that does not say so.

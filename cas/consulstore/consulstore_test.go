@@ -49,6 +49,14 @@ func rig(t testing.TB) castest.Rig {
 				restore(t, s, snapshot)
 			}
 		},
+		Foreign: map[string]func(testing.TB, string) []byte{
+			"a value without a note": func(t testing.TB, key string) []byte {
+				if _, err := connect(t, s.Address, "").KV().Put(&api.KVPair{Key: "team/app~/" + key + "~", Value: []byte("theirs")}, nil); err != nil {
+					t.Fatal(err)
+				}
+				return []byte("theirs")
+			},
+		},
 		Native: func(t testing.TB, key string) []byte {
 			pair, _, err := connect(t, s.Address, "").KV().Get("team/app~/"+key+"~", nil)
 			if err != nil || pair == nil {

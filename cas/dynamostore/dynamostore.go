@@ -26,6 +26,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go"
 
 	"github.com/epochfence/epochfence/cas"
 )
@@ -127,11 +128,22 @@ func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
 	if r.Item == nil {
 		return cas.Item{Key: key}, nil
 	}
-	return item(r.Item), nil
+	i, ok := item(r.Item)
+	if !ok {
+		return cas.Item{}, failed("get", key, fmt.Errorf(`%w: the item with the scope %q and this key in table %q lacks the binary attribute "value" `+
+			`or the string "version"; delete it, or choose another Options.Scope`, cas.ErrForeign, s.scope, s.table))
+	}
+	return i, nil
 }
 
-func item(a attributes) cas.Item {
-	return cas.Item{Key: string(data(a["key"])), Live: true, Value: data(a["value"]), Note: data(a["note"]), Version: text(a["version"])}
+// item returns an item, if a store has written it.
+func item(a attributes) (i cas.Item, ok bool) {
+	value, ok := a["value"].(*types.AttributeValueMemberB)
+	if i.Version = text(a["version"]); !ok || i.Version == "" {
+		return cas.Item{}, false
+	}
+	i.Key, i.Live, i.Value, i.Note = string(data(a["key"])), true, value.Value, data(a["note"])
+	return i, true
 }
 
 // binary is never nil, which the client does not send.
@@ -167,7 +179,7 @@ func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (ca
 	in := &dynamodb.PutItemInput{TableName: &s.table, Item: a}
 	in.ConditionExpression, in.ExpressionAttributeNames, in.ExpressionAttributeValues = as(seen)
 	if _, err := s.client.PutItem(ctx, in, once); err != nil {
-		return cas.Item{}, failed("swap", seen.Key, conflict(err))
+		return cas.Item{}, failed("swap", seen.Key, refusal(err))
 	}
 	item := cas.NewItem(seen.Key, value, note)
 	item.Version = version
@@ -193,7 +205,7 @@ func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
 	in := &dynamodb.DeleteItemInput{TableName: &s.table, Key: id(s.scope, seen.Key)}
 	in.ConditionExpression, in.ExpressionAttributeNames, in.ExpressionAttributeValues = as(seen)
 	_, err := s.client.DeleteItem(ctx, in, once)
-	return failed("delete", seen.Key, conflict(err))
+	return failed("delete", seen.Key, refusal(err))
 }
 
 // List implements [cas.Store]. It reads consistently, one page of up to 1 MB at a time.
@@ -217,7 +229,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 				return
 			}
 			for _, a := range page.Items {
-				if !yield(item(a), nil) {
+				if i, ok := item(a); ok && !yield(i, nil) {
 					return
 				}
 			}
@@ -228,10 +240,19 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 // once does not let the client repeat a request.
 func once(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }
 
-func conflict(err error) error {
-	var refused *types.ConditionalCheckFailedException
-	if errors.As(err, &refused) {
+// refusal returns the meaning of an error that says that nothing was written.
+func refusal(err error) error {
+	var api smithy.APIError
+	if !errors.As(err, &api) {
+		return err
+	}
+	switch api.ErrorCode() {
+	case "ConditionalCheckFailedException":
 		return fmt.Errorf("%w: %w", cas.ErrConflict, err)
+	case "ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded":
+		return fmt.Errorf("%w: raise the write capacity of the table or its quota: %w", cas.ErrFull, err)
+	case "ItemCollectionSizeLimitExceededException":
+		return fmt.Errorf("%w: remove the table's local secondary indexes, or delete what nobody needs: %w", cas.ErrFull, err)
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package dynamostore_test
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"os/exec"
 	"strings"
@@ -128,6 +129,20 @@ func TestRealLeaseRow(t *testing.T) {
 	}, onTables(t))
 }
 
+// theirs returns a function that writes an item with these attributes.
+func theirs(admin *dynamodb.Client, table string, others map[string]types.AttributeValue) func(testing.TB, string) []byte {
+	return func(t testing.TB, key string) []byte {
+		item := map[string]types.AttributeValue{
+			"scope": &types.AttributeValueMemberS{Value: "epochfence"}, "key": &types.AttributeValueMemberB{Value: []byte(key)},
+		}
+		maps.Copy(item, others)
+		if _, err := admin.PutItem(t.Context(), &dynamodb.PutItemInput{TableName: &table, Item: item}); err != nil {
+			t.Fatal(err)
+		}
+		return nil
+	}
+}
+
 // onTables returns a function that makes rigs of a table each.
 func onTables(t *testing.T) func(t testing.TB) castest.Rig {
 	s := start(t)
@@ -146,6 +161,18 @@ func onTables(t *testing.T) func(t testing.TB) castest.Rig {
 				create(t, admin, table, types.ScalarAttributeTypeB)
 			},
 			Backup: func(t testing.TB) func() { return backup(t, admin, table) },
+			Foreign: map[string]func(testing.TB, string) []byte{
+				"an item without a version": theirs(admin, table, map[string]types.AttributeValue{
+					"value": &types.AttributeValueMemberB{Value: []byte("theirs")},
+				}),
+				"a value that is a string": theirs(admin, table, map[string]types.AttributeValue{
+					"value": &types.AttributeValueMemberS{Value: "theirs"}, "version": &types.AttributeValueMemberS{Value: "7"},
+				}),
+				"a version that is a number": theirs(admin, table, map[string]types.AttributeValue{
+					"value": &types.AttributeValueMemberB{Value: []byte("theirs")}, "version": &types.AttributeValueMemberN{Value: "7"},
+				}),
+				"an item of its keys alone": theirs(admin, table, nil),
+			},
 			Native: func(t testing.TB, key string) []byte {
 				r, err := admin.GetItem(t.Context(), &dynamodb.GetItemInput{TableName: &table, Key: map[string]types.AttributeValue{
 					"scope": &types.AttributeValueMemberS{Value: "epochfence"}, "key": &types.AttributeValueMemberB{Value: []byte(key)},

@@ -254,8 +254,11 @@ func failed(what, key string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, rpctypes.ErrRequestTooLarge) {
+	switch {
+	case errors.Is(err, rpctypes.ErrRequestTooLarge):
 		err = fmt.Errorf("%w: %w", cas.ErrTooLarge, err)
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		err = fmt.Errorf("%w: compact and defragment etcd, then run etcdctl alarm disarm: %w", cas.ErrFull, err)
 	}
 	return fmt.Errorf("etcdstore: %s %q: %w", what, key, err)
 }

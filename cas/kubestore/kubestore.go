@@ -189,14 +189,12 @@ func (s *Store) get(ctx context.Context, key string) (cas.Item, error) {
 	return s.item(lease)
 }
 
-// errStranger is returned for a Lease that has a name, but not the content, of an item.
-var errStranger = errors.New("the lease was not written by this store")
-
 func (s *Store) item(lease *coordinationv1.Lease) (cas.Item, error) {
 	key, value, note, err := content(lease.Annotations)
 	nonce, stamped := lease.Annotations[versionAnnotation]
 	if err != nil || !stamped || s.NameOf(key) != lease.Name || lease.Labels[storeLabel] != s.name {
-		return cas.Item{}, errors.Join(errStranger, err)
+		foreign := fmt.Errorf("%w: the lease %q has the name of an item, and not its content; delete it, or choose another Options.Name", cas.ErrForeign, lease.Name)
+		return cas.Item{}, errors.Join(foreign, err)
 	}
 	number, err := strconv.ParseInt(lease.ResourceVersion, 10, 64)
 	if err != nil {

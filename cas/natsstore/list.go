@@ -183,7 +183,9 @@ func (s *Store) listed(m jetstream.Msg) (listed, error) {
 	}
 	l := listed{m.Subject(), cas.Item{Number: int64(meta.Sequence.Stream)}, meta.Sequence.Consumer, meta.NumPending}
 	if key, ok := s.key(m.Subject()); ok {
-		l.item, err = item(key, meta.Sequence.Stream, m.Headers(), m.Data())
+		if found, err := item(key, meta.Sequence.Stream, m.Headers(), m.Data()); err == nil { // otherwise somebody else's
+			l.item = found
+		}
 	}
-	return l, err
+	return l, nil
 }

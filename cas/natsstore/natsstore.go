@@ -141,7 +141,7 @@ func item(key string, sequence uint64, h nats.Header, value []byte) (cas.Item, e
 	}
 	note, err := base64.StdEncoding.DecodeString(h.Get(noteHeader))
 	if err != nil {
-		return cas.Item{}, fmt.Errorf("the header %s is not base64: %w", noteHeader, err)
+		return cas.Item{}, fmt.Errorf("%w: the header %s of message %d is not base64; delete the message, or write it without the header: %w", cas.ErrForeign, noteHeader, sequence, err)
 	}
 	item.Live, item.Value, item.Note = true, value, note
 	return item, nil

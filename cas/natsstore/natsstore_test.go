@@ -75,7 +75,23 @@ func rig(t testing.TB) castest.Rig {
 			}
 		},
 		Empty: func(t testing.TB) { remove(t); open(t, js) },
+		Foreign: map[string]func(testing.TB, string) []byte{
+			"a value": func(t testing.TB, key string) []byte { return theirs(t, js, key, nil) },
+			"a header that is broken": func(t testing.TB, key string) []byte {
+				return theirs(t, js, key, nats.Header{"Epochfence-Note": {"%"}})
+			},
+		},
 	}
+}
+
+// theirs writes a value of a bucket.
+func theirs(t testing.TB, js jetstream.JetStream, key string, h nats.Header) []byte {
+	t.Helper()
+	m := &nats.Msg{Subject: "$KV." + bucket + "." + strings.ReplaceAll(key, "/", "."), Header: h, Data: []byte("theirs")}
+	if _, err := js.PublishMsg(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	return m.Data
 }
 
 func TestSuite(t *testing.T) { castest.Run(t, rig) }

@@ -207,6 +207,8 @@ func conflict(err error) error {
 		return cas.ErrConflict
 	case errors.As(err, &pg) && pg.Code == "40001": // serialization_failure, if that is the default isolation
 		return fmt.Errorf("%w: %w", cas.ErrConflict, err)
+	case pg != nil && pg.Code == "53100": // disk_full
+		return fmt.Errorf("%w: make room on the server's disk: %w", cas.ErrFull, err)
 	}
 	return err
 }

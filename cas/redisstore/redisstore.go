@@ -119,7 +119,7 @@ func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
 	if err != nil {
 		return cas.Item{}, failed("get", key, err)
 	}
-	return items[0], nil
+	return items[0].Item, s.foreign(items[0])
 }
 
 // GetAll implements [cas.BatchGetter].
@@ -130,13 +130,33 @@ func (s *Store) GetAll(ctx context.Context, keys []string) ([]cas.Item, error) {
 		if err != nil {
 			return nil, failed("get", strings.Join(some, ", "), err)
 		}
-		all = append(all, items...)
+		for _, i := range items {
+			if err := s.foreign(i); err != nil {
+				return nil, err
+			}
+			all = append(all, i.Item)
+		}
 	}
 	return all, nil
 }
 
+// found is what is at a key. Without kind, it is an item.
+type found struct {
+	cas.Item
+	kind string // of another type than string
+}
+
+// foreign returns an error if the key has something of another type.
+func (s *Store) foreign(f found) error {
+	if f.kind == "" {
+		return nil
+	}
+	return failed("get", f.Key, fmt.Errorf("%w: %q is a %s, and not a string; run UNLINK on it, or choose another Options.Prefix",
+		cas.ErrForeign, s.value(f.Key), f.kind))
+}
+
 // get reads items in one request.
-func (s *Store) get(ctx context.Context, keys ...string) (items []cas.Item, err error) {
+func (s *Store) get(ctx context.Context, keys ...string) (items []found, err error) {
 	names := make([]string, 0, 2*len(keys))
 	for _, key := range keys {
 		if err := facts.Check(key, nil, nil); err != nil {
@@ -149,8 +169,11 @@ func (s *Store) get(ctx context.Context, keys ...string) (items []cas.Item, err 
 		return nil, err
 	}
 	for i, key := range keys {
-		item := cas.Item{Key: key}
-		if fields, ok := answers[i].([]any); ok && len(fields) == 4 {
+		item := found{Item: cas.Item{Key: key}}
+		switch fields, _ := answers[i].([]any); len(fields) {
+		case 1:
+			item.kind = fields[0].(string)
+		case 4:
 			item.Live, item.Version = true, fields[0].(string)
 			item.Value, item.Note = []byte(fields[1].(string)), []byte(fields[2].(string))
 			if item.Number, err = strconv.ParseInt(fields[3].(string), 10, 64); err != nil {
@@ -189,8 +212,13 @@ func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
 // write runs a script that returns 0 for a conflict.
 func (s *Store) write(ctx context.Context, script *redis.Script, keys []string, args ...any) (int64, error) {
 	n, err := cas.Await(ctx, func() (int64, error) { return script.Run(ctx, s.client, keys, args...).Int64() })
-	if err == nil && n == 0 {
-		err = cas.ErrConflict
+	switch {
+	case err == nil && n == 0, redis.HasErrorPrefix(err, "WRONGTYPE"): // of another type by now
+		return 0, cas.ErrConflict
+	case redis.HasErrorPrefix(err, "OOM"):
+		return 0, fmt.Errorf("%w: give the server more memory (CONFIG SET maxmemory), or delete what nobody needs: %w", cas.ErrFull, err)
+	case redis.HasErrorPrefix(err, "MISCONF"): // its disk
+		return 0, fmt.Errorf("%w: make room on the server's disk: %w", cas.ErrFull, err)
 	}
 	return n, err
 }
@@ -212,7 +240,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 				if !strings.HasPrefix(item.Key, prefix) {
 					return
 				}
-				if item.Live && !yield(item, nil) {
+				if item.Live && !yield(item.Item, nil) {
 					return
 				}
 			}
@@ -225,7 +253,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 }
 
 // page returns the keys that follow from, and their items.
-func (s *Store) page(ctx context.Context, from string) (keys []string, items []cas.Item, err error) {
+func (s *Store) page(ctx context.Context, from string) (keys []string, items []found, err error) {
 	keys, err = cas.Await(ctx, func() ([]string, error) {
 		return s.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: s.own("index"), ByLex: true, Start: from, Stop: "+", Count: page}).Result()
 	})

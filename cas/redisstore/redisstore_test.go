@@ -105,11 +105,13 @@ func TestLeaseRow(t *testing.T) {
 
 func rig(t testing.TB, s *servertest.Server) castest.Rig {
 	admin := connect(t, s.Address, asItIs)
-	empty := func(t testing.TB) {
-		if err := admin.FlushAll(t.Context()).Err(); err != nil {
+	must := func(t testing.TB, err error) {
+		t.Helper()
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
+	empty := func(t testing.TB) { must(t, admin.FlushAll(t.Context()).Err()) }
 	empty(t)
 	address := s.Address
 	return castest.Rig{
@@ -121,15 +123,39 @@ func rig(t testing.TB, s *servertest.Server) castest.Rig {
 			return func() {
 				empty(t)
 				for key, value := range saved {
-					if err := admin.Restore(t.Context(), key, 0, value).Err(); err != nil {
-						t.Fatal(err)
-					}
+					must(t, admin.Restore(t.Context(), key, 0, value).Err())
 				}
 			}
 		},
 		Failover: func(t testing.TB) func() {
 			replica := replicaOf(t, s)
 			return func() { address = replica.Address }
+		},
+		Foreign: map[string]func(testing.TB, string) []byte{
+			"a string": func(t testing.TB, key string) []byte {
+				must(t, admin.Set(t.Context(), "{epochfence}:"+key, "theirs", 0).Err())
+				return []byte("theirs")
+			},
+			"a list": func(t testing.TB, key string) []byte {
+				must(t, admin.LPush(t.Context(), "{epochfence}:"+key, "theirs").Err())
+				return nil
+			},
+			"a hash": func(t testing.TB, key string) []byte {
+				must(t, admin.HSet(t.Context(), "{epochfence}:"+key, "field", "theirs").Err())
+				return nil
+			},
+			"a list where an item was": func(t testing.TB, key string) []byte {
+				if _, err := open(t, address).Swap(t.Context(), cas.Item{Key: key}, []byte("ours"), nil); err != nil {
+					t.Fatal(err)
+				}
+				must(t, admin.Del(t.Context(), "{epochfence}:"+key).Err())
+				must(t, admin.LPush(t.Context(), "{epochfence}:"+key, "theirs").Err())
+				return nil
+			},
+		},
+		Full: func(t testing.TB) func() {
+			must(t, admin.ConfigSet(t.Context(), "maxmemory", "1mb").Err())
+			return func() { must(t, admin.ConfigSet(t.Context(), "maxmemory", "0").Err()) }
 		},
 		Native: func(t testing.TB, key string) []byte {
 			value, err := admin.Get(t.Context(), "{epochfence}:"+key).Bytes()

@@ -1,5 +1,5 @@
--- version returns the version of the last write. Of a value that this store has not written, it is
--- a hash of the value.
+-- version returns the version of the last write. Of a string that this store has not written, it is
+-- a hash of the string. Other types are an error, which Redis calls WRONGTYPE.
 local function version(value, meta)
   if redis.call('EXISTS', value) == 0 then
     return ''

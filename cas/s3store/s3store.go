@@ -149,9 +149,10 @@ func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {
 		return cas.Item{Key: key, Version: version}, nil
 	}
 	item := cas.Item{Key: key, Live: true, Version: version}
-	item.Value, item.Note, err = split(body)
-	if err != nil {
-		return cas.Item{}, failed("get", key, err)
+	var ok bool
+	if item.Value, item.Note, ok = split(body); !ok {
+		return cas.Item{}, failed("get", key, fmt.Errorf("%w: the object %q in bucket %q does not begin with \"epochfence\", a nonce and a length; "+
+			"delete it, or choose another Options.Prefix", cas.ErrForeign, s.o.Prefix+name(key), s.o.Bucket))
 	}
 	return item, nil
 }
@@ -279,6 +280,10 @@ func conflict(err error) error {
 	switch api.ErrorCode() {
 	case "PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey":
 		return fmt.Errorf("%w: %w", cas.ErrConflict, err)
+	case "QuotaExceeded", "XMinioStorageFull", "InsufficientStorage": // Ceph, MinIO, and what HTTP calls it
+		return fmt.Errorf("%w: make room on the server, or raise the bucket's quota: %w", cas.ErrFull, err)
+	case "SlowDown":
+		return fmt.Errorf("%w: the server limits the rate of requests: %w", cas.ErrFull, err)
 	}
 	return err
 }
@@ -289,14 +294,14 @@ func join(value, note []byte) []byte {
 	return append(append(body, note...), value...)
 }
 
-func split(body []byte) (value, note []byte, err error) {
+func split(body []byte) (value, note []byte, ok bool) {
 	head, rest, _ := bytes.Cut(body, []byte("\n"))
 	var nonce string
 	var length int
 	if _, err := fmt.Sscanf(string(head), "epochfence %s %d", &nonce, &length); err != nil || length < 0 || length > len(rest) {
-		return nil, nil, errors.New("the object was not written by this store")
+		return nil, nil, false
 	}
-	return rest[length:], rest[:length], nil
+	return rest[length:], rest[:length], true
 }
 
 func failed(what, key string, err error) error {

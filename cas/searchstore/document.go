@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/epochfence/epochfence/cas"
 )
 
 // own is the field of a document that has what is not the value. A document begins with it.
@@ -84,17 +86,17 @@ func join(value []byte, s stamp) ([]byte, error) {
 	return slices.Concat([]byte(begins), head, rest), err
 }
 
-var errStranger = errors.New("the document was not written by this store")
+var errForeign = fmt.Errorf("%w: the document does not begin with the field %q that this store writes; delete it, or choose another Options.Alias", cas.ErrForeign, own)
 
 // split returns the value that join was given.
 func split(document []byte) (value []byte, s stamp, err error) {
 	after, ok := bytes.CutPrefix(document, []byte(begins))
 	if !ok {
-		return nil, stamp{}, errStranger
+		return nil, stamp{}, errForeign
 	}
 	d := json.NewDecoder(bytes.NewReader(after))
 	if err := d.Decode(&s); err != nil {
-		return nil, stamp{}, errStranger
+		return nil, stamp{}, errForeign
 	}
 	if s.Value != nil {
 		return *s.Value, s, nil

@@ -171,7 +171,7 @@ func (s *Store) read(ctx context.Context, key string) (d document, err error) {
 	d.version = r.version
 	d.value, d.own, err = split(r.Source)
 	if err == nil && d.own.Key != cas.Escape(key) && !d.own.gone() {
-		err = errStranger
+		err = errForeign
 	}
 	return d, err
 }
@@ -263,7 +263,7 @@ func (s *Store) landed(ctx context.Context, key, nonce string, refused error) (v
 	d, err := s.read(ctx, key)
 	writes := strings.Split(d.own.Writes, ".")
 	switch {
-	case errors.Is(err, errNone), errors.Is(err, errStranger):
+	case errors.Is(err, errNone), errors.Is(err, errForeign):
 		return version{}, refused
 	case err != nil:
 		return version{}, fmt.Errorf("OpenSearch refused the write, and did not say whether it had repeated it: %w", err)

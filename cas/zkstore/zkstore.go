@@ -140,13 +140,12 @@ func (s *Store) get(ctx context.Context, key string) (cas.Item, error) {
 	}
 }
 
-var errStranger = errors.New("the node was not written by this store")
-
 // version returns the name of a node's child.
 func (s *Store) version(node string) (string, error) {
 	children, _, err := s.conn.Children(node)
 	if err == nil && len(children) != 1 {
-		return "", errStranger
+		return "", fmt.Errorf("%w: the node %s has %d children, and not one; delete it (deleteall), or choose another Options.Root",
+			cas.ErrForeign, node, len(children))
 	}
 	return strings.Join(children, ""), err
 }
@@ -190,11 +189,17 @@ func (s *Store) write(ctx context.Context, seen cas.Item, requests ...any) ([]zk
 		return nil, cas.ErrConflict // no version of this store
 	}
 	answers, err := cas.Await(ctx, func() ([]zk.MultiResponse, error) { return s.conn.Multi(requests...) })
-	if errors.Is(err, zk.ErrNoNode) || errors.Is(err, zk.ErrNodeExists) {
+	switch {
+	case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNodeExists):
 		return nil, fmt.Errorf("%w: %w", cas.ErrConflict, err)
+	case err != nil && err.Error() == quotaExceeded:
+		return nil, fmt.Errorf("%w: raise the quota (setquota) of %s, or delete what nobody needs: %w", cas.ErrFull, s.root, err)
 	}
 	return answers, err
 }
+
+// quotaExceeded is how the client shows the server's code QUOTAEXCEEDED, which it does not know.
+const quotaExceeded = "unknown error: -125"
 
 // atOnce is the number of items whose versions List asks for at a time.
 const atOnce = 16
@@ -240,7 +245,7 @@ func (s *Store) listed(keys []string) ([]cas.Item, error) {
 			version, err := s.version(s.node(key))
 			if err == nil {
 				items[i] = cas.Item{Key: key, Live: true, Version: version}
-			} else if !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, errStranger) {
+			} else if !errors.Is(err, zk.ErrNoNode) && !errors.Is(err, cas.ErrForeign) {
 				errs[i] = err
 			}
 		})

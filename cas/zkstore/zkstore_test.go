@@ -40,7 +40,8 @@ func start(t testing.TB) *servertest.Server {
 // node starts a server with this id, which has these lines in its configuration, too.
 func node(t testing.TB, id int, lines string) *servertest.Server {
 	t.Helper()
-	java := servertest.Jars(t, libsEnv, "-Dzookeeper.forceSync=no") // a kill of the process loses nothing
+	java := servertest.Jars(t, libsEnv, "-Dzookeeper.forceSync=no", // a kill of the process loses nothing
+		"-Dzookeeper.enforceQuota=true")
 	return servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
 		config := fmt.Sprintf("tickTime=500\ndataDir=%s\nclientPort=%s\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n%s", data(s), s.Port(), lines)
 		file := filepath.Join(s.Dir, "zoo.cfg")
@@ -180,6 +181,28 @@ func rig(t testing.TB) castest.Rig {
 			await(t, s)
 			return func() { replace(t, saved) }
 		},
+		Foreign: map[string]func(testing.TB, string) []byte{
+			"a node without children": func(t testing.TB, key string) []byte {
+				path := "/app/items/" + strings.ReplaceAll(key, "/", "=2F")
+				if _, err := connect(t, s.Address).Create(path, []byte("theirs"), 0, zk.WorldACL(zk.PermAll)); err != nil {
+					t.Fatal(err)
+				}
+				return nil
+			},
+		},
+		Full: func(t testing.TB) func() {
+			c, quota := connect(t, s.Address), "/zookeeper/quota/app/items" // as setquota makes it
+			for _, path := range []string{"/zookeeper/quota/app", quota, quota + "/zookeeper_limits", quota + "/zookeeper_stats"} {
+				if _, err := c.Create(path, []byte("count=-1,bytes=-1,countHardLimit=-1,byteHardLimit=1"), 0, zk.WorldACL(zk.PermAll)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return func() {
+				if err := c.Delete(quota+"/zookeeper_limits", -1); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
 		Native: func(t testing.TB, key string) []byte {
 			value, _, err := connect(t, s.Address).Get("/app/items/" + strings.ReplaceAll(key, "/", "=2F"))
 			if err != nil {
@@ -213,23 +236,6 @@ func TestRealLeaseRow(t *testing.T) {
 		Number: "the zxid of the write: it grows, also over deletions; a restored backup repeats it",
 		Needs:  "three servers",
 	}, rig)
-}
-
-func TestRealANodeOfAnotherProgramIsRefused(t *testing.T) {
-	c := connect(t, start(t).Address)
-	s := open(t, c)
-	if _, err := c.Create("/app/items/orders", []byte("x"), 0, zk.WorldACL(zk.PermAll)); err != nil {
-		t.Fatal(err)
-	}
-	if item, err := s.Get(t.Context(), "orders"); err == nil || !strings.Contains(err.Error(), "not written by this store") {
-		t.Errorf("%+v, %v", item, err)
-	}
-	if _, err := s.Swap(t.Context(), cas.Item{Key: "orders"}, nil, nil); err == nil {
-		t.Error("it was overwritten as if it were absent")
-	}
-	for item, err := range s.List(t.Context(), "") {
-		t.Errorf("listed: %+v, %v", item, err)
-	}
 }
 
 func TestARootThatIsNoPathIsRefused(t *testing.T) {

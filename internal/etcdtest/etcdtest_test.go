@@ -3,6 +3,8 @@ package etcdtest_test
 import (
 	"testing"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/etcdstore"
@@ -30,6 +32,25 @@ func rig(t testing.TB) castest.Rig {
 		Open:   func(t testing.TB, via func(string) string) cas.Store { return open(t, via(s.Address)) },
 		Empty:  s.Empty,
 		Backup: s.Backup,
+		Foreign: map[string]func(testing.TB, string) []byte{
+			"a value without a note": func(t testing.TB, key string) []byte {
+				if _, err := etcdtest.Client(t, s.Address).Put(t.Context(), "epochfence:"+key, "theirs"); err != nil {
+					t.Fatal(err)
+				}
+				return []byte("theirs")
+			},
+		},
+		Full: func(t testing.TB) func() {
+			c := etcdtest.Client(t, s.Address)
+			alarm := func(action pb.AlarmRequest_AlarmAction) {
+				_, err := pb.NewMaintenanceClient(c.ActiveConnection()).Alarm(t.Context(), &pb.AlarmRequest{Action: action, Alarm: pb.AlarmType_NOSPACE})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			alarm(pb.AlarmRequest_ACTIVATE)
+			return func() { alarm(pb.AlarmRequest_DEACTIVATE) }
+		},
 		Native: func(t testing.TB, key string) []byte {
 			r, err := etcdtest.Client(t, s.Address).Get(t.Context(), "epochfence:"+key)
 			if err != nil || len(r.Kvs) != 1 {

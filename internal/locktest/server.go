@@ -34,7 +34,7 @@ type answer struct {
 }
 
 // What callers tell apart.
-var sentinels = []error{cas.ErrConflict, cas.ErrTooLarge, cas.ErrFull, cas.ErrUnsuitable, cas.ErrKey}
+var sentinels = []error{cas.ErrConflict, cas.ErrTooLarge, cas.ErrFull, cas.ErrUnsuitable, cas.ErrKey, cas.ErrForeign}
 
 func (a *answer) fails(err error) {
 	if err == nil {

@@ -61,7 +61,11 @@ func (s *Sink) fence(ctx context.Context, p epoch.Partition) (at item, err error
 const lagging = 2 * time.Second
 
 func (s *Sink) readFence(ctx context.Context, p epoch.Partition) (at item, err error) {
-	if at.stored, err = s.store.Get(ctx, s.keys.fence(p)); err != nil {
+	at.stored, err = s.store.Get(ctx, s.keys.fence(p))
+	if errors.Is(err, cas.ErrForeign) {
+		return item{}, fmt.Errorf("%w: %w", epoch.ErrUnhealthy, err)
+	}
+	if err != nil {
 		return item{}, err
 	}
 	if !at.stored.Live {

@@ -118,7 +118,7 @@ func doubtful(err error) error {
 		return fmt.Errorf("%w: %w", epoch.ErrUnhealthy, err)
 	case errors.Is(err, cas.ErrTooLarge):
 		return fmt.Errorf("%w: %w", epoch.ErrTooLarge, err)
-	case errors.Is(err, cas.ErrKey), errors.Is(err, cas.ErrConflict):
+	case errors.Is(err, cas.ErrKey), errors.Is(err, cas.ErrForeign), errors.Is(err, cas.ErrConflict):
 		return err
 	}
 	return fmt.Errorf("%w: %w", epoch.ErrInDoubt, err)

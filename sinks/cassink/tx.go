@@ -217,7 +217,7 @@ func (t *transaction) fail(err error) error {
 // isOfTheMessage reports whether the handler can avoid the error.
 func isOfTheMessage(err error) bool {
 	for _, is := range []error{
-		errMistake, guard.ErrTwice, guard.ErrOrder, guard.ErrNew, guard.ErrOutcome, guard.ErrPartitions, cas.ErrKey, operate.ErrNotRequested,
+		errMistake, guard.ErrTwice, guard.ErrOrder, guard.ErrNew, guard.ErrOutcome, guard.ErrPartitions, cas.ErrKey, cas.ErrForeign, operate.ErrNotRequested,
 	} {
 		if errors.Is(err, is) {
 			return true
