@@ -51,7 +51,7 @@ var guardsOfHandlers = []guard{
 		{"sinks/pgsink/commit.go", "if t.altered != \"\" && t.alone && t.refused(err) == nil {", "if false {"},
 	}, "sinks/pgsink", "TestAStatementAfterWhichThePositionCannotBeMovedIsTheMessages"},
 	{"blame", "a savepoint that is left open is committed", []edit{
-		{pgTx, "case t.refused == nil && len(t.savepoints) > 0:", "case false:"},
+		{pgTx, "case t.refused == nil && err == nil && t.savepoints.Err() != nil:", "case false:"},
 	}, "sinks/pgsink", byPgx},
 	{"blame", "a call whose handle was rolled back commits what it wrote", []edit{
 		{pgHandle, "if !t.undone || !t.sent {", "if true {"},
@@ -64,7 +64,7 @@ var guardsOfHandlers = []guard{
 	}, "sinks/pgsink", byPgx},
 	{"blame", "a handle within one that has ended continues", []edit{
 		{"sinks/pgsink/pgxtx.go", "return t.ended || t.outer != nil && t.outer.closed()", "return t.ended"},
-		{pgHandle, "if i < 0 {\n\t\treturn pgx.ErrTxClosed\n\t}", "if i < 0 {\n\t\ti = 0\n\t}"},
+		{savepoints, "if i < 0 {\n\t\treturn 0, sql.ErrTxDone\n\t}", "if i < 0 {\n\t\ti = 0\n\t}"},
 	}, "sinks/pgsink", byPgx},
 	{"blame", "a callback of a batch is given the connection", []edit{
 		{"sinks/pgsink/rows.go", "return &rows{tx: r.tx, inner: inner}, err", "return inner, err"},

@@ -5,7 +5,8 @@ const (
 	lent         = "internal/sqltx/call.go"
 	sqliteTexts  = "internal/sqltx/effect_sqlite.go"
 	sqliteCommit = "sinks/sqlsink/tx.go"
-	savepoints   = "internal/txdb/txdb.go"
+	dbOfTx       = "internal/txdb/txdb.go"
+	savepoints   = "internal/txdb/savepoints.go"
 )
 
 var guardsOfSQLite = []guard{
@@ -58,9 +59,12 @@ var guardsOfSQLite = []guard{
 		{sqliteCommit, "case c.Left() != nil:", "case false:"},
 	}, "sinks/sqlsink", "TestATransactionOfOpenDBThatIsNotEndedFailsItsMessageAndNoOther"},
 	{"R1", "a handle that database/sql rolls back takes others' writes away", []edit{
-		{savepoints, "if s.ctx.Err() != nil {", "if false {"},
+		{dbOfTx, "if t.ctx.Err() != nil {", "if false {"},
 	}, "sinks/sqlsink", "TestATransactionOfOpenDBThatIsNotEndedFailsItsMessageAndNoOther"},
 	{"R1", "a handle writes on after the one that it was begun in has ended", []edit{
-		{savepoints, "if c.within == nil {", "if true {"},
+		{lent, "if err := c.savepoints.Use(h); err != nil {", "if err := c.savepoints.Use(h); err != nil && false {"},
 	}, "sinks/sqlsink", "TestATransactionOfOpenDBThatIsNotEndedFailsItsMessageAndNoOther/an inner one that outlives its outer one"},
+	{"R1", "what another handle wrote is lost with one that is rolled back", []edit{
+		{savepoints, "if p.others || slices.", "if slices."},
+	}, "internal/txdb", "TestWhatIsCommittedIsWhatDatabaseSQLWouldKeep"},
 }

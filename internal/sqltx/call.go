@@ -43,8 +43,10 @@ func (c *Call) Context() context.Context { return c.ctx }
 
 // ExecContext runs a statement. See [sql.Tx.ExecContext].
 func (c *Call) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	c.g.mu.Lock()
-	defer c.g.mu.Unlock()
+	if err := c.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer c.g.mu.unlock()
 	var r sql.Result
 	err := c.send(ctx, query, func(ctx context.Context) (err error) {
 		if stmt := c.prepared(query); stmt != nil { //nolint:sqlclosecheck // Close does
@@ -78,8 +80,10 @@ func (c *Call) PrepareContext(ctx context.Context, query string) (*sql.Stmt, err
 }
 
 func (c *Call) prepare(ctx context.Context, query string) (*sql.DB, error) {
-	c.g.mu.Lock()
-	defer c.g.mu.Unlock()
+	if err := c.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer c.g.mu.unlock()
 	err := c.send(ctx, query, func(ctx context.Context) error {
 		if c.stmts[query] != nil {
 			return nil
@@ -99,7 +103,7 @@ func (c *Call) prepare(ctx context.Context, query string) (*sql.DB, error) {
 
 // QueryContext returns rows, which are closed with c.
 func (c *Call) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	db, err := c.querying()
+	db, err := c.querying(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +112,7 @@ func (c *Call) QueryContext(ctx context.Context, query string, args ...any) (*sq
 
 // QueryRowContext returns a row. Its Scan returns any error.
 func (c *Call) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	db, err := c.querying()
+	db, err := c.querying(ctx)
 	if err != nil {
 		// A Row cannot be made with an error of our own, but it returns the error of its context.
 		return c.g.b.db.QueryRowContext(failed{ctx, err}, query)
@@ -129,8 +133,10 @@ func (f failed) Err() error            { return f.err }
 // OpenDB returns a DB whose connections are all c. It is closed with c.
 func (c *Call) OpenDB() *sql.DB {
 	db := c.open()
-	c.g.mu.Lock()
-	defer c.g.mu.Unlock()
+	if c.lock(c.ctx) != nil {
+		return db // which refuses everything
+	}
+	defer c.g.mu.unlock()
 	if c.ended && !c.g.Abandoned() {
 		_ = db.Close()
 	}
@@ -138,11 +144,13 @@ func (c *Call) OpenDB() *sql.DB {
 	return db
 }
 
-func (c *Call) open() *sql.DB { return txdb.Open(throughDB{c}, &c.savepoints) }
+func (c *Call) open() *sql.DB { return txdb.Open(throughDB{c}) }
 
-func (c *Call) querying() (*sql.DB, error) {
-	c.g.mu.Lock()
-	defer c.g.mu.Unlock()
+func (c *Call) querying(ctx context.Context) (*sql.DB, error) {
+	if err := c.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer c.g.mu.unlock()
 	if err := c.usable(); err != nil {
 		return nil, err
 	}
@@ -155,6 +163,27 @@ func (c *Call) ours() *sql.DB {
 		c.dbs = append(c.dbs, c.front)
 	}
 	return c.front
+}
+
+// lock waits for the connection. What waits for it within a statement, such as the method of an
+// argument, waits for itself, until ctx or the handler's context ends.
+func (c *Call) lock(ctx context.Context) error {
+	if c.g.mu.tryLock() {
+		return nil
+	}
+	var why error
+	select {
+	case c.g.mu <- struct{}{}:
+		return nil
+	case <-c.ctx.Done():
+		why = sql.ErrTxDone
+	case <-ctx.Done():
+		why = ctx.Err()
+	}
+	if c.g.Abandoned() {
+		why = epoch.ErrAbandoned
+	}
+	return fmt.Errorf("%s: conn busy: the transaction was in use all the time, perhaps by what this was called in: %w", c.g.c.Package, why)
 }
 
 func (c *Call) usable() error {
@@ -183,7 +212,20 @@ func (c *Call) send(ctx context.Context, text string, run func(ctx context.Conte
 		c.refuse = err
 		return fmt.Errorf("%s: %w", c.g.c.Package, err)
 	}
-	return c.run(ctx, text, func(ctx context.Context) error {
+	h := txdb.HandleOf(ctx)
+	if err := c.savepoints.Use(h); err != nil {
+		return err
+	}
+	did, err := c.savepoints.Sends(h, text, c.g.b.d.Words())
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.g.c.Package, err)
+	}
+	return c.run(ctx, text, func(ctx context.Context) (err error) {
+		defer func() {
+			if err == nil {
+				did()
+			}
+		}()
 		tx := c.g.tx
 		if effect.has(Lasting) {
 			tx.spoil(text)
@@ -233,11 +275,11 @@ func (c *Call) Close() { c.close(true) }
 // close is Close if the handler has returned. If not, c is abandoned: the databases of
 // [Call.OpenDB] stay open, to say why they refuse.
 func (c *Call) close(returned bool) {
-	if !c.g.mu.TryLock() {
+	if !c.g.mu.tryLock() {
 		c.cancel() // a goroutine of the handler's runs a statement
-		c.g.mu.Lock()
+		c.g.mu.lock()
 	}
-	defer c.g.mu.Unlock()
+	defer c.g.mu.unlock()
 	if !c.ended {
 		c.end()
 	}
@@ -260,7 +302,7 @@ func (c *Call) end() {
 		_ = stmt.Close()
 	}
 	c.stmts = nil
-	c.left = c.savepoints.Err() // before database/sql rolls back because the context has ended
+	c.left = c.savepoints.Err()
 	c.cancel()
 }
 
@@ -271,8 +313,10 @@ func (c throughDB) Exec(ctx context.Context, query string, args []driver.NamedVa
 }
 
 func (c throughDB) Query(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	c.g.mu.Lock()
-	defer c.g.mu.Unlock()
+	if err := c.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer c.g.mu.unlock()
 	r := &callRows{c: c.Call, text: query}
 	err := c.send(ctx, query, func(ctx context.Context) (err error) {
 		if stmt := c.prepared(query); stmt != nil { //nolint:sqlclosecheck // Close does
@@ -291,28 +335,32 @@ func (c throughDB) Query(ctx context.Context, query string, args []driver.NamedV
 	return r, nil
 }
 
-func (c throughDB) Savepoint(ctx context.Context, name string) error {
-	return c.own(ctx, `SAVEPOINT `+name)
+func (c throughDB) Begin(ctx context.Context, h txdb.Handle) error {
+	return c.own(ctx, c.savepoints.Begin, h)
 }
 
-func (c throughDB) Release(name string) error {
-	return c.own(context.Background(), `RELEASE SAVEPOINT `+name)
+func (c throughDB) Commit(h txdb.Handle) error {
+	return c.own(c.ctx, c.savepoints.Commit, h)
 }
 
-func (c throughDB) RollbackTo(name string) error {
-	return c.own(context.Background(), `ROLLBACK TO SAVEPOINT `+name+`; RELEASE SAVEPOINT `+name)
+func (c throughDB) Rollback(h txdb.Handle) error {
+	return c.own(c.ctx, c.savepoints.Rollback, h)
 }
 
 // own runs a statement about a savepoint, which the handler did not send as text.
-func (c throughDB) own(ctx context.Context, text string) error {
-	c.g.mu.Lock()
-	defer c.g.mu.Unlock()
+func (c throughDB) own(ctx context.Context, do func(h txdb.Handle, send func(text string) error) error, h txdb.Handle) error {
+	if err := c.lock(ctx); err != nil {
+		return err
+	}
+	defer c.g.mu.unlock()
 	if err := c.usable(); err != nil {
 		return err
 	}
-	return c.run(ctx, text, func(ctx context.Context) error {
-		_, err := c.g.tx.Conn.ExecContext(ctx, text)
-		return err
+	return do(h, func(text string) error {
+		return c.run(ctx, text, func(ctx context.Context) error {
+			_, err := c.g.tx.Conn.ExecContext(ctx, text)
+			return err
+		})
 	})
 }
 

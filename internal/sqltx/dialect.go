@@ -5,6 +5,7 @@ import (
 	"database/sql"
 
 	"github.com/epochfence/epochfence/internal/queue"
+	"github.com/epochfence/epochfence/internal/sqltext"
 )
 
 // Dialect has the differences between databases in running transactions. SAVEPOINT, RELEASE
@@ -53,6 +54,9 @@ type Dialect interface {
 
 	// ReadOnly reports whether err says that the connection may not write.
 	ReadOnly(err error) bool
+
+	// Words returns how texts are read.
+	Words() sqltext.Dialect
 
 	// Effect returns what a handler's text does beside reading and writing.
 	Effect(text string) Effect

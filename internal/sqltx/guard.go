@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -33,7 +32,7 @@ type Guard struct {
 	b *DB
 	c GuardConfig
 
-	mu   sync.Mutex  // held while the connection is in use
+	mu   mutex       // held while the connection is in use
 	tx   *Tx         // nil before the first use
 	gone error       // why there is no transaction
 	left atomic.Bool // abandoned
@@ -41,6 +40,21 @@ type Guard struct {
 
 	effects map[string]Effect    // by text; of some texts of this transaction
 	call    atomic.Pointer[Call] // the latest
+}
+
+// mutex has an element while it is locked, so that one can wait for it until a context ends.
+type mutex chan struct{}
+
+func (m mutex) lock()   { m <- struct{}{} }
+func (m mutex) unlock() { <-m }
+
+func (m mutex) tryLock() bool {
+	select {
+	case m <- struct{}{}:
+		return true
+	default:
+		return false
+	}
 }
 
 // Abandon ends the transaction while a call of a handler, which may never return, is using it. It
@@ -51,9 +65,9 @@ func (g *Guard) Abandon() {
 	if c != nil {
 		c.cancel()
 	}
-	g.mu.Lock()
+	g.mu.lock()
 	tx := g.tx
-	g.mu.Unlock()
+	g.mu.unlock()
 	if c != nil {
 		c.close(false)
 	}
@@ -66,15 +80,15 @@ func (g *Guard) Abandon() {
 func (g *Guard) Abandoned() bool { return g.left.Load() }
 
 // Guard returns a Guard of one transaction.
-func (b *DB) Guard(c GuardConfig) *Guard { return &Guard{b: b, c: c} }
+func (b *DB) Guard(c GuardConfig) *Guard { return &Guard{b: b, c: c, mu: make(mutex, 1)} }
 
 // Tx returns the transaction, or nil if no call has used it. No call may be running.
 func (g *Guard) Tx() *Tx { return g.tx }
 
 // Gone returns why there is no transaction any more, or nil if there is one, or if none has begun.
 func (g *Guard) Gone() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.mu.lock()
+	defer g.mu.unlock()
 	return g.gone
 }
 

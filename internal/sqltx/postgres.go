@@ -11,6 +11,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/queue"
+	"github.com/epochfence/epochfence/internal/sqltext"
 )
 
 // PostgreSQL is PostgreSQL 14 or newer through github.com/jackc/pgx/v5/stdlib. Other drivers work
@@ -84,6 +85,8 @@ func (postgres) Fault(err error) error {
 	}
 	return nil
 }
+
+func (postgres) Words() sqltext.Dialect { return sqltext.PostgreSQL }
 
 func (postgres) ReadOnly(err error) bool { return sqlState(err) == "25006" }
 

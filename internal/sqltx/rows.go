@@ -40,8 +40,10 @@ func (r *callRows) close() error {
 func (r *callRows) Columns() []string { return r.names }
 
 func (r *callRows) Close() error {
-	r.c.g.mu.Lock()
-	defer r.c.g.mu.Unlock()
+	if err := r.c.lock(r.c.ctx); err != nil {
+		return err
+	}
+	defer r.c.g.mu.unlock()
 	if r.c.ended {
 		return nil // it is closed
 	}
@@ -49,8 +51,10 @@ func (r *callRows) Close() error {
 }
 
 func (r *callRows) Next(dest []driver.Value) error {
-	r.c.g.mu.Lock()
-	defer r.c.g.mu.Unlock()
+	if err := r.c.lock(r.c.ctx); err != nil {
+		return err
+	}
+	defer r.c.g.mu.unlock()
 	if err := r.c.usable(); err != nil {
 		return err
 	}

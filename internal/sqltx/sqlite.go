@@ -11,6 +11,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/queue"
+	"github.com/epochfence/epochfence/internal/sqltext"
 )
 
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. Other drivers work if
@@ -138,6 +139,8 @@ func (sqlite) Classify(err error) Class {
 	}
 	return Refused
 }
+
+func (sqlite) Words() sqltext.Dialect { return sqltext.SQLite }
 
 func (sqlite) ReadOnly(err error) bool {
 	code, e := resultCode(err)

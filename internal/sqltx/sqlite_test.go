@@ -25,7 +25,7 @@ func TestADriverWhoseErrorsHaveNoCodeIsRefusedWithTheRemedy(t *testing.T) {
 	if err := sqltx.SQLite.Settings(t.Context(), db); err != nil {
 		t.Errorf("the driver as it is: %v", err)
 	}
-	codeless := txdb.Open(codeless{db: db}, new(txdb.Savepoints))
+	codeless := txdb.Open(codeless{db: db})
 	defer func() { _ = codeless.Close() }()
 	if err := sqltx.SQLite.Settings(t.Context(), codeless); err == nil || !strings.Contains(err.Error(), "use modernc.org/sqlite") {
 		t.Errorf("without the codes: %v", err)

@@ -10,30 +10,28 @@ import (
 	"fmt"
 )
 
-// Tx is the transaction of one message.
+// Tx is the transaction of one message. It keeps the [Savepoints] of the message: it asks them
+// before a statement, and when the handler has returned.
 type Tx interface {
+	// Exec and Query run a statement. Its context has the [Handle] that it was sent through.
 	Exec(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error)
 	Query(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error)
 
-	// Savepoint sets a savepoint, Release ends it, and RollbackTo undoes the writes since and ends
-	// it too. Like other statements, they are refused once the message is over.
-	Savepoint(ctx context.Context, name string) error
-	Release(name string) error
-	RollbackTo(name string) error
+	// Begin, Commit and Rollback are those of a savepoint. Like statements, they are refused once
+	// the message is over.
+	Begin(ctx context.Context, h Handle) error
+	Commit(h Handle) error
+	Rollback(h Handle) error
 }
 
 // Open returns a DB whose connections are all tx. Arguments go to tx as they are. Begin sets a
-// savepoint and adds it to s, the Savepoints of the message: tx must check [Savepoints.Failed]
-// before a statement, and [Savepoints.Err] when the handler has returned.
-func Open(tx Tx, s *Savepoints) *sql.DB { return sql.OpenDB(&connector{tx: tx, savepoints: s}) }
+// savepoint.
+func Open(tx Tx) *sql.DB { return sql.OpenDB(connector{tx}) }
 
-type connector struct {
-	tx         Tx
-	savepoints *Savepoints
-}
+type connector struct{ tx Tx }
 
-func (c *connector) Connect(context.Context) (driver.Conn, error) { return &conn{connector: c}, nil }
-func (c *connector) Driver() driver.Driver                        { return fenced{} }
+func (c connector) Connect(context.Context) (driver.Conn, error) { return &conn{tx: c.tx}, nil }
+func (c connector) Driver() driver.Driver                        { return fenced{} }
 
 type fenced struct{}
 
@@ -42,34 +40,22 @@ func (fenced) Open(string) (driver.Conn, error) {
 }
 
 type conn struct {
-	*connector
-	within *savepoint // nil outside one
+	tx     Tx
+	within string // the savepoint; empty outside one
 }
+
+func (c *conn) handle() Handle { return Handle{Savepoint: c.within, DB: true} }
 
 func (c *conn) Close() error                              { return nil }
 func (c *conn) CheckNamedValue(*driver.NamedValue) error  { return nil }
 func (c *conn) Prepare(query string) (driver.Stmt, error) { return &stmt{c, query}, nil }
 
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if err := c.use(); err != nil {
-		return nil, err
-	}
-	return c.tx.Exec(ctx, query, args)
+	return c.tx.Exec(c.handle().Context(ctx), query, args)
 }
 
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if err := c.use(); err != nil {
-		return nil, err
-	}
-	return c.tx.Query(ctx, query, args)
-}
-
-// use returns an error if the savepoint of c has ended with an outer one.
-func (c *conn) use() error {
-	if c.within == nil {
-		return nil
-	}
-	return c.savepoints.Use(c.within.name)
+	return c.tx.Query(c.handle().Context(ctx), query, args)
 }
 
 func (c *conn) Begin() (driver.Tx, error) {
@@ -80,13 +66,12 @@ func (c *conn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, erro
 	if o.ReadOnly || sql.IsolationLevel(o.Isolation) != sql.LevelDefault {
 		return nil, fmt.Errorf("begin within a handler's transaction: %w: it is a savepoint, which has neither an isolation level nor an access mode of its own", errors.ErrUnsupported)
 	}
-	s := &savepoint{c: c, name: c.savepoints.Open(), ctx: ctx}
-	if err := c.tx.Savepoint(ctx, s.name); err != nil {
-		c.savepoints.End(s.name) // if it is set, nobody will use it
-		return nil, err
+	h := Handle{Savepoint: Name(), DB: true}
+	if err := c.tx.Begin(ctx, h); err != nil {
+		return nil, err // if it is set, nobody will use it
 	}
-	c.within = s
-	return s, nil
+	c.within = h.Savepoint
+	return &dbTx{c: c, h: h, ctx: ctx}, nil
 }
 
 // stmt is not prepared. The transaction prepares it if that is useful.
@@ -122,33 +107,23 @@ func numbered(args []driver.Value) []driver.NamedValue {
 	return named
 }
 
-type savepoint struct {
-	c    *conn
-	name string
-	ctx  context.Context // of BeginTx; database/sql rolls back when it ends
+type dbTx struct {
+	c   *conn
+	h   Handle
+	ctx context.Context // of BeginTx; database/sql rolls back when it ends
 }
 
-func (s *savepoint) Commit() error { return s.end(s.c.tx.Release) }
+func (t *dbTx) Commit() error {
+	t.c.within = ""
+	return t.c.tx.Commit(t.h)
+}
 
 // Rollback undoes nothing once the context has ended. Then database/sql calls it from another
-// goroutine, and others may have written since.
-func (s *savepoint) Rollback() error {
-	if s.ctx.Err() != nil {
-		s.c.savepoints.Fail(ErrLate)
-		return ErrLate
+// goroutine, and others may have written since. The savepoint is left open, so the message fails.
+func (t *dbTx) Rollback() error {
+	t.c.within = ""
+	if t.ctx.Err() != nil {
+		return ErrLeft
 	}
-	return s.end(s.c.tx.RollbackTo)
-}
-
-func (s *savepoint) end(how func(name string) error) error {
-	s.c.within = nil
-	if err := s.c.savepoints.Use(s.name); err != nil {
-		return err
-	}
-	if err := how(s.name); err != nil {
-		s.c.savepoints.Fail(fmt.Errorf("a transaction begun by Begin could not be ended: %w", err))
-		return err
-	}
-	s.c.savepoints.End(s.name)
-	return nil
+	return t.c.tx.Rollback(t.h)
 }

@@ -295,3 +295,22 @@ func TestADeadLetterNamesItsPartitionAndCommitsWithTheAdvance(t *testing.T) {
 		t.Errorf("dead letters %v, want %v", got, want)
 	}
 }
+
+type lazyError func() string
+
+func (e lazyError) Error() string { return e() }
+
+func TestTheErrorOfADeadLetterMayUseTheTransaction(t *testing.T) {
+	s := memsink.New()
+	f := claim(t, s, 7)
+	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *memsink.Tx) error {
+		tx.Put("why", "poison")
+		return s.DeadLetter(ctx, tx, epoch.Message{Partition: orders0}, f.Epoch, lazyError(func() string { why, _ := tx.Get("why"); return why }))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.DeadLetters(); len(got) != 1 || got[0].Cause != "poison" {
+		t.Errorf("dead letters %v", got)
+	}
+}

@@ -2,20 +2,21 @@ package pgsink
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/txdb"
 )
 
 // control is a request of a handle from [AsPgxTx] or [OpenDB] to its transaction. It travels in the
 // context of an Exec, so that it passes through a Tx that a program has wrapped.
 type control struct {
-	what what
-	name string
+	what   what
+	handle txdb.Handle
 }
 
 type controlKey struct{}
@@ -47,7 +48,7 @@ func (w what) sql(name string) string {
 
 // do sends c to tx. A Tx that is not the sink's and does not pass the context on gets c as SQL.
 func (c control) do(ctx context.Context, tx Tx) error {
-	_, err := tx.Exec(context.WithValue(ctx, controlKey{}, c), c.what.sql(c.name))
+	_, err := tx.Exec(context.WithValue(ctx, controlKey{}, c), c.what.sql(c.handle.Savepoint))
 	return err
 }
 
@@ -63,24 +64,31 @@ func (t *handlerTx) control(ctx context.Context, c control) (err error) {
 		}
 		return nil
 	case rollbackAll:
-		t.undone, t.savepoints = true, nil
-		return nil
-	case begin:
-		if _, err := t.exec(ctx, c.what.sql(c.name)); err != nil {
-			return err
-		}
-		t.savepoints = append(t.savepoints, c.name)
+		t.undone = true
+		t.savepoints.Reset()
 		return nil
 	}
-	i := slices.Index(t.savepoints, c.name)
-	if i < 0 {
-		return pgx.ErrTxClosed // ended with an outer savepoint
-	}
-	if _, err := t.exec(ctx, c.what.sql(c.name)); err != nil {
+	send := func(text string) error {
+		_, err := t.exec(ctx, text)
 		return err
 	}
-	t.savepoints = t.savepoints[:i]
-	return nil
+	switch c.what {
+	case begin:
+		err = t.savepoints.Begin(c.handle, send)
+	case release:
+		err = t.savepoints.Commit(c.handle, send)
+	default:
+		err = t.savepoints.Rollback(c.handle, send)
+	}
+	return closedTo(c.handle, err)
+}
+
+// closedTo returns pgx's error instead of that of database/sql if h is a handle of pgx.
+func closedTo(h txdb.Handle, err error) error {
+	if !h.DB && err == sql.ErrTxDone { //nolint:errorlint // it is returned as it is
+		return pgx.ErrTxClosed
+	}
+	return err
 }
 
 // undo undoes what the call has written, if its handle was rolled back and the call is alone. It

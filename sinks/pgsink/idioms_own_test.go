@@ -104,6 +104,41 @@ var ofTx = []sinktest.Idiom{
 		return errors.Join(c.Write(), err)
 	}),
 
+	// Its code is called while the connection is in use.
+	says("conn busy", own("CopyFrom from rows of the same transaction", sinktest.Costs, func(c *sinktest.Call, tx pgsink.Tx) error {
+		err := copies(c, tx, [][]any{{"x", "y"}}) // which makes the types of the columns known
+		rows, failed := tx.Query(c.Ctx, "select list, value from effects")
+		if failed != nil {
+			return failed
+		}
+		defer rows.Close()
+		_, busy := tx.CopyFrom(c.Ctx, pgx.Identifier{"effects"}, []string{"list", "value"}, rows)
+		return errors.Join(err, busy)
+	})),
+	says("conn busy", own("CopyFrom from rows that query the same transaction", sinktest.Costs, func(c *sinktest.Call, tx pgsink.Tx) error {
+		_, err := tx.CopyFrom(c.Ctx, pgx.Identifier{"effects"}, []string{"list", "value"}, pgx.CopyFromFunc(func() ([]any, error) {
+			var value string
+			err := tx.QueryRow(c.Ctx, "select 'y'").Scan(&value)
+			return []any{"x", value}, err
+		}))
+		return errors.Join(err, c.Write())
+	})),
+	own("a row that is scanned into what closes rows of the same transaction", sinktest.Applied, func(c *sinktest.Call, tx pgsink.Tx) error {
+		rows, err := tx.Query(c.Ctx, "select 1")
+		if err != nil {
+			return err
+		}
+		rows.Close()
+		err = tx.QueryRow(c.Ctx, "select 'x'::text").Scan(scan(func() error { rows.Close(); rows.Next(); return nil }))
+		return errors.Join(err, c.Write())
+	}),
+	says("conn busy", onWire(own("an argument whose Value reads a row of the same transaction", sinktest.Costs, func(c *sinktest.Call, tx pgsink.Tx) error {
+		row := tx.QueryRow(c.Ctx, "select 'x'::text")
+		_ = row.Scan(new(string))
+		_, err := tx.Exec(c.Ctx, "insert into effects (list, value) values ('x', $1::text)", argument(func() error { return row.Scan(new(string)) }))
+		return errors.Join(err, c.Write())
+	}))),
+
 	// The connection is closed by the message itself.
 	own("a context of its own that ends in the middle of a CopyFrom, and hides the error", sinktest.Costs, func(c *sinktest.Call, tx pgsink.Tx) error {
 		_ = c.Write()
@@ -181,6 +216,8 @@ func own(name string, want sinktest.Outcome, do func(c *sinktest.Call, tx pgsink
 	return sinktest.Idiom{Name: name, Want: want, Do: func(c *sinktest.Call) error { return do(c, c.TX.(pgsink.Tx)) }}
 }
 
+func says(what string, i sinktest.Idiom) sinktest.Idiom { i.Says = []string{what}; return i }
+
 func inserts(c *sinktest.Call, tx execer) error {
 	_, err := tx.Exec(c.Ctx, c.Insert())
 	return err
@@ -226,3 +263,11 @@ func (panickingValue) Value() (driver.Value, error) { panic("in Value") }
 type panickingScan struct{}
 
 func (panickingScan) Scan(any) error { panic("in Scan") }
+
+type scan func() error
+
+func (s scan) Scan(any) error { return s() }
+
+type argument func() error
+
+func (a argument) Value() (driver.Value, error) { return "y", a() }

@@ -52,7 +52,7 @@ func (t *pgxTx) Begin(ctx context.Context) (pgx.Tx, error) {
 		return nil, pgx.ErrTxClosed
 	}
 	inner := &pgxTx{tx: t.tx, outer: t, savepoint: txdb.Name()}
-	if err := (control{what: begin, name: inner.savepoint}).do(ctx, t.tx); err != nil {
+	if err := (control{what: begin, handle: txdb.Handle{Savepoint: inner.savepoint}}).do(ctx, t.tx); err != nil {
 		return nil, err
 	}
 	return inner, nil
@@ -70,42 +70,52 @@ func (t *pgxTx) end(ctx context.Context, all, savepoint what) error {
 	if t.outer == nil {
 		return control{what: all}.do(ctx, t.tx)
 	}
-	return control{what: savepoint, name: t.savepoint}.do(ctx, t.tx)
+	return control{what: savepoint, handle: txdb.Handle{Savepoint: t.savepoint}}.do(ctx, t.tx)
+}
+
+// through returns the context of a statement that is sent through t, or by a DB on t.
+func (t *pgxTx) through(ctx context.Context) context.Context {
+	h := txdb.HandleOf(ctx)
+	if t.outer == nil || h.Savepoint != "" {
+		return ctx
+	}
+	h.Savepoint = t.savepoint
+	return h.Context(ctx)
 }
 
 func (t *pgxTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	if t.closed() {
 		return pgconn.CommandTag{}, pgx.ErrTxClosed
 	}
-	return t.tx.Exec(ctx, sql, args...)
+	return t.tx.Exec(t.through(ctx), sql, args...)
 }
 
 func (t *pgxTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if t.closed() {
 		return failedRows{err: pgx.ErrTxClosed}, pgx.ErrTxClosed
 	}
-	return t.tx.Query(ctx, sql, args...)
+	return t.tx.Query(t.through(ctx), sql, args...)
 }
 
 func (t *pgxTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if t.closed() {
 		return failedRow{err: pgx.ErrTxClosed}
 	}
-	return t.tx.QueryRow(ctx, sql, args...)
+	return t.tx.QueryRow(t.through(ctx), sql, args...)
 }
 
 func (t *pgxTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if t.closed() {
 		return pgx.FailedBatchResults(b, pgx.ErrTxClosed)
 	}
-	return t.tx.SendBatch(ctx, b)
+	return t.tx.SendBatch(t.through(ctx), b)
 }
 
 func (t *pgxTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
 	if t.closed() {
 		return 0, pgx.ErrTxClosed
 	}
-	return t.tx.CopyFrom(ctx, table, columns, rows)
+	return t.tx.CopyFrom(t.through(ctx), table, columns, rows)
 }
 
 func (t *pgxTx) Conn() *pgx.Conn {

@@ -69,6 +69,7 @@ type queuedStatement struct {
 // handler has returned, and an error if 65,536 statements are queued. ctx does not limit the
 // statement: the context of the Commit limits all of them.
 func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	sql, args, err := rewritten(ctx, sql, args) // before the lock, because the rewriter may use q
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
@@ -81,7 +82,6 @@ func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 	case len(q.items) >= maxQueue:
 		return pgconn.CommandTag{}, fmt.Errorf("pgsink: a transaction may queue %d statements; use smaller batches", maxQueue)
 	}
-	sql, args, err := rewritten(ctx, sql, args)
 	if err != nil {
 		return pgconn.CommandTag{}, err
 	}

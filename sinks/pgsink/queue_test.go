@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -145,4 +146,21 @@ func TestAQueueHasNothingToRead(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "no results to read") {
 		t.Errorf("QueryRow: err = %v", err)
 	}
+}
+
+func TestAQueryRewriterMayUseItsQueue(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open().Queued()
+	seed(t, s.Sink, orders)
+	f := claim(t, s.Sink, orders, 5)
+	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+		_, err := q.Exec(ctx, "", rewrite(func(*pgx.Conn) string {
+			must(t, put(ctx, q, "list", "inner"))
+			return "insert into effects (list, value) values ('list', 'outer')"
+		}))
+		return err
+	})
+	must(t, err)
+	r.wantList("list", "inner", "outer")
 }

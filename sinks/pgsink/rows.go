@@ -6,6 +6,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/epochfence/epochfence/internal/inert"
 )
 
 // rows locks the connection while it reads, and stops when the handler has returned.
@@ -13,17 +15,16 @@ type rows struct {
 	tx    *handlerTx
 	inner pgx.Rows
 	batch pgx.BatchResults // closed with the rows, if they came with the statements that began the transaction
+	did   func()           // nil, or what to call when the statement was executed
 	err   error            // of closing batch
-	late  bool             // Next was called after the handler had returned
+	wrong error            // Next or Close was called too late, or while the connection was in use
 }
 
 func (r *rows) Next() bool {
-	r.tx.mu.Lock()
-	defer r.tx.mu.Unlock()
-	if r.tx.closed {
-		r.late = true
+	if r.wrong = r.tx.take(); r.wrong != nil {
 		return false
 	}
+	defer r.tx.mu.Unlock()
 	more := r.inner.Next()
 	if !more {
 		r.end()
@@ -36,21 +37,27 @@ func (r *rows) end() {
 		r.err = r.batch.Close()
 		r.batch = nil
 	}
-	r.tx.note(cmp.Or(r.inner.Err(), r.err))
+	err := cmp.Or(r.inner.Err(), r.err)
+	if err == nil && r.did != nil {
+		r.did()
+	}
+	r.tx.note(err)
 }
 
 func (r *rows) Close() {
-	r.tx.mu.Lock()
-	defer r.tx.mu.Unlock()
-	if !r.tx.closed {
+	switch err := r.tx.take(); {
+	case err == nil:
+		defer r.tx.mu.Unlock()
 		r.inner.Close()
 		r.end()
+	case err == errTxInUse: //nolint:errorlint // it is returned as it is
+		r.wrong = err
 	}
 }
 
 func (r *rows) Err() error {
-	if r.late {
-		return ErrTxClosed
+	if r.wrong != nil {
+		return r.wrong
 	}
 	return cmp.Or(r.inner.Err(), r.err)
 }
@@ -67,17 +74,20 @@ type row struct {
 	tx    *handlerTx
 	inner pgx.Row
 	batch pgx.BatchResults
+	did   func() // nil, or what to call when the statement was executed
 }
 
 func (r *row) Scan(dest ...any) error {
-	r.tx.mu.Lock()
-	defer r.tx.mu.Unlock()
-	if r.tx.closed {
-		return ErrTxClosed
+	if err := r.tx.take(); err != nil {
+		return err
 	}
+	defer r.tx.mu.Unlock()
 	err := r.inner.Scan(dest...)
 	if r.batch != nil {
 		err = cmp.Or(err, r.batch.Close())
+	}
+	if _, failed := inert.As[*pgconn.PgError](err); !failed && r.did != nil {
+		r.did()
 	}
 	r.tx.note(err)
 	return err

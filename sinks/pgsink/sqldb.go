@@ -20,11 +20,12 @@ import (
 // libraries on database/sql. What they write is committed with the fence. Values are those of
 // pgx/v5/stdlib. Begin sets a savepoint. Commit and Rollback of the [sql.Tx] release it or go back
 // to it. If a [sql.Tx] has not ended when the handler returns, or when the context of its Begin
-// ends, the message fails.
+// ends, the message fails. It also fails if the end of a [sql.Tx] would take back, or keep, what was
+// written through another handle meanwhile: write through the Tx that was begun last, and end it first.
 //
 // Close the DB before the handler returns. Only one goroutine may use it at a time. Read rows to
 // their end or close them before the next statement, because there is one connection behind the DB.
-func OpenDB(tx Tx) *sql.DB { return txdb.Open(sqlTx{tx}, new(txdb.Savepoints)) }
+func OpenDB(tx Tx) *sql.DB { return txdb.Open(sqlTx{tx}) }
 
 type sqlTx struct{ tx Tx }
 
@@ -59,16 +60,16 @@ func (t sqlTx) Query(ctx context.Context, query string, args []driver.NamedValue
 	return &sqlRows{inner: r, ahead: true, more: more}, nil
 }
 
-func (t sqlTx) Savepoint(ctx context.Context, name string) error {
-	return control{what: begin, name: name}.do(ctx, t.tx)
+func (t sqlTx) Begin(ctx context.Context, h txdb.Handle) error {
+	return control{what: begin, handle: h}.do(ctx, t.tx)
 }
 
-func (t sqlTx) Release(name string) error {
-	return control{what: release, name: name}.do(context.Background(), t.tx)
+func (t sqlTx) Commit(h txdb.Handle) error {
+	return control{what: release, handle: h}.do(context.Background(), t.tx)
 }
 
-func (t sqlTx) RollbackTo(name string) error {
-	return control{what: rollbackTo, name: name}.do(context.Background(), t.tx)
+func (t sqlTx) Rollback(h txdb.Handle) error {
+	return control{what: rollbackTo, handle: h}.do(context.Background(), t.tx)
 }
 
 func positional(args []driver.NamedValue) ([]any, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/inert"
 	"github.com/epochfence/epochfence/internal/pgschema"
+	"github.com/epochfence/epochfence/internal/sqltext"
 	"github.com/epochfence/epochfence/internal/txdb"
 )
 
@@ -39,7 +40,8 @@ var (
 	// ErrTxClosed is returned by a [Tx] or a [Queue] that is used after its handler has returned.
 	ErrTxClosed = errors.New("pgsink: the transaction is used after its handler returned")
 
-	errTxInUse = errors.New("pgsink: the transaction is used by two goroutines, or within a callback of its own")
+	errTxInUse = errors.New("pgsink: conn busy: the transaction is used by two goroutines, or within a callback of its own")
+	errUnread  = errors.New("pgsink: conn busy: read the rows of the transaction to their end or Close them before CopyFrom")
 	errOpen    = errors.New("the handler left a result open: read rows to their end or Close them, Scan every QueryRow, Close every batch")
 	errLeaked  = errors.New("the handler returned while a goroutine of it was using the transaction")
 	errLeft    = errors.New("the handler ended the transaction")
@@ -69,8 +71,8 @@ type handlerTx struct {
 
 	refused    error // why the call fails, whatever it returns
 	sent       bool
-	savepoints []string // set through handles, and still open
-	undone     bool     // a handle was rolled back, so the call's writes are too
+	savepoints txdb.Savepoints
+	undone     bool // a handle was rolled back, so the call's writes are too
 }
 
 // fault is a statement's error. as is its meaning if it is no message's fault, and otherwise nil.
@@ -89,8 +91,8 @@ func (t *handlerTx) judge(err error) error {
 	switch {
 	case t.unbegun != nil: // whatever the handler returned
 		return t.unbegun
-	case t.refused == nil && len(t.savepoints) > 0:
-		t.refused = txdb.ErrLeft
+	case t.refused == nil && err == nil && t.savepoints.Err() != nil:
+		t.refused = t.savepoints.Err()
 	case t.refused == nil && t.undone && t.sent && err == nil && !t.fenced.alone:
 		t.refused = fmt.Errorf("%w: what the handler wrote is to be undone, and what others wrote is not", epoch.ErrOwnTransaction)
 	}
@@ -181,6 +183,19 @@ func (t *handlerTx) use() error {
 	return err
 }
 
+// take takes the connection for what was begun before. It never waits, because the connection may be
+// in use by what called the caller: the source of a COPY, a value's method, a tracer.
+func (t *handlerTx) take() error {
+	if !t.mu.TryLock() {
+		return errTxInUse
+	}
+	if t.closed {
+		t.mu.Unlock()
+		return ErrTxClosed
+	}
+	return nil
+}
+
 func (t *handlerTx) usable() error {
 	switch {
 	case t.closed:
@@ -192,6 +207,8 @@ func (t *handlerTx) usable() error {
 	case t.undone:
 		t.refused = errUndone // the handler may expect to keep what it writes now
 		return errUndone
+	case t.savepoints.Failed() != nil:
+		return t.savepoints.Failed()
 	}
 	return context.Cause(t.fenced.ctx)
 }
@@ -203,16 +220,23 @@ func (t *handlerTx) done(err error) {
 }
 
 // allow returns an error if a text may not be sent, and otherwise records what the text does. A
-// refused text fails the call, whatever the handler does with the error.
-func (t *handlerTx) allow(sql string) error {
-	c := classify(sql)
+// refused text fails the call, whatever the handler does with the error. did is to be called when
+// the text was executed.
+func (t *handlerTx) allow(ctx context.Context, sql string) (did func(), err error) {
+	c, h := classify(sql), txdb.HandleOf(ctx)
+	if err := t.savepoints.Use(h); err != nil {
+		return nil, closedTo(h, err)
+	}
 	if t.refused = c.refusal(sql, t.fenced.alone); t.refused != nil {
-		return t.refused
+		return nil, t.refused
+	}
+	if did, err = t.savepoints.Sends(h, sql, sqltext.PostgreSQL); err != nil {
+		return nil, err
 	}
 	t.sent = true
 	t.fenced.did(c, sql)
 	t.unsure = t.unsure || c.has(unsure)
-	return nil
+	return did, nil
 }
 
 // follow finds out whether the handler has ended the transaction unseen by allow.
@@ -277,10 +301,14 @@ func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgco
 	if sql, args, err = rewritten(ctx, sql, args); err != nil {
 		return tag, err
 	}
-	if err := t.allow(sql); err != nil {
+	did, err := t.allow(ctx, sql)
+	if err != nil {
 		return tag, err
 	}
-	return t.exec(ctx, sql, args...)
+	if tag, err = t.exec(ctx, sql, args...); err == nil {
+		did()
+	}
+	return tag, err
 }
 
 func (t *handlerTx) exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
@@ -303,7 +331,8 @@ func (t *handlerTx) Query(ctx context.Context, sql string, args ...any) (_ pgx.R
 	if sql, args, err = rewritten(ctx, sql, args); err != nil {
 		return failedRows{err: err}, err
 	}
-	if err := t.allow(sql); err != nil {
+	did, err := t.allow(ctx, sql)
+	if err != nil {
 		return failedRows{err: err}, err
 	}
 	r, err := t.begin(ctx, along(sql, args)...)
@@ -315,10 +344,10 @@ func (t *handlerTx) Query(ctx context.Context, sql string, args ...any) (_ pgx.R
 		if err != nil {
 			_ = r.Close()
 		}
-		return &rows{tx: t, inner: inner, batch: r}, err
+		return &rows{tx: t, inner: inner, batch: r, did: did}, err
 	}
 	inner, err := t.conn.Query(ctx, sql, args...)
-	return &rows{tx: t, inner: inner}, err
+	return &rows{tx: t, inner: inner, did: did}, err
 }
 
 func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
@@ -326,9 +355,10 @@ func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 		return failedRow{err}
 	}
 	defer t.done(nil)
+	var did func()
 	sql, args, err := rewritten(ctx, sql, args)
 	if err == nil {
-		err = t.allow(sql)
+		did, err = t.allow(ctx, sql)
 	}
 	if err != nil {
 		return failedRow{err}
@@ -338,9 +368,9 @@ func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 		return failedRow{err}
 	}
 	if r != nil {
-		return &row{tx: t, inner: r.QueryRow(), batch: r}
+		return &row{tx: t, inner: r.QueryRow(), batch: r, did: did}
 	}
-	return &row{tx: t, inner: t.conn.QueryRow(ctx, sql, args...)}
+	return &row{tx: t, inner: t.conn.QueryRow(ctx, sql, args...), did: did}
 }
 
 func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
@@ -351,13 +381,15 @@ func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	own := &pgx.Batch{} // without the callbacks, which would be given the connection
 	results := &batchResults{tx: t}
 	for _, q := range b.QueuedQueries {
+		var did func()
 		sql, args, err := rewritten(ctx, q.SQL, q.Arguments)
 		if err == nil {
-			err = t.allow(sql)
+			did, err = t.allow(ctx, sql)
 		}
 		if err != nil {
 			return pgx.FailedBatchResults(b, err)
 		}
+		did() // as far as it matters
 		own.Queue(sql, args...)
 		results.callbacks = append(results.callbacks, q.Fn)
 	}
@@ -376,7 +408,15 @@ func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 		return 0, err
 	}
 	defer func() { t.done(err) }()
+	h := txdb.HandleOf(ctx)
+	if err := t.savepoints.Use(h); err != nil {
+		return 0, closedTo(h, err)
+	}
+	if t.conn.PgConn().IsBusy() { // before the first row is asked for, which may be another one of this connection
+		return 0, errUnread
+	}
 	t.sent = true
+	t.savepoints.Wrote(h)
 	if _, err := t.begin(ctx); err != nil {
 		return 0, err
 	}

@@ -220,12 +220,45 @@ var dbs = []Idiom{
 		defer cancel()
 		return errors.Join(insertsIn(c, tx), tx.Commit())
 	})},
-	{Name: "DB: two Begins, inner Commit, outer Rollback, and writes", Want: Applied, Do: inTx(func(c *Call, db *sql.DB, outer *sql.Tx, _ func()) error {
+	{Name: "DB: Begin, a write of the DB, and deferred Rollback", Want: Costs, Says: shared, Places: true, Do: inTx(func(c *Call, db *sql.DB, tx *sql.Tx, _ func()) error {
+		defer func() { _ = tx.Rollback() }()
+		return insertsIn(c, db)
+	})},
+	{Name: "DB: Begin, a write of the DB, and Commit", Want: Applied, Do: inTx(func(c *Call, db *sql.DB, tx *sql.Tx, _ func()) error {
+		return errors.Join(insertsIn(c, db), tx.Commit())
+	})},
+	{Name: "DB: Begin, a write of the message's own transaction, and deferred Rollback", Want: Costs, Says: shared, Do: inTx(func(c *Call, _ *sql.DB, tx *sql.Tx, _ func()) error {
+		defer func() { _ = tx.Rollback() }()
+		return c.Write()
+	})},
+	{Name: "DB: Begin, a query of the DB, Rollback, and writes", Want: Applied, Do: inTx(func(c *Call, db *sql.DB, tx *sql.Tx, _ func()) error {
+		err := db.QueryRowContext(c.Ctx, "select count(*) from effects").Scan(new(int))
+		return errors.Join(err, insertsIn(c, tx), tx.Rollback(), insertsIn(c, db))
+	})},
+	{Name: "DB: Begin, a write of the DB that fails, Rollback, and writes", Want: Applied, Do: inTx(func(c *Call, db *sql.DB, tx *sql.Tx, _ func()) error {
+		_, _ = db.ExecContext(c.Ctx, "insert into idiom_keys values ('always there')")
+		return errors.Join(tx.Rollback(), insertsIn(c, db))
+	})},
+	{Name: "DB: two Begins, inner Commit, outer Rollback, and nil", Want: Costs, Says: shared, Do: inTx(func(c *Call, db *sql.DB, outer *sql.Tx, _ func()) error {
+		defer func() { _ = outer.Rollback() }()
 		in, err := db.BeginTx(c.Ctx, nil)
 		if err != nil {
 			return err
 		}
-		return errors.Join(insertsIn(c, in), in.Commit(), outer.Rollback(), insertsIn(c, db))
+		return errors.Join(insertsIn(c, in), in.Commit())
+	})},
+	{Name: "DB: two Begins, outer Commit before the inner Rollback", Want: Costs, Says: shared, Do: inTx(func(c *Call, db *sql.DB, outer *sql.Tx, _ func()) error {
+		in, err := db.BeginTx(c.Ctx, nil)
+		if err != nil {
+			return err
+		}
+		return errors.Join(insertsIn(c, outer), insertsIn(c, in), outer.Commit(), in.Rollback())
+	})},
+	{Name: "DB: a savepoint of its own in a Begin, a write of the DB, and back to the savepoint", Want: Costs, Says: shared, Do: inTx(func(c *Call, db *sql.DB, tx *sql.Tx, _ func()) error {
+		_, err := tx.ExecContext(c.Ctx, "savepoint a")
+		err = errors.Join(err, insertsIn(c, db))
+		_, _ = tx.ExecContext(c.Ctx, "rollback to savepoint a")
+		return errors.Join(err, tx.Commit())
 	})},
 	{Name: "two DBs, each with a Begin: both rolled back, and writes", Want: Applied, Do: inTx(func(c *Call, db *sql.DB, outer *sql.Tx, _ func()) error {
 		other := c.DB()
@@ -248,6 +281,9 @@ var dbs = []Idiom{
 		return insertsIn(c, db)
 	})},
 }
+
+// shared is what is said of handles that share a connection.
+var shared = []string{"all handles of a message have one connection"}
 
 func onDB(do func(c *Call, db *sql.DB) error) func(c *Call) error {
 	return func(c *Call) error { return do(c, c.DB()) }

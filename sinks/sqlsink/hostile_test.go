@@ -2,11 +2,14 @@ package sqlsink_test
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
@@ -72,4 +75,38 @@ func TestAnErrorThatPanicsWhereItIsAskedForItsCode(t *testing.T) {
 	if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
 		t.Error(err)
 	}
+}
+
+type argument func() error
+
+func (a argument) Value() (driver.Value, error) { return "x", a() }
+
+func TestAnArgumentThatUsesItsTransactionWaitsAsLongAsItsHandlerMay(t *testing.T) {
+	db := open(t, newFile(t))
+	s := newSink(t, db, sqlsink.Options{})
+	f := claim(t, s, 1)
+	for name, use := range map[string]func(tx *sqlsink.Tx, rows *sql.Rows) error{
+		"a statement": func(tx *sqlsink.Tx, _ *sql.Rows) error { return run(context.Background(), tx, insert) },
+		"rows":        func(_ *sqlsink.Tx, rows *sql.Rows) error { return rows.Close() },
+		"Begin":       func(tx *sqlsink.Tx, _ *sql.Rows) error { _, err := sqlsink.OpenDB(tx).Begin(); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+			rows, err := tx.QueryContext(context.Background(), `SELECT 1`)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = rows.Close() }()
+			_, err = tx.ExecContext(ctx, `INSERT INTO effects (list, value) VALUES ('l', ?)`, argument(func() error { return use(tx, rows) }))
+			return errors.Join(err, rows.Err())
+		})
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "conn busy") {
+			t.Errorf("%s: err = %v", name, err)
+		}
+	}
+	if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
+		t.Error(err)
+	}
+	wantNext(t, s, 1)
 }
