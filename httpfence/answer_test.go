@@ -14,6 +14,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/internal/pgtest"
 )
 
 // over serves a handler behind a store over real HTTP, and does the request
@@ -144,6 +145,21 @@ func TestAnAnswerWithoutABodyComesAgain(t *testing.T) {
 			t.Errorf("%d %v", first.StatusCode, first.Header)
 		}
 	})
+}
+
+func TestAnAnswerComesAgainWhateverIsSetForTheRole(t *testing.T) {
+	for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			d := pgtest.Start(t)
+			d.Odd(t)
+			_, _, body := over(t, postgresRigAt(t, d.URL+"&default_query_exec_mode="+mode), http.MethodPost, func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = w.Write([]byte("\\x00 \\ \x00\xff"))
+			})
+			if body != "\\x00 \\ \x00\xff" {
+				t.Errorf("%q", body)
+			}
+		})
+	}
 }
 
 func TestAHandlerThatWritesNothingHasAnswered200(t *testing.T) {

@@ -36,6 +36,10 @@ type Dialect interface {
 	// now returns an expression for a time in the past. Its only parameter comes from ago.
 	now() string
 	ago(age time.Duration) any
+
+	// hex returns an expression that makes the answer to its query readable, whatever is set for the
+	// role, if bytes travel as text.
+	hex() string
 }
 
 //go:embed migrations/*/*.sql
@@ -64,6 +68,8 @@ func (sqlite) bind(query string) string { return query }
 func (sqlite) lockTimeout(time.Duration) string { return "" }
 
 func (sqlite) now() string { return `strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?)` }
+
+func (sqlite) hex() string { return `''` }
 
 func (sqlite) ago(age time.Duration) any { return fmt.Sprintf("-%.3f seconds", age.Seconds()) }
 
@@ -100,5 +106,7 @@ func (postgres) bind(query string) string {
 func (postgres) lockTimeout(wait time.Duration) string { return sqltx.LockTimeout(wait) }
 
 func (postgres) now() string { return `clock_timestamp() - make_interval(secs => ?)` }
+
+func (postgres) hex() string { return `pg_catalog.set_config('bytea_output', 'hex', true)` }
 
 func (postgres) ago(age time.Duration) any { return age.Seconds() }

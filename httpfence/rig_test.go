@@ -112,7 +112,11 @@ func sqliteRig(t *testing.T) *rig {
 
 func postgresRig(t *testing.T) *rig {
 	t.Helper()
-	url := pgtest.Start(t).URL
+	return postgresRigAt(t, pgtest.Start(t).URL)
+}
+
+func postgresRigAt(t *testing.T, url string) *rig {
+	t.Helper()
 	connect := func() *sql.DB {
 		db, err := sql.Open("pgx", url)
 		db = opened(t, db, err)

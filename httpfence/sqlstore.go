@@ -238,7 +238,7 @@ func newQueries(d Dialect, prefix string) queries {
 			` ON CONFLICT (scope) DO UPDATE SET epoch = excluded.epoch WHERE ` + prefix + `scope.epoch < excluded.epoch RETURNING epoch`),
 		highest: d.bind(`SELECT epoch FROM ` + scopes + ` WHERE scope = ?`),
 		lower:   d.bind(`UPDATE ` + scopes + ` SET epoch = ? WHERE scope = ? AND epoch > ?`),
-		answer: d.bind(`SELECT fingerprint, status, header, trailer, body FROM ` + answers +
+		answer: d.bind(`SELECT fingerprint, status, header, trailer, body, ` + d.hex() + ` FROM ` + answers +
 			` WHERE scope = ? AND idempotency_key = ?`),
 		reserve: d.bind(`INSERT INTO ` + answers + ` (scope, idempotency_key, fingerprint, epoch, status, header, trailer, body)` +
 			` VALUES (?, ?, ?, ?, 0, ?, ?, ?) ON CONFLICT (scope, idempotency_key) DO NOTHING`),

@@ -124,7 +124,7 @@ func (t *transaction) answerTo(c Call, f Fingerprint) (Answer, error) {
 	defer cancel()
 	var a Answer
 	var known, header, trailer []byte
-	err := t.tx.Conn.QueryRowContext(ctx, t.s.q.answer, c.Scope, c.Key).Scan(&known, &a.Status, &header, &trailer, &a.Body)
+	err := t.tx.Conn.QueryRowContext(ctx, t.s.q.answer, c.Scope, c.Key).Scan(&known, &a.Status, &header, &trailer, &a.Body, new(string))
 	switch {
 	case err != nil:
 		return a, fmt.Errorf("read the answer to key %q: %w", c.Key, err)

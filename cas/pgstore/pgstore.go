@@ -120,8 +120,8 @@ func (s *Store) GetAll(ctx context.Context, keys []string) ([]cas.Item, error) {
 func (s *Store) items(ctx context.Context, sql string, args ...any) ([]cas.Item, error) {
 	rows, _ := s.pool.Query(ctx, sql, args...)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (item cas.Item, err error) {
-		var key []byte
-		err = row.Scan(&key, &item.Value, &item.Note, &item.Number, &item.Version)
+		var key pgschema.Bytea
+		err = row.Scan(&key, (*pgschema.Bytea)(&item.Value), (*pgschema.Bytea)(&item.Note), &item.Number, &item.Version)
 		item.Key, item.Live = string(key), true
 		return item, err
 	})
@@ -143,7 +143,7 @@ func (s *Store) item(ctx context.Context, of cas.Item, sql string, args ...any) 
 		return cas.Item{}, err
 	}
 	item := cas.Item{Key: of.Key, Live: true}
-	if err := s.pool.QueryRow(ctx, sql, args...).Scan(&item.Value, &item.Note, &item.Number, &item.Version); err != nil {
+	if err := s.pool.QueryRow(ctx, sql, args...).Scan((*pgschema.Bytea)(&item.Value), (*pgschema.Bytea)(&item.Note), &item.Number, &item.Version); err != nil {
 		return cas.Item{}, err
 	}
 	return item, nil

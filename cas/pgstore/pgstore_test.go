@@ -89,6 +89,7 @@ func TestEveryQueryModeOfThePoolWorks(t *testing.T) {
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 		t.Run(mode, func(t *testing.T) {
 			db := pgtest.Start(t)
+			db.Odd(t)
 			p := pool(t, db.URL+"&default_query_exec_mode="+mode, func(address string) string { return address })
 			if err := pgstore.Migrate(t.Context(), p, pgstore.Options{}); err != nil {
 				t.Fatal(err)

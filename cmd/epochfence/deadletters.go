@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/instant"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -52,10 +53,10 @@ type letterView struct {
 
 // messageView is the JSON form of a message; bytes are in base64.
 type messageView struct {
-	Time    *time.Time   `json:"time"`
-	Key     []byte       `json:"key"`
-	Value   []byte       `json:"value"`
-	Headers []headerView `json:"headers"`
+	Time    *instant.JSON `json:"time"`
+	Key     []byte        `json:"key"`
+	Value   []byte        `json:"value"`
+	Headers []headerView  `json:"headers"`
 }
 
 type headerView struct {
@@ -161,7 +162,10 @@ func (a *app) deadLettersShow() *cobra.Command {
 			}
 			v := letter(l)
 			m := l.Message
-			v.Message = &messageView{Time: orNull(m.Time), Key: m.Key, Value: m.Value, Headers: []headerView{}}
+			v.Message = &messageView{Key: m.Key, Value: m.Value, Headers: []headerView{}}
+			if !m.Time.IsZero() {
+				v.Message.Time = &instant.JSON{Time: m.Time}
+			}
 			for _, h := range m.Headers {
 				v.Message.Headers = append(v.Message.Headers, headerView{h.Key, h.Value})
 			}

@@ -165,6 +165,19 @@ func (d *Database) url(user *url.Userinfo) string {
 	return u.String()
 }
 
+// Odd sets, for connections that are opened from now on, what changes how values travel as text.
+func (d *Database) Odd(t testing.TB) {
+	t.Helper()
+	for _, set := range []string{
+		"datestyle = 'German'", "bytea_output = 'escape'", "array_nulls = off", "intervalstyle = 'sql_standard'",
+		"extra_float_digits = -15", "timezone = 'Asia/Kathmandu'", "xmlbinary = 'hex'", "quote_all_identifiers = on",
+	} {
+		if err := d.admin(t.Context(), "alter database "+d.Name+" set "+set); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Superuser opens a connection as the superuser. It closes when the test ends.
 func (d *Database) Superuser(t testing.TB) *pgx.Conn {
 	t.Helper()

@@ -57,6 +57,9 @@ func (o *Operator) in(ctx context.Context, do func(tx pgx.Tx) error) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := tx.Exec(ctx, pgschema.Texts, pgx.QueryExecModeExec); err != nil {
+		return err
+	}
 	if err := do(tx); err != nil {
 		return err
 	}

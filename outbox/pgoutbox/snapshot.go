@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/epochfence/epochfence/internal/pgschema"
 	"github.com/epochfence/epochfence/outbox"
 )
 
@@ -92,7 +93,7 @@ type seenRow struct {
 func readSeen(row pgx.CollectableRow) (r seenRow, err error) {
 	var id *int64
 	var key, scope, idempotencyKey, method, url, header *string
-	err = row.Scan(&r.seen, &id, &key, &scope, &idempotencyKey, &method, &url, &header, &r.Body)
+	err = row.Scan(&r.seen, &id, &key, &scope, &idempotencyKey, &method, &url, &header, (*pgschema.Bytea)(&r.Body))
 	if err != nil || id == nil {
 		return r, err
 	}

@@ -70,7 +70,7 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 			` order by e.group_name, e.topic, e.partition, e.order_key, e.id limit 1) as found` + inPartition + ` and found.order_key = done.order_key` +
 			` and found.added_by <> all ($7::bigint[]) and not (found.added_by >= $6 and found.added_by < ` + newest + `)`,
 		load: `select found.` + strings.ReplaceAll(row, `, `, `, found.`) + ` from ` + byID,
-		count: `select count(*), min(added_at) from (select group_name, topic, partition, added_at from ` + entries +
+		count: `select count(*), (extract(epoch from min(added_at)) * 1000000)::bigint from (select group_name, topic, partition, added_at from ` + entries +
 			` where (group_name, topic, partition, id) > ($1, $2, $3, 0) order by group_name, topic, partition, id limit $4) as found` + inPartition,
 		remove:  `delete from ` + entries + ` where id = any (array(select found.id from ` + byID + `)) returning id`,
 		retries: `update ` + entries + ` set retry_requested = false where group_name = $1 and topic = $2 and partition = $3 and retry_requested returning id`,
@@ -182,14 +182,14 @@ func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []
 func (s *Store[TX]) Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error) {
 	type counted struct {
 		Entries int
-		Oldest  *time.Time
+		Oldest  *int64 // in microseconds
 	}
 	found, err := all(ctx, tx, p, pgx.RowToStructByPos[counted], s.count, p.Group, p.Topic, p.Number, limit)
 	if err != nil {
 		return 0, oldest, err
 	}
 	if at := found[0].Oldest; at != nil {
-		oldest = *at
+		oldest = time.UnixMicro(*at)
 	}
 	return found[0].Entries, oldest, nil
 }
@@ -214,7 +214,7 @@ func all[T any, TX DBTX](ctx context.Context, tx TX, p epoch.Partition, read pgx
 func readRow(row pgx.CollectableRow) (outbox.Row, error) {
 	var r outbox.Row
 	var header string
-	err := row.Scan(&r.ID, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, &r.Body)
+	err := row.Scan(&r.ID, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, (*pgschema.Bytea)(&r.Body))
 	return withHeader(r, header, err)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/instant"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -26,7 +27,7 @@ type letter struct {
 	Key       []byte   `json:",omitempty"`
 	Value     []byte   `json:"-"`
 	Headers   []header `json:",omitempty"`
-	Time      time.Time
+	Time      instant.JSON
 	Epoch     epoch.Epoch
 	Error     string
 	At        time.Time
@@ -50,7 +51,7 @@ type letter struct {
 type header struct{ Key, Value []byte }
 
 func (l letter) message() epoch.Message {
-	m := epoch.Message{Partition: l.Partition, Offset: l.Offset, Mark: l.Mark, Key: l.Key, Value: l.Value, Time: l.Time}
+	m := epoch.Message{Partition: l.Partition, Offset: l.Offset, Mark: l.Mark, Key: l.Key, Value: l.Value, Time: l.Time.Time}
 	for _, h := range l.Headers {
 		m.Headers = append(m.Headers, epoch.Header{Key: string(h.Key), Value: h.Value})
 	}
@@ -81,7 +82,7 @@ func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Ep
 		return fmt.Errorf("cassink: dead letter %s at offset %d: this transaction applies no messages of that partition", m.Partition, m.Offset)
 	}
 	l := letter{
-		ID: newIDAbove(tx.record.LastEntry), Partition: m.Partition, Offset: m.Offset, Mark: m.Mark, Key: m.Key, Value: m.Value, Time: m.Time,
+		ID: newIDAbove(tx.record.LastEntry), Partition: m.Partition, Offset: m.Offset, Mark: m.Mark, Key: m.Key, Value: m.Value, Time: instant.JSON{Time: m.Time},
 		Epoch: e, Error: fmt.Sprint(cause), At: now(),
 	}
 	for _, h := range m.Headers {

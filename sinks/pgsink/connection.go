@@ -49,6 +49,17 @@ func queryMode(conn *pgx.Conn) pgx.QueryExecMode {
 	return mode
 }
 
+// queueTexts makes the answers that follow in a transaction of ours readable, if they come as text.
+// The function that it returns reads the answer to it.
+func queueTexts(conn *pgx.Conn, b *pgx.Batch) func(pgx.BatchResults) error {
+	switch queryMode(conn) {
+	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
+		b.Queue(pgschema.Texts)
+		return execOne
+	}
+	return func(pgx.BatchResults) error { return nil }
+}
+
 // vanished reports whether the server no longer has a prepared statement of pgx's cache.
 func vanished(err error) bool {
 	var pg *pgconn.PgError
@@ -153,13 +164,17 @@ func (s *Sink) transact(ctx context.Context, again repeat, queue func(*pgx.Batch
 	return s.on(ctx, again, func(conn *pgx.Conn) error {
 		b := &pgx.Batch{}
 		b.Queue("begin isolation level read committed")
+		texts := queueTexts(conn, b)
 		queue(b)
 		b.Queue("commit")
 		r := conn.SendBatch(ctx, b)
 		_, err := r.Exec()
 		switch {
 		case err == nil:
-			if err = read(r); err == nil {
+			if err = texts(r); err == nil {
+				err = read(r)
+			}
+			if err == nil {
 				_, err = r.Exec()
 			}
 		case neverRan(err):

@@ -3,7 +3,6 @@ package pgsink
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgschema"
@@ -14,8 +13,8 @@ const maxErrorText = 64 << 10
 
 // DeadLetter stores a message that could not be applied in the table dead_letter, in the
 // transaction that moves past it. Use it as consumer.Handlers.OnFailure. tx must come from a [Sink]
-// with the same Schema. Keys, values and headers are stored byte for byte. Bytes of the error's
-// text that PostgreSQL cannot store are replaced, and a time that it cannot store becomes NULL.
+// with the same Schema. Keys, values, headers and times are stored as they are. Bytes of the error's
+// text that PostgreSQL cannot store are replaced.
 func (s *Sink) DeadLetter(ctx context.Context, tx Tx, m epoch.Message, e epoch.Epoch, cause error) error {
 	t, ok := tx.(*handlerTx)
 	if !ok {
@@ -47,21 +46,23 @@ func deadLetter(as *advances, m epoch.Message, e epoch.Epoch, cause error) ([]an
 		return nil, fmt.Errorf("pgsink: dead letter %s at offset %d: this transaction applies no messages of that partition", p, m.Offset)
 	}
 	keys, values := make([][]byte, len(m.Headers)), make([][]byte, len(m.Headers))
+	without := []int64{} // a null in an array is a text if array_nulls is off
 	for i, h := range m.Headers {
 		keys[i], values[i] = []byte(h.Key), h.Value
+		if h.Value == nil {
+			values[i], without = []byte{}, append(without, int64(i)+1)
+		}
+	}
+	var seconds *int64
+	var nanos *int32
+	if !m.Time.IsZero() {
+		s, n := m.Time.Unix(), int32(m.Time.Nanosecond())
+		seconds, nanos = &s, &n
 	}
 	text := "unknown"
 	if cause != nil {
 		text = printable(cause.Error(), maxErrorText)
 	}
-	return []any{p.Group, p.Topic, p.Number, int64(m.Offset), int64(e), storable(m.Time),
-		m.Key, m.Value, keys, values, text}, nil
-}
-
-// storable returns nil for an unknown time, and for one outside the years 1 to 9999.
-func storable(t time.Time) *time.Time {
-	if t.IsZero() || t.Year() < 1 || t.Year() > 9999 {
-		return nil
-	}
-	return &t
+	return []any{p.Group, p.Topic, p.Number, int64(m.Offset), int64(e), seconds, nanos,
+		m.Key, m.Value, keys, values, without, text}, nil
 }

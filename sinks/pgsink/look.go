@@ -110,13 +110,17 @@ func (s *Sink) look(ctx context.Context, ps []epoch.Partition) (found epoch.Fenc
 func (s *Sink) reading(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults) error) error {
 	return s.on(ctx, harmless, func(conn *pgx.Conn) error {
 		b := &pgx.Batch{}
+		texts := queueTexts(conn, b)
 		b.Queue(s.sql.server)
 		if queue != nil {
 			queue(b)
 		}
 		r := conn.SendBatch(ctx, b)
 		var id serverID
-		err := id.scan(r.QueryRow())
+		err := texts(r)
+		if err == nil {
+			err = id.scan(r.QueryRow())
+		}
 		if err == nil && queue != nil {
 			err = read(r)
 		}

@@ -110,7 +110,7 @@ func readRequests(rows pgx.Rows) (operate.Requests, error) {
 	for rows.Next() {
 		var r requestRow
 		if err := rows.Scan(&r.acts, &r.id, &r.request, &r.group, &r.topic, &r.number, &r.offset,
-			&r.time, &r.key, &r.value, &r.headerKeys, &r.headerValues); err != nil {
+			&r.seconds, &r.nanos, &r.key, &r.value, &r.headerKeys, &r.headerValues); err != nil {
 			return operate.Requests{}, err
 		}
 		if r.id == nil {
@@ -124,13 +124,17 @@ func readRequests(rows pgx.Rows) (operate.Requests, error) {
 }
 
 type messageRow struct {
-	time                     *time.Time
+	seconds                  *int64
+	nanos                    *int32
 	key, value               []byte
 	headerKeys, headerValues [][]byte
 }
 
 func (r *messageRow) message(p epoch.Partition, at epoch.Offset) epoch.Message {
-	m := epoch.Message{Partition: p, Offset: at, Key: r.key, Value: r.value, Time: inUTC(r.time)}
+	m := epoch.Message{Partition: p, Offset: at, Key: r.key, Value: r.value}
+	if r.seconds != nil && r.nanos != nil {
+		m.Time = time.Unix(*r.seconds, int64(*r.nanos)).UTC()
+	}
 	for i, k := range r.headerKeys {
 		m.Headers = append(m.Headers, epoch.Header{Key: string(k), Value: r.headerValues[i]})
 	}

@@ -41,7 +41,7 @@ func OpenOperator(ctx context.Context, pool *pgxpool.Pool, o Options) (*Operator
 	}
 	in := pgschema.Quote(s.options.Schema) + "."
 	const (
-		listColumns   = "id, group_name, topic, partition, message_offset, epoch, message_time, error, failed_at, request, requested, requested_by, requested_at, replay_error, replay_failed_at"
+		listColumns   = "id, group_name, topic, partition, message_offset, epoch, message_seconds, message_nanos, error, failed_at, request, requested, requested_by, requested_at, replay_error, replay_failed_at"
 		letterColumns = listColumns + ", key, value, header_keys, header_values"
 	)
 	return &Operator{sink: s, sql: operatorStatements{
@@ -66,7 +66,15 @@ func (o *Operator) reading(ctx context.Context, sql string, scan func(pgx.Rows) 
 	ctx, cancel := o.sink.bounded(ctx)
 	defer cancel()
 	err := o.sink.on(ctx, harmless, func(conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, sql, args...)
+		b := &pgx.Batch{}
+		texts := queueTexts(conn, b)
+		b.Queue(sql, args...)
+		r := conn.SendBatch(ctx, b)
+		defer func() { _ = r.Close() }()
+		if err := texts(r); err != nil {
+			return err
+		}
+		rows, err := r.Query()
 		if err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ type letterRow struct {
 
 func (r *letterRow) head() []any {
 	p := &r.Message.Partition
-	return []any{&r.ID, &p.Group, &p.Topic, &p.Number, &r.Message.Offset, &r.Epoch, &r.time, &r.Error, &r.At,
+	return []any{&r.ID, &p.Group, &p.Topic, &p.Number, &r.Message.Offset, &r.Epoch, &r.seconds, &r.nanos, &r.Error, &r.At,
 		&r.Request, &r.Requested, &r.RequestedBy, &r.requestedAt, &r.ReplayError, &r.failedAt}
 }
 

@@ -93,13 +93,13 @@ func newStatements(o Options) statements {
 		hold:    "select " + s + "hold($1::text, $2::text, $3::int, $4::text::uuid, $5::bigint, $6::bigint, $7::text), " + sessionChanged("$8") + "::text",
 		restore: "select pg_catalog.set_config('role', r, true) from (select coalesce($1::text, pg_catalog.current_setting('epochfence.role', true))) s (r) where pg_catalog.length(r) > 0",
 		deadLetter: "select " + s + "dead_letter($1::text, $2::text, $3::int, $4::bigint, $5::bigint, " +
-			"$6::timestamptz, $7::bytea, $8::bytea, $9::bytea[], $10::bytea[], $11::text)",
+			"$6::bigint, $7::int, $8::bytea, $9::bytea, $10::bytea[], $11::bytea[], $12::bigint[], $13::text)",
 		record: "select " + s + "record_decisions($1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::text[]::uuid[], " +
 			"$7::text[], $8::bigint[], $9::bigint[], $10::text[], $11::text[])",
 		hangs: "select " + decisionColumns + " from " + s + "hangs($1::text[], $2::text[], $3::int[], $4::bigint)",
 		alive: "select " + s + "alive($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, $7::text, $8::bigint)",
 		gone:  "select " + s + "gone($1::text)",
-		requests: "select acts, id, request, group_name, topic, partition, message_offset, message_time, key, value, header_keys, header_values from " +
+		requests: "select acts, id, request, group_name, topic, partition, message_offset, message_seconds, message_nanos, key, value, header_keys, header_values from " +
 			s + "requests($1::text[], $2::text[], $3::int[], $4::bigint, $5::bigint)",
 		replayed:     "select " + s + "replayed($1::bigint, $2::bigint, $3::bigint)",
 		replayFailed: "select " + s + "replay_failed($1::bigint, $2::bigint, $3::bigint, $4::text)",

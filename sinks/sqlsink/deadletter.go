@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"time"
 	"unicode/utf8"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/instant"
 )
 
 // DeadLetter stores m in the table TablePrefix + "dead_letter", in the transaction tx, with its
@@ -24,7 +24,7 @@ func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.
 	}
 	var written any // no time is NULL
 	if !m.Time.IsZero() {
-		written = m.Time.UTC().Format(time.RFC3339Nano)
+		written = instant.Format(m.Time)
 	}
 	_, err = tx.ExecContext(ctx, s.q.deadLetter,
 		p.Group, p.Topic, p.Number, int64(m.Offset), int64(e),

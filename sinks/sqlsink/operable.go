@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/instant"
 	"github.com/epochfence/epochfence/internal/sqltx"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -151,7 +152,11 @@ type storedMessage struct {
 }
 
 func (s storedMessage) restore(m *epoch.Message) (err error) {
-	m.Time = forPeople(s.time.String)
+	if s.time.Valid {
+		if m.Time, err = instant.Parse(s.time.String); err != nil {
+			return err
+		}
+	}
 	m.Headers, err = headersOf(s.headers)
 	return err
 }

@@ -39,11 +39,15 @@ create table "epochfence".dead_letter (
     partition      integer not null,
     message_offset bigint not null,
     epoch          bigint not null,  -- under which the message was given up
-    message_time   timestamptz,
+    message_seconds bigint,          -- since 1970, with message_nanos; null if the message has no time
+    message_nanos  integer,
+    message_time   timestamptz generated always as (case -- for people, and null in years that PostgreSQL does not have
+        when message_seconds between -210866803200 and 9224318015998
+        then to_timestamp(message_seconds + message_nanos / 1e9::double precision) end) stored,
     key            bytea,
     value          bytea,
     header_keys    bytea[] not null, -- in the message's order, with header_values
-    header_values  bytea[] not null,
+    header_values  bytea[] not null, -- a null is a header without a value
     error          text not null,
     failed_at      timestamptz not null default clock_timestamp()
 );
@@ -52,15 +56,16 @@ create index dead_letter_partition on "epochfence".dead_letter (topic, partition
 create trigger dead_letter_follow before insert on "epochfence".dead_letter for each row execute function "epochfence".follow();
 
 create function "epochfence".dead_letter(in_group text, in_topic text, in_partition integer, in_offset bigint,
-    in_epoch bigint, in_time timestamptz, in_key bytea, in_value bytea,
-    in_header_keys bytea[], in_header_values bytea[], in_error text)
+    in_epoch bigint, in_seconds bigint, in_nanos integer, in_key bytea, in_value bytea,
+    in_header_keys bytea[], in_header_values bytea[], without_value bigint[], in_error text)
 returns void
 language sql security definer set search_path = "epochfence", pg_temp
 as $$
-    insert into dead_letter (group_name, topic, partition, message_offset, epoch, message_time,
+    insert into dead_letter (group_name, topic, partition, message_offset, epoch, message_seconds, message_nanos,
         key, value, header_keys, header_values, error)
-    values (in_group, in_topic, in_partition, in_offset, in_epoch, in_time,
-        in_key, in_value, in_header_keys, in_header_values, in_error)
+    values (in_group, in_topic, in_partition, in_offset, in_epoch, in_seconds, in_nanos, in_key, in_value, in_header_keys,
+        array(select case when h.n <> all (without_value) then h.value end from unnest(in_header_values) with ordinality h (value, n) order by h.n),
+        in_error)
 $$;
 
 revoke all on "epochfence".dead_letter from public;

@@ -103,13 +103,13 @@ create index dead_letter_requested on "epochfence".dead_letter (group_name, topi
 -- that has nothing in it.
 create function "epochfence".requests(groups text[], topics text[], partitions integer[], each bigint, most bigint)
 returns table (acts bigint, id bigint, request bigint, group_name text, topic text, partition integer, message_offset bigint,
-    message_time timestamptz, key bytea, value bytea, header_keys bytea[], header_values bytea[])
+    message_seconds bigint, message_nanos integer, key bytea, value bytea, header_keys bytea[], header_values bytea[])
 language sql stable security definer set search_path = "epochfence", pg_temp
 as $$
     select coalesce((select sum(a.id) from (
             select d.id from decision d where d.kind in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase', 'run') order by d.id desc limit 8) a)::bigint, 0),
         null::bigint, null::bigint, null::text, null::text, null::integer, null::bigint,
-        null::timestamptz, null::bytea, null::bytea, null::bytea[], null::bytea[]
+        null::bigint, null::integer, null::bytea, null::bytea, null::bytea[], null::bytea[]
     union all
     (with wanted as materialized (
         select l.group_name, l.topic, l.partition, l.id from dead_letter l where l.requested
@@ -119,7 +119,7 @@ as $$
             on w.group_name = k.group_name and w.topic = k.topic and w.partition = k.partition
     )
     select 0::bigint, l.id, l.request, l.group_name, l.topic, l.partition, l.message_offset,
-        l.message_time, l.key, l.value, l.header_keys, l.header_values
+        l.message_seconds, l.message_nanos, l.key, l.value, l.header_keys, l.header_values
     from (select o.id from ours o where o.place <= each order by o.place, o.id limit most) o join dead_letter l on l.id = o.id
     order by l.id)
 $$;
@@ -169,12 +169,12 @@ $$;
 -- list_dead_letters returns dead letters without their messages' content. A null is any.
 create function "epochfence".list_dead_letters(in_group text, in_topic text, in_partition integer, only_requested boolean,
     after_id bigint, most bigint)
-returns table (id bigint, group_name text, topic text, partition integer, message_offset bigint, epoch bigint, message_time timestamptz,
-    error text, failed_at timestamptz, request bigint, requested boolean, requested_by text, requested_at timestamptz,
+returns table (id bigint, group_name text, topic text, partition integer, message_offset bigint, epoch bigint,
+    message_seconds bigint, message_nanos integer, error text, failed_at timestamptz, request bigint, requested boolean, requested_by text, requested_at timestamptz,
     replay_error text, replay_failed_at timestamptz)
 language sql stable security definer set search_path = "epochfence", pg_temp
 as $$
-    select l.id, l.group_name, l.topic, l.partition, l.message_offset, l.epoch, l.message_time,
+    select l.id, l.group_name, l.topic, l.partition, l.message_offset, l.epoch, l.message_seconds, l.message_nanos,
         l.error, l.failed_at, l.request, l.requested, l.requested_by, l.requested_at, l.replay_error, l.replay_failed_at
     from dead_letter l
     where l.id > after_id and (in_group is null or l.group_name = in_group) and (in_topic is null or l.topic = in_topic)

@@ -1,0 +1,101 @@
+package pgoutbox_test
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/operate"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/pgoutbox"
+)
+
+func TestSettingsOfTheRoleDoNotChangeEntries(t *testing.T) {
+	d := pgtest.Start(t)
+	if err := pgoutbox.Migrate(t.Context(), d.Superuser(t), pgoutbox.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	d.Odd(t)
+	for i, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			config, err := pgx.ParseConfig(d.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config.DefaultQueryExecMode = mode
+			conn, err := pgx.ConnectConfig(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+			store, err := pgoutbox.Open[pgx.Tx](t.Context(), conn, pgoutbox.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := ours
+			p.Number = int32(i)
+			e := outbox.Entry{
+				Key: "k", Scope: "s", IdempotencyKey: mode.String(), Method: "POST", URL: "http://host/path",
+				Header: http.Header{"A": {"NULL"}}, Body: []byte("\\x00 \\ \x00\x7f\x80\xff\\134 ü"),
+			}
+			begun := time.Now()
+			var rows, loaded []outbox.Row
+			var oldest time.Time
+			err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+				if err := store.Add(t.Context(), tx, p, e); err != nil {
+					return err
+				}
+				if rows, _, err = store.Scan(t.Context(), tx, p, outbox.Cursor{}, 9); err != nil {
+					return err
+				}
+				if loaded, err = store.Load(t.Context(), tx, p, []int64{rows[0].ID}); err != nil {
+					return err
+				}
+				_, oldest, err = store.Count(t.Context(), tx, p, 9)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, got := range []outbox.Row{rows[0], loaded[0]} {
+				if !reflect.DeepEqual(got.Entry, e) {
+					t.Errorf("read: %+v, want %+v", got.Entry, e)
+				}
+			}
+			op, err := pgoutbox.OpenOperator(t.Context(), conn, pgoutbox.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			listed, err := op.Entries(t.Context(), operate.OutboxQuery{Number: &p.Number})
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown, err := op.Entry(t.Context(), rows[0].ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(shown.Body) != string(e.Body) {
+				t.Errorf("shown: %q, want %q", shown.Body, e.Body)
+			}
+			if err := op.DoOutbox(t.Context(), operate.OutboxAct{Kind: operate.OutboxRetry, Seen: listed[0], By: "anna", Reason: "now"}); err != nil {
+				t.Fatal(err)
+			}
+			log, err := op.OutboxHistory(t.Context(), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, at := range []time.Time{oldest, listed[0].AddedAt, shown.AddedAt, log[0].At} {
+				if at.Sub(begun).Abs() > time.Minute {
+					t.Errorf("added at %v, %v, %v, recorded at %v; it is %v", oldest, listed[0].AddedAt, shown.AddedAt, log[0].At, begun)
+				}
+			}
+		})
+	}
+}
