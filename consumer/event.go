@@ -133,11 +133,12 @@ type Stale struct {
 	Held epoch.Fence // as the sink found it
 }
 
-// WentBack reports that the sink has lost what it had committed, as in a failover or a restore.
-// The partition is claimed again and continues from the fence's position, so that messages whose
+// WentBack reports that the sink has lost what it had committed, as in a failover or a restore, or
+// that the group's position was published under a claim that the sink does not have: another process of
+// the group may use another sink. The partition is claimed again and continues from the fence's position, so that messages whose
 // effects are gone are applied again if the log still has them.
 type WentBack struct {
-	Was epoch.Fence // as we left it
+	Was epoch.Fence // as we left it, or as the source has it
 	Now epoch.Fence // in the sink. If the sink returned only the position (ErrMoved), Epoch and Claim are those of Was
 }
 

@@ -146,6 +146,9 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	if seen.Epoch > 0 && (left.Epoch == 0 || o.hung) { // an operator may have let it continue
 		o.recallHangs(ctx)
 	}
+	if left.Epoch == 0 {
+		o.tellElsewhere(seen)
+	}
 	o.claim = newClaim(tenure)
 	o.startBackground()
 	o.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation

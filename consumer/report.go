@@ -92,6 +92,27 @@ func (o *ownership[TX]) tellWentBack(err *epoch.WentBackError) {
 	o.run.Observe(WentBack{Was: err.Was, Now: now})
 }
 
+// tellElsewhere reports that the group's position was published under a claim that the sink does not have.
+// seen is the fence that the first claim of this tenure has replaced. The position in the sink counts all the
+// same (R8): which of two sinks is right, only an operator can say.
+func (o *ownership[TX]) tellElsewhere(seen epoch.Fence) {
+	t, ok := o.tenure.(interface {
+		PublishedElsewhere() (epoch.Fence, bool)
+	})
+	if !ok {
+		return
+	}
+	at, is := t.PublishedElsewhere()
+	if !is {
+		return
+	}
+	o.logger.Error("the group's position was published under a claim that this sink has never had, or has lost: another process of the group writes to another database, or this one was restored; continuing from the position in this sink",
+		"published_epoch", at.Epoch, "published_claim", at.Claim, "published_next", at.Next, "epoch", seen.Epoch, "claim", seen.Claim, "next", seen.Next,
+		"remedy", "have all processes of the group use one database; epochfence check")
+	at.Origin = seen.Origin
+	o.run.Observe(WentBack{Was: at, Now: seen})
+}
+
 func (o *ownership[TX]) tellStale(err error) {
 	var stale *epoch.StaleError
 	errors.As(err, &stale)

@@ -32,8 +32,16 @@ type extent struct {
 	written     epoch.Offset     // the offset of the next message to be written: above end while transactions are open
 	lag         int64            // messages to be applied
 	committed   epoch.Offset     // for an unclaimed fence: the offset that the group has committed; 0 if none
+	published   *published       // under which claim the group has committed; nil if not known
 	open        *openTransaction // if written is above end
 	err         error
+}
+
+// published is the claim under which a process of the group has published its position.
+type published struct {
+	epoch epoch.Epoch
+	claim epoch.ClaimID
+	next  epoch.Offset
 }
 
 // openTransaction is what holds back the end of a log.

@@ -26,6 +26,7 @@ call that hangs or that it is no member. A partition is not well if
   - its fence has another log or lease issuer than the broker (on NATS: than
     --nats-bucket and --nats-domain), its position is outside the log, or it has
     no fence;
+  - its group has committed to Kafka under a claim that this sink does not have;
   - its log ends at a producer's transaction that is open for longer than
     --max-age, or than a minute;
   - it exceeds one of the limits below.

@@ -87,6 +87,7 @@ func (a *app) findings(ctx context.Context, s scene, l limits) (fs []finding) {
 	}
 	fs = append(fs, living(s)...)
 	fs = append(fs, a.unfenced(ctx, s)...)
+	fs = append(fs, foreign(ctx, s)...)
 	fs = append(fs, often(ctx, s, l)...)
 	fs = append(fs, a.outsiders(ctx, l)...)
 	return append(fs, a.boxed(ctx, s, l)...)
@@ -244,6 +245,44 @@ func (a *app) unfenced(ctx context.Context, s scene) (fs []finding) {
 		for _, p := range missing {
 			fs = append(fs, finding{"fences", warn, p.String(), "the topic has this partition, and the sink has no fence of it", "see whether a consumer of the group runs"})
 		}
+	}
+	return fs
+}
+
+// foreign looks for positions that the group has published under a claim that this sink does not have. The
+// audit log is read after the broker, so it has all claims that this sink has made until then.
+func foreign(ctx context.Context, s scene) (fs []finding) {
+	if !s.brokered {
+		return nil
+	}
+	var doubtful []int
+	for i, p := range s.ps {
+		if at := s.extents[i].published; at != nil && at.epoch > 0 && at.claim != p.Claim {
+			doubtful = append(doubtful, i)
+		}
+	}
+	if len(doubtful) == 0 {
+		return nil
+	}
+	q := operate.HistoryQuery{Limit: 5000, Kinds: []operate.DecisionKind{
+		operate.DecidedClaim, operate.DecidedRewind, operate.DecidedSkip, operate.DecidedPause, operate.DecidedResume, operate.DecidedEvict, operate.DecidedRebase,
+	}}
+	ds, err := s.op.History(ctx, q)
+	if err != nil {
+		return []finding{{"sink", warn, "", err.Error(), ""}}
+	}
+	ours, oldest := map[epoch.ClaimID]bool{}, map[epoch.Partition]epoch.Epoch{}
+	for _, d := range ds { // newest first
+		ours[d.Claim], oldest[d.Partition] = true, d.Epoch
+	}
+	for _, i := range doubtful {
+		p, at := s.ps[i], s.extents[i].published
+		if since, known := oldest[p.Fence.Partition]; ours[at.claim] || at.epoch < p.Epoch && (!known || since > at.epoch) {
+			continue
+		}
+		fs = append(fs, finding{"sink", bad, p.Fence.Partition.String(),
+			fmt.Sprintf("the group has committed offset %d under epoch %d, claim %s, which this sink does not have: a process of the group writes to another database, or this one was restored", at.next, at.epoch, at.claim),
+			"see which database each process of the group has: epochfence owners with --database of each"})
 	}
 	return fs
 }

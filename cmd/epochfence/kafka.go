@@ -64,13 +64,18 @@ func (k *kafkaBroker) extents(ctx context.Context, fences []epoch.Fence) []exten
 	groups := map[string]kadm.OffsetResponses{}
 	for i, f := range fences {
 		all[i] = kafkaExtent(f, meta, begins, ends, written)
-		if f.Epoch > 0 || all[i].err != nil {
+		if all[i].err != nil {
 			continue
 		}
 		if _, asked := groups[f.Partition.Group]; !asked { // an error counts as nothing committed, because the privilege may be missing
 			groups[f.Partition.Group], _ = k.client.FetchOffsets(ctx, f.Partition.Group)
 		}
-		if at, ok := groups[f.Partition.Group].Lookup(f.Partition.Topic, f.Partition.Number); ok && at.Err == nil && at.At > 0 {
+		at, ok := groups[f.Partition.Group].Lookup(f.Partition.Topic, f.Partition.Number)
+		if !ok || at.Err != nil {
+			continue
+		}
+		all[i].published = publishedAs(at)
+		if f.Epoch == 0 && at.At > 0 {
 			all[i].committed = epoch.Offset(at.At)
 			all[i].lag = max(int64(all[i].end)-max(at.At, int64(all[i].begin)), 0)
 		}
@@ -121,6 +126,20 @@ func (k *kafkaBroker) nameOpen(ctx context.Context, fences []epoch.Fence, all []
 			}
 		}
 	}
+}
+
+// publishedAs reads the metadata that kafkasource commits with a position.
+func publishedAs(at kadm.OffsetResponse) *published {
+	p := published{next: epoch.Offset(at.At)}
+	var claim string
+	if _, err := fmt.Sscanf(at.Metadata, "epochfence epoch=%d claim=%s", &p.epoch, &claim); err != nil {
+		return nil
+	}
+	var err error
+	if p.claim, err = epoch.ParseClaimID(claim); err != nil {
+		return nil
+	}
+	return &p
 }
 
 func kafkaExtent(f epoch.Fence, meta kadm.Metadata, begins, ends, written kadm.ListedOffsets) extent {

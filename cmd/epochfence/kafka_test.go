@@ -1,10 +1,52 @@
 package main
 
 import (
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
 )
+
+// A process of the group has another database: what one of them applies, the other applies again.
+func TestAGroupThatWritesToTwoDatabasesIsNoticed(t *testing.T) {
+	one, other := inSQLite(t, none), inSQLite(t, none)
+	var back atomic.Int64
+	observe := func(e consumer.Event) {
+		if e, ok := e.(consumer.WentBack); ok && e.Was.Claim != (epoch.ClaimID{}) {
+			back.Add(1)
+		}
+	}
+	one.observe, other.observe = observe, observe
+	l := atWork(t, one)
+	l.through()
+	l.stop()
+	l.work() // another owner of the same sink
+	l.awaits("it is well", func() bool { return l.run("check").code == exitOK })
+	if n := back.Load(); n != 0 {
+		t.Errorf("one sink alone is %d times not the group's", n)
+	}
+	l.stop()
+
+	l2 := workersOf(t, other, l.brokers...)
+	l2.produced = l.produced
+	l2.work()
+	l2.through()
+	if n := back.Load(); n != partitions {
+		t.Errorf("the process with another database has reported %d of %d partitions", n, partitions)
+	}
+	l2.awaits("its own sink is well", func() bool { return l2.run("check").code == exitOK })
+	const said = "which this sink does not have: a process of the group writes to another database"
+	l.awaits("the sink of the other processes says so", func() bool {
+		return strings.Count(l.run("check").out, said) == partitions
+	})
+	l2.stop()
+	l.work() // it gets them back
+	l.awaits("it has noticed", func() bool { return back.Load() == 2*partitions })
+}
 
 func TestStandingBehindAnOpenTransactionDoesNotLookWell(t *testing.T) {
 	l := atWork(t, inSQLite(t, none))

@@ -30,9 +30,10 @@ type place struct {
 	alive   func(ctx context.Context, p operate.Process) error // a sign of life
 	consume func(ctx context.Context, s consumer.Source, o consumer.Options) error
 	applied func() []effect
-	halts   bool                            // what fails halts its partition, and is no dead letter
-	during  func(m consumer.Message)        // called by the handler
-	timeout time.Duration                   // of a transaction
+	halts   bool                     // what fails halts its partition, and is no dead letter
+	during  func(m consumer.Message) // called by the handler
+	timeout time.Duration            // of a transaction
+	observe func(consumer.Event)
 	posts   func(m consumer.Message) string // where the outbox sends a message to; empty: nowhere
 }
 

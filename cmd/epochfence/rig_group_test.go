@@ -71,7 +71,9 @@ func (l *live) work(options ...kgo.Opt) {
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- p.consume(ctx, source, consumer.Options{MaxBatch: maxBatch, BatchTimeout: p.timeout}) }()
+	go func() {
+		ended <- p.consume(ctx, source, consumer.Options{MaxBatch: maxBatch, BatchTimeout: p.timeout, Observe: p.observe})
+	}()
 	var over bool
 	l.stop = func() {
 		if !over {

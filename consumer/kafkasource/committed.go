@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -22,10 +23,24 @@ type committed struct {
 // ours reports whether a process of this module has committed it.
 func (c committed) ours() bool { return strings.HasPrefix(c.metadata, mark) }
 
-const mark = "epochfence "
+// claimed is the inverse of committedOf.
+func (c committed) claimed() (at tenures.Claimed, ok bool) {
+	var claim string
+	if _, err := fmt.Sscanf(c.metadata, described, &at.Epoch, &claim); err != nil {
+		return at, false
+	}
+	id, err := epoch.ParseClaimID(claim)
+	at.Claim, at.Next = id, epoch.Offset(c.at)
+	return at, err == nil
+}
+
+const (
+	mark      = "epochfence "
+	described = mark + "epoch=%d claim=%s"
+)
 
 func committedOf(f epoch.Fence) committed {
-	return committed{int64(f.Next), int32(f.Mark), fmt.Sprintf(mark+"epoch=%d claim=%s", f.Epoch, f.Claim)}
+	return committed{int64(f.Next), int32(f.Mark), fmt.Sprintf(described, f.Epoch, f.Claim)}
 }
 
 // groupOffsets caches the group's committed offsets.
@@ -124,8 +139,14 @@ func (s *Source) leaderEpochAt(ctx context.Context, p topicPartition, at int64) 
 func (t *tenure) learn(ctx context.Context) error {
 	return t.Learn(func() (epoch.Offset, bool, error) {
 		c, ok, err := t.s.offsets.fresh(ctx, t.topicPartition, t.began)
-		if err != nil || !ok || c.ours() {
+		if err != nil || !ok {
 			return 0, false, err
+		}
+		if c.ours() {
+			if at, known := c.claimed(); known {
+				t.LearnClaim(at)
+			}
+			return 0, false, nil
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()

@@ -60,6 +60,7 @@ func (t *tenure) confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 	if err := t.learn(ctx); err != nil {
 		return epoch.Lease{}, err
 	}
+	t.Compare(seen)
 	t.Claims(seen)
 	t.warnOtherCommit(seen)
 	position := t.toCommit(seen)

@@ -133,6 +133,9 @@ func (t *tenure) learn(ctx context.Context, at epoch.Fence) error {
 			t.s.log.Warn("the key of a position held something else, and is overwritten with ours", "key", broken.key, "next", at.Next, "err", broken.err)
 			return 0, false, nil
 		}
+		if err == nil && ok && m.ours() {
+			t.LearnClaim(tenures.Claimed{Epoch: m.Epoch, Next: m.Next})
+		}
 		return m.Next, ok && !m.ours(), err
 	})
 }

@@ -70,6 +70,7 @@ func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 	if err != nil {
 		return epoch.Lease{}, fmt.Errorf("natssource: confirm %s: %w", t.Origin().Partition, err)
 	}
+	t.Compare(seen)
 	return confirmed, nil
 }
 

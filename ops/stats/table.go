@@ -163,7 +163,7 @@ var table = [rows]Metric{
 	},
 	sinkWentBack: {
 		Name: "epochfence_sink_went_back_total", Kind: Counter, Unit: "{partition}",
-		Help: "Partitions whose fence went back: the sink lost transactions that it had committed.", Series: one,
+		Help: "Partitions whose fence went back: the sink lost transactions that it had committed, or the group has another sink.", Series: one,
 	},
 	overdue: {
 		Name: "epochfence_overdue_transactions_total", Kind: Counter, Unit: "{transaction}",

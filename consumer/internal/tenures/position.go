@@ -18,6 +18,44 @@ type Position struct {
 	theirs    *epoch.Offset // the position that others had committed, until ours has passed it
 	claimed   *epoch.Offset // the position when the sink was about to claim the partition; nil for the first claim
 	said      bool          // it was logged that theirs is ignored
+
+	before    *Claimed // under which a process of ours had published
+	elsewhere bool     // the sink does not have it
+}
+
+// Claimed is the claim under which a position was published. The id may be zero if it is unknown.
+type Claimed struct {
+	Epoch epoch.Epoch
+	Claim epoch.ClaimID
+	Next  epoch.Offset
+}
+
+// LearnClaim records the claim under which a process of ours had published a position, as read in Learn.
+func (p *Position) LearnClaim(before Claimed) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.before = &before
+}
+
+// Compare compares the fence that the sink is about to claim with what was published before. Epochs only
+// grow, so a sink that has had the claim has its epoch or a higher one. Only if the claim of seen is then
+// replaced, no claim of this sink can have come between the two reads.
+func (p *Position) Compare(seen epoch.Fence) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := p.before
+	p.elsewhere = b != nil && (b.Epoch > seen.Epoch || b.Epoch == seen.Epoch && b.Claim != (epoch.ClaimID{}) && b.Claim != seen.Claim)
+}
+
+// PublishedElsewhere returns epoch, claim and position that were published for the group before, if the
+// sink did not have that claim when the fence was read that the present claim has replaced.
+func (p *Position) PublishedElsewhere() (at epoch.Fence, is bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.elsewhere {
+		return epoch.Fence{}, false
+	}
+	return epoch.Fence{Epoch: p.before.Epoch, Claim: p.before.Claim, Next: p.before.Next}, true
 }
 
 // Mirror implements [consumer.Tenure].

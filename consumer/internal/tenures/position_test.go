@@ -138,3 +138,34 @@ func TestAPositionThatAPersonHasSetIsPublishedBelowTheirs(t *testing.T) {
 		t.Errorf("one that an operator has set: %d stays", theirs)
 	}
 }
+
+func TestAPositionThatWasPublishedUnderAClaimOfAnotherSinkIsTold(t *testing.T) {
+	t.Parallel()
+	ours, other := epoch.NewClaimID(), epoch.NewClaimID()
+	before := tenures.Claimed{Epoch: 7, Claim: other, Next: 40}
+	for name, c := range map[string]struct {
+		epoch epoch.Epoch
+		claim epoch.ClaimID
+		want  bool
+	}{
+		"the sink has that claim":           {7, other, false},
+		"it has had a later one":            {8, ours, false},
+		"it has another one by that number": {7, ours, true},
+		"it has only earlier ones":          {6, ours, true},
+		"it was never claimed":              {0, epoch.ClaimID{}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var p tenures.Position
+			p.LearnClaim(before)
+			p.Compare(epoch.Fence{Epoch: c.epoch, Claim: c.claim})
+			if at, is := p.PublishedElsewhere(); is != c.want || is && (at.Epoch != 7 || at.Claim != other || at.Next != 40) {
+				t.Errorf("published elsewhere: %v, %+v; want %v", is, at, c.want)
+			}
+			p.Compare(epoch.Fence{Epoch: 9, Claim: ours}) // another claim of this sink came first
+			if _, is := p.PublishedElsewhere(); is {
+				t.Error("it is told although the sink has a later claim")
+			}
+		})
+	}
+}
