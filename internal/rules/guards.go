@@ -426,7 +426,7 @@ var guardsOfTheRest = []guard{
 		{"sinks/pgsink/sink.go", "set_config('statement_timeout', $1", "set_config('epochfence.statement', $1"},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
 	{"R12", "a wait for a lock outlasts the time of its transaction", []edit{
-		{"sinks/pgsink/options.go", "min(o.LockTimeout, min(o.StatementTimeout, left)/10*9)", "o.LockTimeout"},
+		{"sinks/pgsink/options.go", "min(o.LockTimeout, min(statementLimit, left)/10*9)", "o.LockTimeout"},
 	}, "sinks/pgsink", "TestEveryTransactionIsBoundedOnTheServer"},
 	{"R12", "a claim waits for the fence's row for ever", []edit{
 		{fenceSQL, "    perform set_config('lock_timeout', lock_timeout_ms::text, true);\n    select * into f from fence\n", "    select * into f from fence\n"},

@@ -191,8 +191,8 @@ func (s *Sink) evict(ctx context.Context, ids ...epoch.ClaimID) {
 	}
 	s.denied.Do(func() {
 		s.options.Logger.WarnContext(ctx, "pgsink: cannot end the open transaction of a replaced claim; "+
-			"a frozen owner holds the rows it locked until its idle timeout. Have all processes of a group use one role",
-			"claims", len(high), "idle_timeout", s.options.IdleTimeout, "err", err)
+			"a frozen owner holds the rows it locked until Options.IdleTimeout or the end of its transaction's time. Have all processes of a group use one role",
+			"claims", len(high), "err", err)
 	})
 }
 

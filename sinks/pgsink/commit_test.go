@@ -195,6 +195,11 @@ func TestEveryTransactionIsBoundedOnTheServer(t *testing.T) {
 			t.Errorf("with 10 s left the bound is %s, want a second more", bound)
 		}
 	}
+	long, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	if a, b, _ := settings(long); a == "30s" || b == "30s" {
+		t.Errorf("with an hour left the bounds are %s and %s", a, b)
+	}
 	if d, err := time.ParseDuration(c); err != nil || d < least*8/10 || d > most*9/10 {
 		t.Errorf("with 10 s left a wait for a lock is bounded by %s, want less than is left", c)
 	}

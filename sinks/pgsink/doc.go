@@ -52,9 +52,8 @@
 //
 // A role may end its own connections, so all processes of a group should use one role, or the new
 // owner's role should be a member of the old one's. Otherwise the sink logs a line once, and the
-// server ends the frozen transaction when it has got no statement for [Options.IdleTimeout], or for the
-// time that the Commit's context had left when the transaction began plus 1 s, whichever is shorter. With the defaults of
-// package consumer, this is half the source's Term plus 1 s, at most 30 s. From PostgreSQL 17 on,
+// server ends the frozen transaction when it has got no statement for [Options.IdleTimeout]. With the
+// defaults of package consumer, this is half the source's Term plus 1 s. From PostgreSQL 17 on,
 // transaction_timeout ends the whole transaction 1 s after the end of the context.
 //
 // # Pools and poolers

@@ -46,7 +46,7 @@ func (s *Sink) watchLocks(ctx context.Context, conn *pgx.Conn, as *advances) *lo
 	ctx, cancel := context.WithCancel(ctx)
 	w := &lockWait{sink: s, cancel: cancel, began: time.Now(), pid: conn.PgConn().PID(), key: uint64(as.locks[0])}
 	w.until, _ = ctx.Deadline()
-	w.every = max(min(min(s.options.StatementTimeout, s.options.left(ctx))/looks, rarest), time.Millisecond)
+	w.every = max(min(min(limitIn(ctx, s.options.StatementTimeout), s.options.left(ctx))/looks, rarest), time.Millisecond)
 	w.mu.Lock() // the timer may fire at once
 	defer w.mu.Unlock()
 	w.due = w.began.Add(w.every)

@@ -21,16 +21,16 @@ type Options struct {
 	// Schema is the schema of the tables and functions. Defaults to [DefaultSchema].
 	Schema string
 
-	// StatementTimeout limits each statement of a Commit on the server (statement_timeout). The limit is
-	// lower if the deadline of the Commit's context is near: the time left when the transaction begins,
-	// plus 1 s. Defaults to 30 s.
+	// StatementTimeout limits each statement of a Commit on the server (statement_timeout). It is at
+	// most the time that the Commit's context leaves when the transaction begins, plus 1 s: that of
+	// consumer.Options.BatchTimeout, or of lease.Options.MaxStall. Defaults to that time, and to 30 s
+	// for a context without a deadline.
 	StatementTimeout time.Duration
 
 	// IdleTimeout limits each pause between two statements of a Commit on the server
-	// (idle_in_transaction_session_timeout). The limit is lower if the deadline of the Commit's context
-	// is near: the time left when the transaction begins, plus 1 s. So a process that is frozen in its
-	// transaction loses the transaction and its row locks, if no claim has ended it before. Defaults to
-	// 30 s.
+	// (idle_in_transaction_session_timeout), with the same default and the same limit as
+	// StatementTimeout. So a process that is frozen in its transaction loses the transaction and its
+	// row locks, if no claim has ended it before.
 	IdleTimeout time.Duration
 
 	// LockTimeout limits each wait for a lock in a Commit (lock_timeout). It is reduced to nine
@@ -75,8 +75,8 @@ func (o Options) withDefaults() (Options, error) {
 		v    *time.Duration
 		zero time.Duration
 	}{
-		{"StatementTimeout", &o.StatementTimeout, 30 * time.Second},
-		{"IdleTimeout", &o.IdleTimeout, 30 * time.Second},
+		{"StatementTimeout", &o.StatementTimeout, 0}, // see limitIn
+		{"IdleTimeout", &o.IdleTimeout, 0},
 		{"LockTimeout", &o.LockTimeout, 10 * time.Second},
 		{"ClaimTimeout", &o.ClaimTimeout, 3 * time.Second},
 		{"CallTimeout", &o.CallTimeout, 15 * time.Second},
@@ -84,9 +84,10 @@ func (o Options) withDefaults() (Options, error) {
 	} {
 		if *d.v == 0 {
 			*d.v = d.zero
+			continue
 		}
 		if *d.v < time.Millisecond || *d.v > maxTimeout {
-			return o, fmt.Errorf("pgsink: Options.%s is %v; want 0 for the default of %v, or 1ms to %v", d.name, *d.v, d.zero, maxTimeout)
+			return o, fmt.Errorf("pgsink: Options.%s is %v; want 0 for the default, or 1ms to %v", d.name, *d.v, maxTimeout)
 		}
 	}
 	switch o.Isolation {
@@ -112,11 +113,20 @@ const grace = time.Second
 func (o *Options) bounds(ctx context.Context) (statement, idle, lock, whole string) {
 	left := o.left(ctx)
 	late := min(left+grace, maxTimeout)
-	wait := min(o.LockTimeout, min(o.StatementTimeout, left)/10*9)
+	statementLimit := limitIn(ctx, o.StatementTimeout)
+	wait := min(o.LockTimeout, min(statementLimit, left)/10*9)
 	if asked, ok := epoch.LockWait(ctx); ok {
 		wait = min(wait, asked)
 	}
-	return setting(min(o.StatementTimeout, late)), setting(min(o.IdleTimeout, late)), setting(wait), setting(late)
+	return setting(min(statementLimit, late)), setting(min(limitIn(ctx, o.IdleTimeout), late)), setting(wait), setting(late)
+}
+
+// limitIn returns the limit of an option for a transaction of ctx.
+func limitIn(ctx context.Context, limit time.Duration) time.Duration {
+	if _, bounded := ctx.Deadline(); limit == 0 && bounded {
+		return maxTimeout
+	}
+	return cmp.Or(limit, 30*time.Second)
 }
 
 func (o *Options) left(ctx context.Context) time.Duration {
