@@ -13,7 +13,11 @@ import (
 // [Resource.Number] is 0.
 //
 // It returns ctx's error when ctx has ended first, and [ErrClosed] once the context of [Member.Run] has
-// ended, or after [Member.Close]. Callers that wait get the lease in no order.
+// ended, or after [Member.Close]. It returns an error if ctx is that of [Work] under the lease, which
+// would wait for itself.
+//
+// Callers that wait in one process get the lease in the order of their calls. Members get it in no
+// order, but a member that takes it again and again leaves it to others that wait.
 func (m *Member) Acquire(ctx context.Context, name string) (*Held, error) {
 	h, err := m.await(ctx, name)
 	if err != nil {
@@ -23,21 +27,16 @@ func (m *Member) Acquire(ctx context.Context, name string) (*Held, error) {
 }
 
 // TryAcquire is [Member.Acquire] without the wait: it returns [ErrHeld] if another member, or this
-// process, has the lease, or this member has just lost its registration. In a store that reports no changes, it may still do so for a tenth of TTL
-// after a release.
+// process, has the lease or waits for it, or this member has just lost its registration. In a store
+// that reports no changes, it may still do so for a tenth of TTL after a release. TryAcquire returns
+// [ErrUnanswered] if the store does not answer, after 5 s or half of TTL.
 func (m *Member) TryAcquire(name string) (*Held, error) {
 	sl, err := m.slotOf(name)
 	if err == nil {
 		var h *Held
-		by := call{began: time.Now(), alone: true}
-		if h, err = m.tryAcquire(sl, by); h != nil {
+		by := &call{began: time.Now(), alone: true}
+		if h, err = m.tryAcquire(sl, by); err == nil {
 			return h, nil
-		}
-		switch {
-		case m.base.Err() != nil:
-			err = ErrClosed
-		case err == nil:
-			err = ErrHeld
 		}
 		m.tellNotAcquired(sl, by, err)
 	}
@@ -49,8 +48,11 @@ func (m *Member) await(ctx context.Context, name string) (*Held, error) {
 	if err != nil {
 		return nil, err
 	}
-	by := call{began: time.Now(), alone: true}
-	h, err := m.queue(ctx, sl, &by)
+	if ctx.Value(inWork{sl}) != nil {
+		return nil, errors.New("the work of this lease would wait for itself; use the transaction of that work")
+	}
+	by := &call{began: time.Now(), alone: true}
+	h, err := m.queue(ctx, sl, by)
 	if err != nil {
 		m.tellNotAcquired(sl, by, err)
 	}
@@ -64,16 +66,19 @@ type call struct {
 	queued bool // Waiting was reported
 }
 
-func (m *Member) tellNotAcquired(sl *slot, by call, err error) {
+func (m *Member) tellNotAcquired(sl *slot, by *call, err error) {
 	m.Observe(NotAcquired{Resource: sl.Resource, Waited: time.Since(by.began), Queued: by.queued, Err: err})
 }
 
 func (m *Member) queue(ctx context.Context, sl *slot, by *call) (*Held, error) {
+	m.enqueue(sl, by)
+	defer m.dequeue(sl, by)
 	tick := time.NewTicker(min(time.Second, m.TTL/10))
 	defer tick.Stop()
 	for {
 		woken := m.wake.next()
-		if h, err := m.tryAcquire(sl, *by); h != nil || err != nil {
+		h, err := m.tryAcquire(sl, by)
+		if err == nil || errors.Is(err, ErrClosed) {
 			return h, err
 		}
 		if !by.queued {
@@ -83,6 +88,7 @@ func (m *Member) queue(ctx context.Context, sl *slot, by *call) (*Held, error) {
 		select {
 		case <-woken:
 		case <-tick.C:
+			m.want(sl)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-m.base.Done():
@@ -108,32 +114,46 @@ func (m *Member) slotOf(name string) (*slot, error) {
 }
 
 // tryAcquire takes the lease if it is free.
-func (m *Member) tryAcquire(sl *slot, by call) (*Held, error) {
+func (m *Member) tryAcquire(sl *slot, by *call) (*Held, error) {
 	m.mu.Lock()
 	now, me := m.view.snapshot(), m.registration
 	last := now.leases[sl.Resource]
-	if m.closing {
+	if err := m.obstacle(sl, by, now, me); err != nil {
 		m.mu.Unlock()
-		return nil, ErrClosed
-	}
-	if me.err() != nil || sl.busy || time.Now().Before(sl.notUntil) ||
-		now.isHeld(last) && !m.isMine(last.Member) && !m.isAbandoned(last) {
-		m.mu.Unlock()
-		return nil, nil
+		return nil, err
 	}
 	sl.busy = true
 	m.mu.Unlock()
-	item, again := m.acquire(sl.Resource, last, me)
-	if item == nil {
-		m.markFree(sl, !again)
-		return nil, nil
+	item, err := m.acquire(sl.Resource, last, me)
+	if err != nil {
+		m.markFree(sl, err)
+		return nil, err
 	}
 	h := m.newHeld(sl, item, me, by)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	sl.begin(last.item)
 	sl.held = h
 	if m.closing {
 		h.giveBack()
 	}
 	return h, nil
+}
+
+// obstacle returns why a call cannot have the lease now, as far as this member knows. m.mu is held.
+func (m *Member) obstacle(sl *slot, by *call, now *picture, me *registration) error {
+	last := now.leases[sl.Resource]
+	switch over := me.err(); {
+	case m.closing || m.base.Err() != nil:
+		return ErrClosed
+	case over != nil && me.item.left() <= 0:
+		return failure(ErrExpired)
+	case over != nil || sl.busy || sl.isLeft(last.item) || len(sl.queue) > 0 && sl.queue[0] != by:
+		return ErrHeld
+	case time.Now().Before(sl.notUntil):
+		return sl.failure
+	case now.isHeld(last) && !m.isMine(last.Member) && !m.isAbandoned(last):
+		return ErrHeld
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -74,7 +75,6 @@ func TestALockIsToBeGivenBackWhenRunEnds(t *testing.T) {
 	})
 }
 
-// Two goroutines of a process exclude each other like two processes.
 // The other has taken and released it before the view shows either.
 func TestAnAcquisitionThatMeetsWithALateViewIsMadeAgainAtOnce(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -104,6 +104,7 @@ func TestAnAcquisitionThatMeetsWithALateViewIsMadeAgainAtOnce(t *testing.T) {
 	})
 }
 
+// Two goroutines of a process exclude each other like two processes.
 func TestAProcessHasOneLeaseOfALockAtATime(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := join(t, memstore.New())
@@ -128,6 +129,113 @@ func TestAProcessHasOneLeaseOfALockAtATime(t *testing.T) {
 			t.Errorf("the second took %v", took)
 		}
 	})
+}
+
+func TestCallsInOneProcessGetALockInTheirOrder(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		m := join(t, memstore.New())
+		got := make(chan int, 300)
+		var all sync.WaitGroup
+		for n := range 3 {
+			all.Go(func() {
+				for range 100 {
+					h := m.locks("nightly")
+					got <- n
+					passes(time.Millisecond)
+					_ = h.Release(t.Context())
+				}
+			})
+		}
+		all.Wait()
+		close(got)
+		var turns []int
+		for n := range got {
+			turns = append(turns, n)
+		}
+		for i := 3; i < 297; i++ {
+			if turns[i] != turns[i-3] {
+				t.Fatalf("turn %d is that of %d, and turn %d that of %d", i, turns[i], i-3, turns[i-3])
+			}
+		}
+	})
+}
+
+func TestALockThatNobodyElseWantsIsTakenAgainAtOnce(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		_ = join(t, s)
+		m := joinOn(t, wayTo(s), listed{s, true, true})
+		began := time.Now()
+		for range 1000 {
+			h := m.locks("nightly")
+			passes(time.Millisecond)
+			if err := h.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); took > 1100*time.Millisecond {
+			t.Errorf("a thousand turns took %v", took)
+		}
+	})
+}
+
+// The one that waits is killed: its registration says that it waits, until it is over.
+func TestALockIsLeftToOneThatNeverComesForAShortTimeOnly(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		m := joinOn(t, wayTo(s), listed{s, true, true})
+		h := m.locks("nightly")
+		dead := join(t, s)
+		ctx, cancel := context.WithTimeout(t.Context(), testTTL/5)
+		defer cancel()
+		go func() { _, _ = dead.Acquire(ctx, "nightly") }()
+		passes(testTTL / 6)
+		dead.has(refuse)
+		passes(testTTL / 5)
+		began, turns := time.Now(), 0
+		for ; time.Since(began) < 2*testTTL; turns++ {
+			_ = h.Release(t.Context())
+			passes(time.Millisecond)
+			h = m.locks("nightly")
+		}
+		if turns < int(testTTL.Milliseconds()) { // half of what there is time for
+			t.Errorf("it has had %d turns", turns)
+		}
+	})
+}
+
+func TestTryAcquireSaysThatTheStoreDoesNotAnswer(t *testing.T) {
+	for name, silence := range map[string]fate{"silent": swallow, "away": refuse} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				s := memstore.New()
+				m := join(t, s)
+				put(t, s, lockKey, `{"owner":"dead","member":"dead","nonce":"n","generation":3}`)
+				for _, free := range []string{"nightly", "hourly"} { // of a member that may be gone, and of nobody
+					m.has(silence)
+					for range 3 { // also in the pause after a failure
+						if h, err := m.TryAcquire(free); h != nil || !errors.Is(err, ErrUnanswered) || errors.Is(err, ErrHeld) {
+							t.Errorf("acquire %q: %v", free, err)
+						}
+					}
+					m.has(nil)
+					passes(testTTL)
+				}
+				m.has(silence)
+				passes(2 * testTTL) // and the registration is over
+				if _, err := m.TryAcquire("nightly"); !errors.Is(err, ErrUnanswered) {
+					t.Errorf("without a registration: %v", err)
+				}
+				m.has(nil)
+				passes(testTTL)
+				if h, err := m.TryAcquire("nightly"); err != nil {
+					t.Errorf("once it answers: %v", err)
+				} else if _, err = m.TryAcquire("nightly"); !errors.Is(err, ErrHeld) || errors.Is(err, ErrUnanswered) {
+					t.Errorf("while %s is held: %v", h, err)
+				}
+			})
+		})
+	}
 }
 
 func TestCloseLosesLocksBeforeItDeregisters(t *testing.T) {

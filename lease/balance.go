@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -13,6 +14,7 @@ import (
 // at a time: busy is true from before the lease is requested until after it was given back.
 type slot struct {
 	Resource
+	turns
 
 	// Guarded by Member.mu.
 	busy     bool
@@ -21,6 +23,7 @@ type slot struct {
 	declined bool      // own returned early; other members may take the resource
 	hung     bool      // a handler does not return; declined stays true until it has
 	notUntil time.Time // no attempt before this time, after a failure
+	failure  error     // that one
 	free     time.Time // when this member first saw that nobody holds it; zero while somebody does
 }
 
@@ -169,7 +172,7 @@ func (m *Member) releaseOrphans(now *picture) {
 		if !h.item.Live || !m.isMine(h.Member) || sl == nil || sl.busy || time.Now().Before(sl.notUntil) {
 			continue
 		}
-		m.markBusy(sl, func() { m.markFree(sl, m.releaseOrphan(h) != nil) })
+		m.markBusy(sl, func() { m.markFree(sl, failure(m.releaseOrphan(h))) })
 	}
 }
 
@@ -253,10 +256,12 @@ func (m *Member) markBusy(sl *slot, f func()) {
 	m.workers.Go(f)
 }
 
-func (m *Member) markFree(sl *slot, failed bool) {
+// markFree ends the use of a slot. After a failure it is used again after a pause.
+func (m *Member) markFree(sl *slot, failure error) {
 	m.mu.Lock()
 	sl.busy, sl.held = false, nil
-	if failed {
+	if failure != nil && !errors.Is(failure, errLate) {
+		sl.failure = failure
 		sl.notUntil = time.Now().Add(backoff.Jitter(max(m.TTL/10, 100*time.Millisecond)))
 	}
 	m.mu.Unlock()
@@ -265,10 +270,10 @@ func (m *Member) markFree(sl *slot, failed bool) {
 
 // use acquires a lease and calls own with it.
 func (m *Member) use(sl *slot, last holder, me *registration) {
-	by := call{began: time.Now()}
-	item, again := m.acquire(sl.Resource, last, me)
-	if item == nil {
-		m.markFree(sl, !again)
+	by := &call{began: time.Now()}
+	item, err := m.acquire(sl.Resource, last, me)
+	if err != nil {
+		m.markFree(sl, err)
 		return
 	}
 	h := m.newHeld(sl, item, me, by)
@@ -285,9 +290,9 @@ func (m *Member) use(sl *slot, last holder, me *registration) {
 	_ = h.Release(m.base) // it says so
 }
 
-// acquire takes a lease that the view shows as free, or as ours and not used. If it cannot, again
-// reports whether to retry at once.
-func (m *Member) acquire(p Resource, last holder, me *registration) (item *owned, again bool) {
+// acquire takes a lease that the view shows as free, or as ours and not used. It returns ErrHeld,
+// errLate if it may be tried again at once, or ErrUnanswered.
+func (m *Member) acquire(p Resource, last holder, me *registration) (*owned, error) {
 	ctx, cancel := context.WithTimeout(me.held, min(readLimit, m.TTL/2))
 	defer cancel()
 	// The lease was not released. If it names this process, an acquisition lost its answer, a release
@@ -298,10 +303,10 @@ func (m *Member) acquire(p Resource, last holder, me *registration) (item *owned
 			m.trouble(p.String(), "cannot yet find out whether a member is gone", err, "resource", p.String(), "by", last.Member)
 		}
 		if !gone {
-			return nil, false
+			return nil, cmp.Or(failure(err), ErrHeld)
 		}
 	}
-	item = newOwned(m.store, m.keys.resource(p), m.TTL)
+	item := newOwned(m.store, m.keys.resource(p), m.TTL)
 	seen := last.item
 	if seen.Key == "" {
 		seen = cas.Item{Key: item.key}
@@ -316,14 +321,17 @@ func (m *Member) acquire(p Resource, last holder, me *registration) (item *owned
 				"resource", p.String(), "key", item.key, "stood", time.Since(last.since).Round(time.Millisecond))
 		}
 		m.view.learn(now)
-		return item, false
+		return item, nil
 	case errors.Is(err, cas.ErrConflict):
 		m.troubles.Well(p.String())
-		return nil, m.view.learn(now) && now.Version != seen.Version // the view was late
+		if m.view.learn(now) && now.Version != seen.Version { // the view was late
+			return nil, errLate
+		}
+		return nil, ErrHeld
 	}
 	m.trouble(p.String(), "cannot take the lease yet", err, "resource", p.String())
 	m.view.refresh()
-	return nil, false
+	return nil, failure(err)
 }
 
 func (m *Member) leaseValue(me *registration, item *owned) value {

@@ -24,7 +24,8 @@ type Work[TX any] func(ctx context.Context, tx TX, e epoch.Epoch) error
 // Do waits for the lease of a resource, claims the resource in a sink, and runs work in a transaction
 // of the sink's database. It commits the transaction only if no other process has claimed the resource
 // meanwhile. A process that was paused until then changes nothing. At the end, Do releases the lease. Do is
-// [Member.Acquire], [Claim] and [Claimed.Do], and returns their errors.
+// [Member.Acquire], [Claim] and [Claimed.Do], and returns their errors. Work that takes longer than
+// Options.MaxStall is rolled back ([ErrStalled]).
 //
 // When Do returns nil, work's effects were committed once. After an error that matches
 // [epoch.ErrInDoubt] or [epoch.ErrTxEndedByHandler] they may have been committed. After any other error
@@ -84,6 +85,7 @@ func Claim[TX any](ctx context.Context, h *Held, sink epoch.Sink[TX]) (*Claimed[
 	if err := c.claim(ctx, 0, nil); err != nil {
 		return nil, fmt.Errorf("lease: claim %s: %w", h.Resource, err)
 	}
+	h.Progress()
 	return c, nil
 }
 
@@ -109,8 +111,9 @@ func (c *Claimed[TX]) is(f epoch.Fence) {
 }
 
 // Do runs work in a transaction, and commits it if the claim still stands. It runs one transaction at a
-// time; work must not call Do of the same claim. A long job calls Do for each of its steps, and
-// [Held.Progress] between them.
+// time; work must not call Do of the same claim. One call may take Options.MaxStall, and a sink passes
+// that limit on to its database. A long job calls Do for each of its steps. The begin and the commit of a
+// step are progress.
 //
 // If the database refuses the transaction for a reason that passes, or another claim of this lease is
 // needed, such as after an operator's action, Do calls work again, until ctx or the lease ends. If it
@@ -125,6 +128,7 @@ func (c *Claimed[TX]) Do(ctx context.Context, work Work[TX]) error {
 	defer c.atWork()()
 	err := c.inTurn(ctx, work)
 	if err == nil {
+		c.Progress()
 		return nil
 	}
 	if over := c.Err(); over != nil && !errors.Is(err, ErrLost) {
@@ -139,6 +143,7 @@ func (c *Claimed[TX]) inTurn(ctx context.Context, work Work[TX]) error {
 	if ctx.Value(inWork{c}) != nil {
 		return errors.New("Do was called within the work of another Do of this claim; use the transaction of that work")
 	}
+	ctx = context.WithValue(ctx, inWork{c.slot}, true) // for which Acquire would wait
 	ctx, cancel := c.whileHeld(context.WithValue(ctx, inWork{c}, true))
 	defer cancel()
 	select {
@@ -147,6 +152,22 @@ func (c *Claimed[TX]) inTurn(ctx context.Context, work Work[TX]) error {
 		return context.Cause(ctx)
 	}
 	defer func() { c.turn <- struct{}{} }()
+	c.Progress()
+	if limit := c.m.MaxStall; limit > 0 {
+		// The lease is lost sooner, unless somebody reports progress meanwhile.
+		bounded, cancel := context.WithTimeoutCause(ctx, limit+c.m.TTL/10, errOverlong)
+		defer cancel()
+		ctx = bounded
+	}
+	err := c.alone(ctx, work)
+	if err != nil && errors.Is(context.Cause(ctx), errOverlong) && !errors.Is(err, errOverlong) {
+		err = fmt.Errorf("%w: %w", errOverlong, err)
+	}
+	return err
+}
+
+// alone does the work of a call whose turn it is.
+func (c *Claimed[TX]) alone(ctx context.Context, work Work[TX]) error {
 	if err := c.Err(); err != nil {
 		return err
 	}
@@ -385,7 +406,7 @@ func (c *Claimed[TX]) takeOver(ctx context.Context, above epoch.Epoch, d *doubt)
 		Origin:  c.origin,
 		Missing: c.add,
 		Confirm: func(ctx context.Context, seen epoch.Fence) (epoch.Claim, error) {
-			generation, err := c.Confirm(ctx)
+			generation, err := c.prove(ctx)
 			claim := epoch.NewClaim(epoch.Lease{Origin: c.origin, Generation: generation, Owner: c.Owner()})
 			claim.Above = above
 			d.mayReplace(seen, claim)

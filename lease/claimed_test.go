@@ -89,6 +89,30 @@ func TestAHolderThatWasFrozenCommitsNothing(t *testing.T) {
 	})
 }
 
+func TestWorkThatWouldWaitForItsOwnLeaseFails(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		m, sink, other := join(t, memstore.New()), memsink.New(), memsink.New()
+		does(t, m, sink, func(ctx context.Context, tx *memsink.Tx, _ epoch.Epoch) error {
+			for name, err := range map[string]error{
+				"Do":      Do(ctx, m.Member, sink, nightly, writes("inner")),
+				"Do else": Do(ctx, m.Member, other, nightly, writes("inner")),
+				"Acquire": func() error { _, err := m.Acquire(ctx, nightly); return err }(),
+			} {
+				if err == nil || !strings.Contains(err.Error(), `lease: acquire "nightly": the work of this lease would wait for itself`) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			if err := Do(ctx, m.Member, other, "hourly", writes("hourly")); err != nil {
+				t.Errorf("another lease: %v", err)
+			}
+			tx.Append("report", "outer")
+			return nil
+		})
+		reports(t, sink, "outer")
+		reports(t, other, "hourly")
+	})
+}
+
 func TestAContextOfWorkEndsWithTheLease(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m, sink := join(t, memstore.New()), memsink.New()

@@ -42,7 +42,8 @@
 //   - no renewal was acknowledged for nine tenths of TTL ([ErrExpired]), counted on this process's
 //     monotonic clock from when the last acknowledged renewal was sent;
 //   - the registration or the lease's item was ended, replaced or deleted;
-//   - the holder has called neither [Held.Progress] nor [Held.Confirm] for MaxStall ([ErrStalled]);
+//   - the holder has called neither [Held.Progress] nor [Held.Confirm] for MaxStall, 1 min by default
+//     ([ErrStalled]): work that takes longer calls Progress now and then;
 //   - the resource was not given back within Term ([ErrDrainOverrun]);
 //   - the member was closed ([ErrClosed]).
 //
@@ -76,7 +77,7 @@
 // Names are escaped as in [cas.Join].
 //
 //	GROUP/lease/resource/NAME/NUMBER  {"owner", "member", "nonce", "since", "generation"}
-//	GROUP/lease/member/ID             {"name", "serves", "declined", "ttl", "nonce"}
+//	GROUP/lease/member/ID             {"name", "serves", "declined", "wants", "ttl", "nonce"}
 //
 // A lease names the registration of its holder in "member". "since" is the time when the holder took
 // it, by the holder's clock: for operators, as "owner" is. A released lease has its generation

@@ -43,7 +43,7 @@ type NotAcquired struct {
 	Resource Resource
 	Waited   time.Duration
 	Queued   bool  // Waiting was reported
-	Err      error // [ErrHeld], [ErrClosed], or that of the context
+	Err      error // [ErrHeld], [ErrUnanswered], [ErrClosed], or that of the context
 }
 
 // Renewed reports that the store has acknowledged a renewal of the registration, which extends each

@@ -119,7 +119,7 @@ func TestEventsTellWhyALeaseWasNotAcquired(t *testing.T) {
 			returned, is error
 			waited       time.Duration
 			queued       bool
-		}{{held, ErrHeld, 0, false}, {gaveUp, context.DeadlineExceeded, time.Minute, true}, {closed, ErrClosed, 0, true}, {tried, ErrClosed, 0, false}} {
+		}{{held, ErrHeld, 0, false}, {gaveUp, context.DeadlineExceeded, time.Minute, true}, {closed, ErrClosed, 0, false}, {tried, ErrClosed, 0, false}} {
 			if e := got[i]; !errors.Is(e.Err, want.is) || !errors.Is(want.returned, e.Err) || e.Waited.Round(time.Second) != want.waited || e.Queued != want.queued {
 				t.Errorf("%d: %+v, want %+v", i, e, want)
 			}

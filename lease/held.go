@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/backoff"
 )
 
 // Held is a lease that this process has, or had. Its methods are safe for concurrent use.
@@ -41,14 +42,14 @@ type Held struct {
 	ended    sync.Once
 }
 
-func (m *Member) newHeld(sl *slot, item *owned, under *registration, by call) *Held {
+func (m *Member) newHeld(sl *slot, item *owned, under *registration, by *call) *Held {
 	h := &Held{Resource: sl.Resource, m: m, slot: sl, item: item, under: under, over: make(chan struct{}), begun: time.Now(), alone: by.alone}
 	m.Observe(Acquired{Resource: h.Resource, Generation: item.latest(), Waited: h.begun.Sub(by.began), Queued: by.queued})
 	h.held, h.lose = context.WithCancelCause(under.held)
 	h.kept, h.drain = context.WithCancel(context.Background())
 	context.AfterFunc(h.held, h.abandon)
 	if m.MaxStall > 0 {
-		time.AfterFunc(m.MaxStall, h.checkProgress)
+		go h.watchProgress()
 	}
 	return h
 }
@@ -85,6 +86,14 @@ func (h *Held) Err() error {
 // this member's last write. It returns the new generation,
 // or an [ErrLost]. After another error the lease may still be held.
 func (h *Held) Confirm(ctx context.Context) (generation int64, err error) {
+	if generation, err = h.prove(ctx); err == nil {
+		h.Progress()
+	}
+	return generation, err
+}
+
+// prove is Confirm, which is progress only if the holder calls it.
+func (h *Held) prove(ctx context.Context) (generation int64, err error) {
 	item, err := h.confirm(ctx)
 	if over := h.Err(); over != nil {
 		err = over // whatever the answer was: it may have come late
@@ -92,7 +101,6 @@ func (h *Held) Confirm(ctx context.Context) (generation int64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("lease: confirm %s: %w", h.Resource, err)
 	}
-	h.Progress()
 	return generationOf(item), nil
 }
 
@@ -119,18 +127,19 @@ func (h *Held) renew(ctx context.Context) (cas.Item, error) {
 // Progress reports that the holder's work moves, see Options.MaxStall.
 func (h *Held) Progress() { h.progress.Store(int64(time.Since(h.begun))) }
 
-// checkProgress gives the lease up without progress for MaxStall.
-func (h *Held) checkProgress() {
-	if h.held.Err() != nil {
-		return
+// watchProgress gives the lease up without progress for MaxStall.
+func (h *Held) watchProgress() {
+	for {
+		stalled := time.Since(h.begun) - time.Duration(h.progress.Load())
+		if stalled >= h.m.MaxStall {
+			h.m.log.Error("a lease is given up, as its holder has reported no progress", "resource", h.String(), "for", stalled.Round(time.Millisecond), "MaxStall", h.m.MaxStall)
+			h.lose(lost(ErrStalled))
+			return
+		}
+		if !backoff.Sleep(h.held, h.m.MaxStall-stalled) {
+			return
+		}
 	}
-	stalled := time.Since(h.begun) - time.Duration(h.progress.Load())
-	if stalled < h.m.MaxStall {
-		time.AfterFunc(h.m.MaxStall-stalled, h.checkProgress)
-		return
-	}
-	h.m.log.Error("a lease is given up, as its holder has reported no progress", "resource", h.String(), "for", stalled.Round(time.Millisecond))
-	h.lose(lost(ErrStalled))
 }
 
 // Decline leaves a resource of Run to other members once it was given back. This member may take it
@@ -153,7 +162,7 @@ func (h *Held) Release(ctx context.Context) error {
 		err = h.release(ctx, why)
 		h.tellEnd() // before the next Acquired
 		close(h.over)
-		h.m.markFree(h.slot, err != nil)
+		h.m.markFree(h.slot, failure(err))
 	})
 	if err != nil {
 		return fmt.Errorf("lease: release %s: %w", h.Resource, err)
@@ -173,6 +182,7 @@ func (h *Held) release(ctx context.Context, why error) error {
 	case err == nil:
 		h.m.troubles.Well(h.String())
 		h.m.view.learn(item)
+		h.m.endTurn(h.slot, item)
 		return nil
 	case errors.Is(err, ErrLost):
 		h.m.lookAgain(ctx, h.item.key)

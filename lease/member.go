@@ -37,8 +37,8 @@ type Member struct {
 	joining    *registration // may have been written; belongs to the goroutine that registers
 	membership sync.Mutex
 	renewed    time.Time
-	joined     bool // Joined was reported, and Left was not since
-	asking     sync.Mutex
+	joined     bool          // Joined was reported, and Left was not since
+	asking     chan struct{} // holds a token while a registration is asked for
 
 	mu           sync.Mutex
 	own          func(*Held)
@@ -77,7 +77,7 @@ func Open(ctx context.Context, store cas.Store, o Options) (*Member, error) {
 
 func newMember(ctx context.Context, store cas.Store, o Options) *Member {
 	m := &Member{
-		Options: o, store: store, keys: keysOf(o.Group), id: newMemberID(), wake: newSignal(), changed: make(chan struct{}, 1),
+		Options: o, store: store, keys: keysOf(o.Group), id: newMemberID(), wake: newSignal(), changed: make(chan struct{}, 1), asking: make(chan struct{}, 1),
 		slots: map[Resource]*slot{}, handing: map[Resource]*handoff{}, pace: 1, disbelieved: map[string]bool{}, ending: map[string]bool{}, releasing: map[Resource]bool{},
 	}
 	m.log = o.Logger.With("member", m.id)

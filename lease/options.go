@@ -25,7 +25,8 @@ type Options struct {
 	TTL time.Duration
 
 	// MaxStall is how long a holder may call neither [Held.Progress] nor [Held.Confirm]. After that
-	// its lease is given up. Defaults to no limit.
+	// its lease is given up. It also limits each call of [Do] and [Claimed.Do], from when the lease is
+	// held. A negative value sets no limit. Defaults to 1 min, or four TTLs if that is longer.
 	MaxStall time.Duration
 
 	// Name names this process for operators, before the host's name and the process id. It need not
@@ -53,6 +54,7 @@ type Options struct {
 
 const (
 	defaultTTL = 15 * time.Second
+	leastStall = time.Minute // of the default
 	leastTTL   = 500 * time.Millisecond
 	mostTTL    = time.Hour
 
@@ -62,6 +64,9 @@ const (
 func (o Options) withDefaults() (Options, error) {
 	if o.TTL == 0 {
 		o.TTL = defaultTTL
+	}
+	if o.MaxStall == 0 {
+		o.MaxStall = max(leastStall, 4*o.TTL)
 	}
 	if o.Joined == nil {
 		o.Joined = func(error) {}
@@ -93,9 +98,6 @@ func (o Options) check() error {
 	}
 	if o.TTL < leastTTL || o.TTL > mostTTL {
 		return fmt.Errorf("lease: Options.TTL is %v; want 0 for the default of %v, or %v to %v", o.TTL, defaultTTL, leastTTL, mostTTL)
-	}
-	if o.MaxStall < 0 {
-		return fmt.Errorf("lease: Options.MaxStall is %v; want 0 for no limit, or more", o.MaxStall)
 	}
 	for name, n := range o.Resources {
 		if name == "" || n < 0 || !utf8.ValidString(name) {

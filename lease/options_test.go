@@ -29,7 +29,6 @@ func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
 			{func(o *Options) { o.TTL = mostTTL }, ""},
 			{func(o *Options) { o.TTL = mostTTL + 1 }, "Options.TTL is 1h0m0.000000001s"},
 			{func(o *Options) { o.TTL = -time.Second }, "Options.TTL is -1s"},
-			{func(o *Options) { o.MaxStall = -time.Second }, "Options.MaxStall is -1s"},
 			{func(o *Options) { o.Resources = map[string]int32{"orders": 0} }, ""},
 			{func(o *Options) { o.Resources = map[string]int32{"orders": -1} }, `Options.Resources has -1 of "orders"`},
 			{func(o *Options) { o.Resources = map[string]int32{"": 1} }, `Options.Resources has 1 of ""`},
@@ -56,7 +55,7 @@ func TestOptionsHaveTheDocumentedDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.TTL != 15*time.Second || o.MaxStall != 0 || o.Logger != slog.Default() || o.Name == "" {
+	if o.TTL != 15*time.Second || o.MaxStall != time.Minute || o.Logger != slog.Default() || o.Name == "" {
 		t.Errorf("%+v", o)
 	}
 	o.Joined(nil)

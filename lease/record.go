@@ -49,6 +49,7 @@ type memberRecord struct {
 	Name     string           `json:"name"`
 	Serves   map[string]int32 `json:"serves,omitempty"`   // number of resources by name; none when the member leaves or is on trial
 	Declined []string         `json:"declined,omitempty"` // resources that it does not want now
+	Wants    []string         `json:"wants,omitempty"`    // names for which Acquire waits
 	TTL      int64            `json:"ttl,omitempty"`      // milliseconds that the registration lasts after a renewal
 	Nonce    string           `json:"nonce,omitempty"`    // by which the member recognises its own record
 	Trial    int64            `json:"trial,omitempty"`    // milliseconds that a new member is to wait before it serves anything

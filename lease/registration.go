@@ -110,8 +110,12 @@ func (m *Member) record() memberRecord {
 		if _, shared := m.Resources[sl.Name]; sl.declined && shared {
 			r.Declined = append(r.Declined, sl.String())
 		}
+		if sl.wanted {
+			r.Wants = append(r.Wants, sl.Name)
+		}
 	}
 	slices.Sort(r.Declined)
+	slices.Sort(r.Wants)
 	return r
 }
 
@@ -278,8 +282,12 @@ func (m *Member) goodbyeLimit() time.Duration { return min(2*time.Second, m.TTL/
 // deletion, because an id is registered once. If the key does not exist, isGone writes such a value with a swap that the store accepts
 // only in that case.
 func (m *Member) isGone(ctx context.Context, id string) (bool, error) {
-	m.asking.Lock() // one request serves all resources
-	defer m.asking.Unlock()
+	select { // one request serves all resources
+	case m.asking <- struct{}{}:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	defer func() { <-m.asking }()
 	if m.view.hasEnded(id) {
 		return true, nil
 	}

@@ -69,7 +69,7 @@ func sharing(n int32) func(*Options) {
 
 func testOptions(log *said, change ...func(*Options)) Options {
 	o := Options{
-		Group: "billing", TTL: testTTL, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelInfo})),
+		Group: "billing", TTL: testTTL, MaxStall: -1, Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelInfo})),
 		Removal: func(key string) string { return "remove " + key },
 	}
 	for _, c := range change {

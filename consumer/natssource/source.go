@@ -239,8 +239,9 @@ func (s *Source) join(ctx context.Context) error {
 	}
 	m, err := lease.Open(ctx, s.store, lease.Options{
 		Group: s.Group, Resources: partitions, TTL: s.LeaseTTL, Name: s.given, Logger: s.Logger,
-		Joined:  func(err error) { s.in(leased.ReasonOf(err)) },
-		Removal: func(key string) string { return removal(s.Bucket, s.store.KeyInBucket(key)) },
+		MaxStall: -1, // package consumer gives up what hangs
+		Joined:   func(err error) { s.in(leased.ReasonOf(err)) },
+		Removal:  func(key string) string { return removal(s.Bucket, s.store.KeyInBucket(key)) },
 	})
 	if err != nil {
 		return fmt.Errorf("natssource: %w", err)

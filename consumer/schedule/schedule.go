@@ -94,7 +94,8 @@ func (s *Schedule[TX]) join(ctx context.Context, joined func(error)) (m *lease.M
 	_, err = server.Wait(ctx, func(ctx context.Context) error {
 		m, err = lease.Open(ctx, s.Store, lease.Options{
 			Group: s.Group, Resources: s.resources, TTL: s.LeaseTTL, Name: s.Name, Logger: s.Logger,
-			Joined: func(err error) { joined(leased.ReasonOf(err)) },
+			MaxStall: -1, // package consumer gives up what hangs
+			Joined:   func(err error) { joined(leased.ReasonOf(err)) },
 		})
 		return err
 	})

@@ -11,7 +11,9 @@
 // one has taken over. The check is in [Do], where the effect commits.
 //
 // One run of a job is under way at a time, in all processes together. Ticks during a run are skipped. A
-// failed run is not repeated, so the next one must find out what is left to do.
+// run loses its lease if it neither calls [Do] nor [lease.Held.Progress] for [lease.Options].MaxStall, 1 min
+// by default, and one call of Do may take as long. A failed run is not repeated, so the next one must find
+// out what is left to do.
 //
 // The schedulers do not know of each other's ticks. Use jobs whose ticks are those of the clock, such as
 // [gocron.CronJob]. A [gocron.DurationJob] counts from the start of its process, so each process runs
@@ -79,7 +81,8 @@ type run struct {
 
 // Lock takes the lease of a job and does not wait. gocron skips the run after an error. The error
 // matches [lease.ErrHeld] if another process, or an earlier run in this one, has the lease. In a store
-// that is no cas.Watcher, Lock may return it for up to a tenth of TTL after a release.
+// that is no cas.Watcher, Lock may return it for up to a tenth of TTL after a release. The error matches
+// [lease.ErrUnanswered] if the store does not answer.
 func (l *Locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("gocronlock: lock job %q: %w", job, err)

@@ -245,9 +245,16 @@ func TestARunIsSkippedWhileTheLastOneLasts(t *testing.T) {
 		var skips []*results
 		for _, p := range []*process{a, b} {
 			skips = append(skips, p.each(func(ctx context.Context) error {
-				select {
-				case <-time.After(150 * time.Second):
-				case <-ctx.Done(): // the scheduler waits busily for its jobs, so no time passes in a bubble
+				h, err := p.locker.Held(invoices)
+				if err != nil {
+					return err
+				}
+				for range 3 {
+					select {
+					case <-time.After(50 * time.Second):
+					case <-ctx.Done(): // the scheduler waits busily for its jobs, so no time passes in a bubble
+					}
+					h.Progress()
 				}
 				return Do(ctx, p.locker, sink, invoices, writes("ends", time.Now().Format("15:04:05")))
 			}))

@@ -24,8 +24,8 @@
 // before another one can lead. With client-go's defaults of 15 s, 2 s and 10 s, TTL must be at least 22.5 s.
 // [Lock.Create] and [Lock.Update] return an error if TTL is shorter.
 //
-// The member also renews for an elector that hangs. Set [lease.Options].MaxStall to LeaseDuration to
-// end its lease.
+// The member also renews for an elector that hangs, for [lease.Options].MaxStall. One call of [Do] may
+// take as long.
 //
 // # Terms
 //

@@ -103,6 +103,7 @@ type history struct {
 var histories = slices.Concat([]history{
 	{claim: "one member has a lease at a time, and its generation grows", play: oneAtATime},
 	{claim: "a lease that was released is taken soon", play: released},
+	{claim: "members that take a lock again and again take turns", play: takeTurns},
 	{claim: "leases of a member that is cut off are taken once it has given them up itself", play: cutOff},
 	{claim: "a member that is frozen between a decision and its write changes nothing", play: frozen},
 	{claim: "a confirmation whose answer or request was lost costs no lease", play: lostConfirmations},

@@ -74,7 +74,7 @@ func (w *world) join(name string, options ...option) *member {
 
 func (w *world) joinBy(way *wire, name string, options ...option) *member {
 	w.Helper()
-	o := lease.Options{Group: w.group, TTL: w.ttl, Name: name, Logger: slog.New(slog.NewTextHandler(w.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})).With("at", name)}
+	o := lease.Options{Group: w.group, TTL: w.ttl, MaxStall: -1, Name: name, Logger: slog.New(slog.NewTextHandler(w.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})).With("at", name)}
 	for _, set := range options {
 		set(&o)
 	}

@@ -31,6 +31,7 @@ func TestEachEventOfALeaseCountsWhatItSays(t *testing.T) {
 			{lease.Joined{}, []string{"member +1"}},
 			{lease.Left{}, []string{"member -1"}},
 			{lease.NotAcquired{Resource: nightly, Err: fmt.Errorf("acquire: %w", lease.ErrHeld)}, []string{"lease_acquisitions_total" + of + ",outcome=held} +1"}},
+			{lease.NotAcquired{Resource: nightly, Err: fmt.Errorf("%w: %w", lease.ErrUnanswered, context.DeadlineExceeded)}, []string{"lease_acquisitions_total" + of + ",outcome=failed} +1"}},
 			{lease.NotAcquired{Resource: nightly, Err: lease.ErrClosed}, []string{"lease_acquisitions_total" + of + ",outcome=closed} +1"}},
 			{lease.Waiting{Resource: nightly}, []string{"lease_waiting" + of + "} +1"}},
 			{lease.Waiting{Resource: nightly}, []string{"lease_waiting" + of + "} +1"}},

@@ -248,8 +248,8 @@ var table = [rows]Metric{
 	},
 	leaseAcquisitions: {
 		Name: "epochfence_lease_acquisitions_total", Kind: Counter, Unit: "{acquisition}", KnownAs: "lock_acquire_success_total (outcome acquired)",
-		Help:   "Attempts to acquire a lease, by outcome: acquired; held (TryAcquire did not get it); gave_up (the context of Acquire ended); closed (the member was closed).",
-		Labels: append(ofResource[:1:1], "outcome"), Series: each(acquired, held, gaveUp, closed),
+		Help:   "Attempts to acquire a lease, by outcome: acquired; held (TryAcquire did not get it); failed (TryAcquire got no answer from the store); gave_up (the context of Acquire ended); closed (the member was closed).",
+		Labels: append(ofResource[:1:1], "outcome"), Series: each(acquired, held, failed, gaveUp, closed),
 	},
 	leaseAcquire: {
 		Name: "epochfence_lease_acquire_duration_seconds", Kind: Histogram, Unit: "s", KnownAs: "lock_acquire_latency_ms",
@@ -336,6 +336,8 @@ func acquireOutcome(err error) string {
 		return held
 	case errors.Is(err, lease.ErrClosed):
 		return closed
+	case errors.Is(err, lease.ErrUnanswered):
+		return failed
 	default:
 		return gaveUp
 	}
