@@ -3,7 +3,6 @@ package guard
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -30,6 +29,7 @@ type Batch struct {
 	mu    sync.Mutex
 	items map[string]*item
 	told  map[epoch.Offset][]*item // items whose outcomes a message got that are not written yet
+	steps []step                   // the changes to be written
 
 	again sync.Mutex // held while a change is made again
 }
@@ -60,7 +60,7 @@ func (b *Batch) Keep(keeps func(id int64) bool) { b.keeps = keeps }
 // Observe makes the batch call f with an [Event] for each decided change, as [Message.Observe] does. Call
 // it before other methods. Update calls f if the item has the change already, or refuses it. Write
 // calls f for the other changes, one at a time, after the last of its writes. Changes of items that Write did
-// not try to write are not decided, nor those that end with [ErrOutcomeChanged] or [ErrCircle].
+// not try to write are not decided, nor those that end with [ErrOutcomeChanged].
 func (b *Batch) Observe(f func(Event)) { b.observe = f }
 
 func (b *Batch) report(events ...Event) {
@@ -90,7 +90,7 @@ func (b *Batch) update(ctx context.Context, at epoch.Position, key string, chang
 		return nil, e, fmt.Errorf("guard: apply %s@%d to %q: %w", b.first.Partition, at.Offset, key, err)
 	}
 	if made {
-		b.orders(at.Offset, told, it, outcome)
+		b.made(step{it, at.Offset, told, len(outcome) > 0})
 	}
 	return outcome, e, nil
 }
@@ -102,17 +102,13 @@ func (b *Batch) toldTo(offset epoch.Offset) []*item {
 	return b.told[offset]
 }
 
-// orders has an item written after those whose outcomes its change may depend on. Otherwise such an
-// outcome could become another one, because others are faster or this process dies, and the change that
-// was made by the first one would stay.
-func (b *Batch) orders(offset epoch.Offset, told []*item, it *item, outcome []byte) {
+// made adds a change to those to be written.
+func (b *Batch) made(s step) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, before := range told {
-		it.after[before] = true
-	}
-	if len(outcome) > 0 {
-		b.told[offset] = append(b.told[offset], it)
+	b.steps = append(b.steps, s)
+	if s.tells {
+		b.told[s.offset] = append(b.told[s.offset], s.item)
 	}
 }
 
@@ -195,10 +191,12 @@ func (b *Batch) Fits(f cas.Facts) error {
 	return nil
 }
 
-// Write writes the items, several at a time. It writes an item after the items on whose outcomes
-// its changes may depend. After an error some may be written, and others not: have the messages
-// delivered again, from the position of the fence on. Its errors are those of [Apply],
-// [ErrOutcomeChanged], and [ErrCircle].
+// Write writes the items, several at a time. What a message has changed with an outcome is written before what
+// the message changed after it, and before what later messages changed. So a batch in which each message
+// has an outcome takes about as many writes after one another as it has messages, and one without
+// outcomes takes one. After an error some items may be written, and others not: have the messages
+// delivered again, from the position of the fence on. Its errors are those of [Apply] and
+// [ErrOutcomeChanged].
 func (b *Batch) Write(ctx context.Context) error {
 	events, err := b.write(ctx)
 	b.report(events...)
@@ -208,23 +206,19 @@ func (b *Batch) Write(ctx context.Context) error {
 func (b *Batch) write(ctx context.Context) (events []Event, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	rounds, err := b.rounds()
-	if err != nil {
-		return nil, fmt.Errorf("guard: write %d items for messages of %s: %w", len(b.items), b.first.Partition, err)
-	}
-	for _, round := range rounds {
+	for _, round := range rounds(b.steps) {
 		var writers errgroup.Group
 		writers.SetLimit(sideBySide)
-		for _, it := range round {
+		for it, last := range round {
 			writers.Go(func() error {
-				if err := it.write(ctx); err != nil {
+				if err := it.write(ctx, last); err != nil {
 					return fmt.Errorf("guard: write %q for messages of %s: %w", it.key, b.first.Partition, err)
 				}
 				return nil
 			})
 		}
 		err := writers.Wait()
-		for _, it := range round {
+		for it := range round {
 			events, it.events = append(events, it.events...), nil
 		}
 		if err != nil {
@@ -232,28 +226,4 @@ func (b *Batch) write(ctx context.Context) (events []Event, err error) {
 		}
 	}
 	return events, nil
-}
-
-// rounds returns the items in the order in which they are to be written.
-func (b *Batch) rounds() (rounds [][]*item, err error) {
-	left := slices.Collect(maps.Values(b.items))
-	done := map[*item]bool{}
-	for len(left) > 0 {
-		var round, later []*item
-		for _, it := range left {
-			if it.isAfterOnly(done) {
-				round = append(round, it)
-			} else {
-				later = append(later, it)
-			}
-		}
-		if len(round) == 0 {
-			return nil, ErrCircle
-		}
-		for _, it := range round {
-			done[it] = true
-		}
-		rounds, left = append(rounds, round), later
-	}
-	return rounds, nil
 }

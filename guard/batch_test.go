@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/guard"
+	"github.com/epochfence/epochfence/internal/bubble"
 )
 
 // overtaken is a store where others write an item just before the first write of a batch.
@@ -70,28 +74,112 @@ func TestAnItemIsNotWrittenBeforeTheOutcomesThatItsChangeMayDependOn(t *testing.
 	}
 }
 
-// Message 1 changes b by the outcome of a, and message 2 changes a by the outcome of b.
-func TestItemsThatDependOnEachOtherAreNotWrittenTogether(t *testing.T) {
+// Message 0 takes an apple and ships it, if there is one. Message 1, in the same batch, changes the list of
+// shipments, and the batch fails. Then another partition brings apples, and message 0 has one.
+func TestAnItemTakesNoLaterMessageBeforeAnOutcomeIsWritten(t *testing.T) {
 	t.Parallel()
-	s := memstore.New()
+	mem := memstore.New()
+	s := &broken{Store: mem, key: "stock", fails: 1000}
+	deliver := func() error {
+		b := guard.Begin(s, at(1, 0))
+		got, err := b.Update(t.Context(), place(0), "stock", func(old guard.State) (guard.State, []byte, error) {
+			if len(old.Value) == 0 {
+				return old, []byte("sold out"), nil
+			}
+			return guard.Text(string(old.Value[1:])), []byte("got it"), nil
+		})
+		if err == nil && string(got) == "got it" {
+			_, err = b.Update(t.Context(), place(0), "shipping", add("0"))
+		}
+		if err != nil {
+			return err
+		}
+		must(t, second(b.Update(t.Context(), place(1), "shipping", add("1"))))
+		return b.Write(t.Context())
+	}
+	if err := deliver(); !errors.Is(err, guard.ErrDoubt) {
+		t.Error(err)
+	}
+	theirs := at(1, 7)
+	theirs.Partition.Number = 4
+	must(t, second(guard.Apply(t.Context(), mem, "stock", theirs, func(old guard.State) (guard.State, []byte, error) {
+		return guard.Text(string(old.Value) + "ooo"), nil, nil
+	})))
+	s.fails = 0
+	if err := deliver(); err != nil {
+		t.Error(err)
+	}
+	if got := read(t, mem, "shipping"); string(got.Value) != "0 1" {
+		t.Errorf("shipping has %q", got.Value)
+	}
+}
+
+// Message 1 changes b by the outcome of a, and message 2 changes a by the outcome of b.
+func TestItemsThatDependOnEachOtherAreWrittenInTurn(t *testing.T) {
+	t.Parallel()
+	s := &written{Store: memstore.New()}
 	b := guard.Begin(s, at(1, 1))
 	must(t, second(b.Update(t.Context(), place(1), "a", add("1"))))
 	must(t, second(b.Update(t.Context(), place(1), "b", add("1"))))
 	must(t, second(b.Update(t.Context(), place(2), "b", add("2"))))
 	must(t, second(b.Update(t.Context(), place(2), "a", add("2"))))
-	if err := b.Write(t.Context()); !errors.Is(err, guard.ErrCircle) {
-		t.Errorf("%v", err)
+	must(t, b.Write(t.Context()))
+	if want := []string{"a=1", "b=1 2", "a=1 2"}; !slices.Equal(s.all, want) {
+		t.Errorf("written: %q, want %q", s.all, want)
 	}
-	if a, b := read(t, s, "a"), read(t, s, "b"); a.Exists || b.Exists {
-		t.Errorf("%q, %q", a.Value, b.Value)
+}
+
+func TestWithoutOutcomesItemsAreWrittenOnceAndTogether(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		what           string
+		outcome        bool
+		keys           func(n epoch.Offset) []string
+		writes, rounds int
+	}{
+		{"one item", false, func(epoch.Offset) []string { return []string{"hot"} }, 1, 1},
+		{"one item with outcomes", true, func(epoch.Offset) []string { return []string{"hot"} }, 1, 1},
+		{"other items", false, func(n epoch.Offset) []string { return []string{fmt.Sprint(n)} }, 16, 1},
+		{"two items", false, func(n epoch.Offset) []string { return []string{"hot", fmt.Sprint(n)} }, 17, 1},
+		{"an outcome of one item for others", true, func(n epoch.Offset) []string { return []string{"hot", fmt.Sprint("no outcome ", n)} }, 17, 2},
+		{"other items with outcomes", true, func(n epoch.Offset) []string { return []string{fmt.Sprint(n)} }, 16, 16},
+	} {
+		bubble.Test(t, func(t *testing.T) {
+			s := &written{Store: memstore.New(), takes: time.Second}
+			b := guard.Begin(s, at(1, 0))
+			for n := range epoch.Offset(16) {
+				for _, key := range c.keys(n) {
+					must(t, second(b.Update(t.Context(), place(n), key, func(guard.State) (guard.State, []byte, error) {
+						if c.outcome && !strings.HasPrefix(key, "no outcome") {
+							return guard.Text("x"), []byte("x"), nil
+						}
+						return guard.Text("x"), nil, nil
+					})))
+				}
+			}
+			begin := time.Now()
+			must(t, b.Write(t.Context()))
+			if took := int(time.Since(begin).Seconds()); len(s.all) != c.writes || took != c.rounds {
+				t.Errorf("%s: %d writes, %d after one another; want %d and %d", c.what, len(s.all), took, c.writes, c.rounds)
+			}
+		})
 	}
-	for offset := epoch.Offset(1); offset < 3; offset++ { // one by one
-		b := guard.Begin(s, at(1, offset))
-		keys := []string{"a", "b"}
-		must(t, second(b.Update(t.Context(), place(offset), keys[offset-1], add("x"))))
-		must(t, second(b.Update(t.Context(), place(offset), keys[2-offset], add("x"))))
-		must(t, b.Write(t.Context()))
-	}
+}
+
+// written is a store that knows what was written, and takes its time.
+type written struct {
+	cas.Store
+	takes time.Duration
+	mu    sync.Mutex
+	all   []string
+}
+
+func (s *written) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+	<-time.After(s.takes)
+	s.mu.Lock()
+	s.all = append(s.all, seen.Key+"="+string(value))
+	s.mu.Unlock()
+	return s.Store.Swap(ctx, seen, value, note)
 }
 
 // A change is called again on another goroutine, where nobody catches a panic.

@@ -109,9 +109,10 @@ func (it *item) settle(changes []made, doubted bool, err error) {
 	for _, c := range changes {
 		at := epoch.Position{Offset: c.At, Mark: c.Mark}
 		e := it.event(at, Changed, nil)
+		e.Seen = c.seen
 		switch {
 		case errors.Is(err, ErrDoubt):
-			e = it.event(at, InDoubt, err)
+			e.Decision, e.Err = InDoubt, err
 		case err != nil:
 			_, why := it.compare(at)
 			e = it.refused(at, doubted, why)

@@ -349,13 +349,14 @@ func TestABatchThatFailsReportsWhatWasDecidedAndNoMore(t *testing.T) {
 
 	b = begin(mem)
 	must(t, second(b.Update(t.Context(), place(10), "a", add("1"))))
-	must(t, second(b.Update(t.Context(), place(10), "b", add("1"))))
 	must(t, second(b.Update(t.Context(), place(11), "b", add("2"))))
-	must(t, second(b.Update(t.Context(), place(11), "a", add("2"))))
-	if err := b.Write(t.Context()); !errors.Is(err, guard.ErrCircle) {
+	must(t, second(b.Update(t.Context(), place(12), "a", add("3"))))
+	must(t, second(guard.Apply(t.Context(), mem, "b", at(6, 11), add("6"))))
+	if err := b.Write(t.Context()); !errors.Is(err, guard.ErrStale) {
 		t.Error(err)
 	}
-	want(t, "a batch that cannot be written", es.said())
+	want(t, "a batch of which one item was written up to a message", es.said(),
+		"a@10 under 5: changed, seen 0", "b@11 under 5: stale, seen 6")
 
 	b = begin(&broken{Store: mem, fails: 1000})
 	fill(b, "lost")

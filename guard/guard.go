@@ -125,11 +125,6 @@ var (
 	// the outcome is another one by now. Make the changes again in a new batch.
 	ErrOutcomeChanged = errors.New("the item has changed, and so has the outcome")
 
-	// ErrCircle is returned by [Batch.Write], before anything is written, when items depend on each
-	// other: one message changes item a and then, by its outcome, item b; another message changes b
-	// and then a. Make the changes in batches of fewer messages. A single message has no circle.
-	ErrCircle = errors.New("the items of the batch depend on each other's outcomes")
-
 	// ErrPartitions is returned when messages of more than [MaxPartitions] partitions change an item.
 	ErrPartitions = fmt.Errorf("more than %d partitions change the item", MaxPartitions)
 

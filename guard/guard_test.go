@@ -163,12 +163,13 @@ type broken struct {
 	cas.Store
 	lands bool
 	fails int
+	key   string // of the writes that fail, or all
 }
 
 var errLost = errors.New("the connection was lost")
 
 func (b *broken) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
-	if b.fails == 0 {
+	if b.fails == 0 || b.key != "" && seen.Key != b.key {
 		return b.Store.Swap(ctx, seen, value, note)
 	}
 	b.fails--

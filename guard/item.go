@@ -3,6 +3,7 @@ package guard
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,8 +22,7 @@ type item struct {
 	first Stamp
 	dead  []DeadLetter
 	keeps func(id int64) bool
-	after map[*item]bool // those that are written before; under the mutex of the batch
-	again *sync.Mutex    // held while a change is made again
+	again *sync.Mutex // held while a change is made again
 
 	observed bool // events are wanted
 	doubted  bool // the answer to an earlier write of the same change was lost
@@ -39,7 +39,7 @@ type item struct {
 
 func newItem(b *Batch, key string) *item {
 	it := &item{
-		store: b.store, key: key, first: b.first, dead: b.dead, keeps: b.keeps, after: map[*item]bool{}, again: &b.again,
+		store: b.store, key: key, first: b.first, dead: b.dead, keeps: b.keeps, again: &b.again,
 		turn: make(chan struct{}, 1), repeated: map[epoch.Offset]bool{}, observed: b.observe != nil, doubted: b.doubted,
 	}
 	it.unlock()
@@ -49,7 +49,9 @@ func newItem(b *Batch, key string) *item {
 // made is a change that is not written yet.
 type made struct {
 	change
-	make Change
+	make  Change
+	state State       // after it, if it has an outcome
+	seen  epoch.Epoch // see [Event]
 }
 
 // lock waits for the item's turn. A change that reads or changes its own item waits until ctx ends.
@@ -118,15 +120,6 @@ func (it *item) read(ctx context.Context) (State, error) {
 	return State{it.state.Exists, bytes.Clone(it.state.Value)}, nil
 }
 
-func (it *item) isAfterOnly(done map[*item]bool) bool {
-	for before := range it.after {
-		if !done[before] {
-			return false
-		}
-	}
-	return true
-}
-
 // update makes a change, unless it was made before. The event is undecided if the change was made,
 // because it is not written yet.
 func (it *item) update(ctx context.Context, at epoch.Position, do Change) (outcome []byte, made bool, e Event, err error) {
@@ -177,7 +170,12 @@ func (it *item) apply(at epoch.Position, do Change) ([]byte, error) {
 	}
 	outcome = bytes.Clone(outcome)
 	it.state = State{now.Exists, bytes.Clone(now.Value)} // the handler may use its buffers again
-	it.made = append(it.made, made{change{At: at.Offset, Mark: at.Mark, Outcome: outcome}, do})
+	was, _ := it.note.of(it.first.Partition)
+	m := made{change: change{At: at.Offset, Mark: at.Mark, Outcome: outcome}, make: do, seen: was.Epoch}
+	if len(outcome) > 0 {
+		m.state = it.state // because it may be written without later changes: see rounds
+	}
+	it.made = append(it.made, m)
 	return outcome, nil
 }
 
@@ -198,20 +196,30 @@ func (it *item) compare(at epoch.Position) (*change, error) {
 // tries limits how often a request whose outcome is not known is repeated.
 const tries = 4
 
-// write writes the changes that were made. A write that is repeated over the same version has the same
-// content, because an earlier one may land late.
-func (it *item) write(ctx context.Context) (ended error) {
+// write writes the changes that were made up to the last message, which has an outcome or is the last of all. A write
+// that is repeated over the same version has the same content, because an earlier one may land late.
+func (it *item) write(ctx context.Context, last epoch.Offset) (ended error) {
 	if err := it.lock(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrDoubt, err)
 	}
 	defer it.unlock()
 	pause, doubts, undecided := backoff.New(5*time.Millisecond, time.Second), 0, it.made
-	defer func() { it.settle(undecided, doubts > 0 || it.doubted, ended) }()
-	for len(it.made) > 0 {
-		err := it.swap(ctx)
+	settle := func(err error) { it.settle(upTo(undecided, last), doubts > 0 || it.doubted, err) }
+	defer func() {
+		if ended != nil {
+			settle(ended)
+		}
+	}()
+	for {
+		writes := upTo(it.made, last)
+		if len(writes) == 0 {
+			return nil
+		}
+		stored, note, err := it.swap(ctx, writes)
 		switch {
 		case err == nil:
-			it.made = nil
+			settle(nil)
+			it.seen, it.note, it.made = stored, note, it.made[len(writes):]
 			return nil
 		case errors.Is(err, cas.ErrConflict): // somebody was faster, or an answer lags
 		case errors.Is(err, cas.ErrTooLarge), errors.Is(err, cas.ErrKey), errors.Is(err, cas.ErrFull):
@@ -244,7 +252,14 @@ func (it *item) write(ctx context.Context) (ended error) {
 			return err
 		}
 	}
-	return nil
+}
+
+func upTo(changes []made, last epoch.Offset) []made {
+	i := slices.IndexFunc(changes, func(m made) bool { return m.At > last })
+	if i < 0 {
+		return changes
+	}
+	return changes[:i]
 }
 
 // makeAgain makes the changes again over an item that others, or this batch, have written meanwhile. It
@@ -306,24 +321,30 @@ func (it *item) get(ctx context.Context) (cas.Item, error) {
 	return it.store.Get(ctx, it.key)
 }
 
-func (it *item) swap(ctx context.Context) error {
+// swap writes the first changes, and returns the item with its note.
+func (it *item) swap(ctx context.Context, writes []made) (stored cas.Item, n note, err error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
-	note, err := it.next()
-	if err != nil {
-		return err
+	state := it.state
+	if len(writes) < len(it.made) {
+		state = writes[len(writes)-1].state
 	}
-	_, err = it.store.Swap(ctx, it.seen, it.state.Value, note)
-	return err
+	n = it.next(writes, state)
+	text, err := json.Marshal(n)
+	if err != nil {
+		return stored, n, err
+	}
+	stored, err = it.store.Swap(ctx, it.seen, state.Value, text)
+	return stored, n, err
 }
 
-// next returns the note with the changes that were made.
-func (it *item) next() ([]byte, error) {
-	changes := make([]change, len(it.made))
-	for i, m := range it.made {
+// next returns the note with changes that were made.
+func (it *item) next(writes []made, after State) note {
+	changes := make([]change, len(writes))
+	for i, m := range writes {
 		changes[i] = m.change
 	}
-	return it.note.with(it.first, changes, !it.state.Exists, it.dead, it.keeps)
+	return it.note.with(it.first, changes, !after.Exists, it.dead, it.keeps)
 }
 
 // shareOfNote is which part of the room in a note, with its reciprocal, the changes of several messages
@@ -336,7 +357,7 @@ func (it *item) fits(f cas.Facts) error {
 	if len(it.made) == 0 || f.MaxValue == 0 && f.MaxNote == 0 {
 		return nil
 	}
-	note, err := it.next()
+	note, err := json.Marshal(it.next(it.made, it.state))
 	if err != nil {
 		return err
 	}

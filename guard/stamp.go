@@ -77,7 +77,7 @@ func (n note) of(p epoch.Partition) (stamp, bool) {
 }
 
 // with returns the note after changes by messages of a batch, or by the replay of a dead letter.
-func (n note) with(first Stamp, changes []change, absent bool, dead []DeadLetter, keeps func(id int64) bool) ([]byte, error) {
+func (n note) with(first Stamp, changes []change, absent bool, dead []DeadLetter, keeps func(id int64) bool) note {
 	now := stamp{
 		Group: first.Partition.Group, Topic: first.Partition.Topic, Number: first.Partition.Number,
 		Log: first.Log, Era: first.Era, Act: first.Act, Epoch: first.Epoch,
@@ -106,7 +106,7 @@ func (n note) with(first Stamp, changes []change, absent bool, dead []DeadLetter
 	} else {
 		next.Stamps = append(next.Stamps, now)
 	}
-	return json.Marshal(next)
+	return next
 }
 
 // kept leaves out the oldest replays beyond MaxReplays.

@@ -44,6 +44,7 @@ var histories = []history{
 	{"messages that are delivered again while connections break take effect once", true, breaks},
 	{"a deleted item remembers the messages before its deletion", false, deletes},
 	{"two partitions change one item, each message once", false, twoPartitions},
+	{"a message whose outcome was not written may have another one, whatever later messages of its batch have changed", false, anotherOutcome},
 }
 
 type world struct {
@@ -233,4 +234,52 @@ func twoPartitions(w *world) {
 	}
 	owners.Wait()
 	w.exact(2)
+}
+
+// loses is a store that loses the writes of an item.
+type loses struct {
+	cas.Store
+	key string
+}
+
+func (l *loses) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+	if seen.Key == l.key {
+		return cas.Item{}, errors.New("the request was lost")
+	}
+	return l.Store.Swap(ctx, seen, value, note)
+}
+
+// anotherOutcome has message 0 change item 0, and item 1 only if item 0 had something. Message 1 changes item 1,
+// and message 2 changes item 0.
+func anotherOutcome(w *world) {
+	s := &loses{w.rig.Open(w, direct), item(0)}
+	deliver := func() error {
+		b := guard.Begin(s, stamp(0, 1, 0))
+		for offset := range epoch.Offset(3) {
+			at := epoch.Position{Offset: offset, Mark: epoch.NoMark}
+			outcome, err := b.Update(w.ctx, at, item(int(offset%2)), add(fmt.Sprint(offset)))
+			if err == nil && offset == 0 && string(outcome) != "1" {
+				_, err = b.Update(w.ctx, at, item(1), add("0"))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return b.Write(w.ctx)
+	}
+	if err := deliver(); !errors.Is(err, guard.ErrDoubt) {
+		w.Errorf("while writes are lost: %v", err)
+	}
+	if _, err := guard.Apply(w.ctx, s.Store, item(0), stamp(1, 1, 0), add("theirs")); err != nil {
+		w.Fatal(err)
+	}
+	s.key = ""
+	if err := deliver(); err != nil {
+		w.Fatal(err)
+	}
+	for n, want := range []string{"theirs 0 2", "0 1"} {
+		if state, err := guard.Read(w.ctx, s, item(n)); err != nil || string(state.Value) != want {
+			w.Errorf("item %d is %q, want %q; %v", n, state.Value, want, err)
+		}
+	}
 }

@@ -148,8 +148,11 @@ var guardsOfItems = []guard{
 		{ofEntries, "if !slices.Contains(now.lists.Entries, id) {", "if false {"},
 	}, "sinks/cassink", "TestAnEntryThatIsDiscardedBesideItsRelayIsGone"},
 	{"R1", "an item is written before the outcome that its change may depend on", []edit{
-		{guarding, "if !done[before] {\n\t\t\treturn false", "if !done[before] {\n\t\t\treturn true"},
+		{"guard/rounds.go", "n = max(n, of[before]+1)", "_ = before"},
 	}, "guard", "TestAnItemIsNotWrittenBeforeTheOutcomesThatItsChangeMayDependOn"},
+	{"blame", "a later message changes an item before an outcome is written by which an earlier one may", []edit{
+		{"guard/rounds.go", "told.besides(s.item)", "min(told.besides(s.item), 0)"},
+	}, "guard", "TestAnItemTakesNoLaterMessageBeforeAnOutcomeIsWritten"},
 	{"R1", "a change that did not return when it was made again is taken for written", []edit{
 		{guarding, "err = errNoReturn\n", "err = nil\n"},
 	}, "guard", "TestAChangeThatDoesNotReturnWhenItIsMadeAgainIsNotTakenForWritten"},

@@ -318,11 +318,8 @@ func (t *transaction) write(ctx context.Context) error {
 	if err == nil {
 		err = t.each(func(b *guard.Batch) error { return b.Write(ctx) })
 	}
-	switch {
-	case err == nil || isOfTheMessage(err):
+	if err == nil || isOfTheMessage(err) {
 		return err
-	case errors.Is(err, guard.ErrCircle):
-		return fmt.Errorf("%w: %w", epoch.ErrTooLarge, err)
 	}
 	return lostUnlessSaid(err)
 }
