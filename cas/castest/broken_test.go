@@ -32,6 +32,7 @@ type broken struct {
 	watch  func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error]
 	facts  func(f cas.Facts) cas.Facts
 	killed func()
+	lags   bool // a replica lags, see Rig.Lag
 
 	strange func(key string) // writes what is no item
 	none    error            // what Swap returns when there is no room
@@ -127,6 +128,10 @@ func (b *broken) rig() Rig {
 			}
 		},
 		Failover: func(testing.TB) func() { return b.Backup() },
+		Lag: func(testing.TB) func() bool {
+			b.lags = true
+			return func() bool { return false }
+		},
 		Kill: func(testing.TB) {
 			if b.killed != nil {
 				b.killed()
@@ -218,6 +223,8 @@ var teeth = []struct {
 		}
 	}, "the version of a write that a restored"},
 	{"versions are numbers, which a failover repeats", func(b *broken) { b.numbered(false) }, "the version of a write that a failover"},
+	{"a replica that lags answers a list", func(b *broken) { b.list = b.short(b.Store.List) }, "a list and the beginning"},
+	{"a replica that lags answers a watch", func(b *broken) { b.watch = b.short(b.Store.Watch) }, "a list and the beginning"},
 	{"an emptied store is the one it was", func(b *broken) {
 		b.facts = func(f cas.Facts) cas.Facts { f.Source = "same"; return f }
 	}, "a store that was emptied"},
@@ -609,6 +616,23 @@ func (b *broken) watching(change func(item cas.Item) (_ cas.Item, has bool)) {
 		return func(yield func(cas.Item, error) bool) {
 			for item, err := range b.Store.Watch(ctx, prefix) {
 				if item, has := change(item); (has || err != nil) && !yield(item, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// short leaves out the first item for each third reader, as a replica does that lags.
+func (b *broken) short(all func(context.Context, string) iter.Seq2[cas.Item, error]) func(context.Context, string) iter.Seq2[cas.Item, error] {
+	var readers atomic.Int64
+	return func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+		return func(yield func(cas.Item, error) bool) {
+			misses := b.lags && readers.Add(1)%3 == 0
+			for item, err := range all(ctx, prefix) {
+				if misses && err == nil {
+					misses = false
+				} else if !yield(item, err) {
 					return
 				}
 			}

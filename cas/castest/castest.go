@@ -30,6 +30,11 @@ type Rig struct {
 	// functions RunKilled, of this package, leasetest and cassinktest, need it.
 	Kill func(t testing.TB)
 
+	// Lag makes a server that answers clients fall behind the others, for instance because it loses
+	// its disk. The function that it returns reports whether that server still lacks something.
+	// Optional.
+	Lag func(t testing.TB) (lags func() bool)
+
 	// Empty replaces the store by an empty one, as somebody does who loses it. Optional.
 	Empty func(t testing.TB)
 
@@ -57,7 +62,7 @@ type Rig struct {
 func Run(t *testing.T, create func(t testing.TB) Rig) { run(t, histories, create) }
 
 // RunKilled runs histories of a store that is on several nodes, or whose items survive a kill of its
-// server. One of them, with Rig.Kill, is not among those of [Run].
+// server. Those with Rig.Kill and Rig.Lag are not among those of [Run].
 func RunKilled(t *testing.T, create func(t testing.TB) Rig) { run(t, onNodes, create) }
 
 func run(t *testing.T, hs []history, create func(t testing.TB) Rig) {
@@ -109,6 +114,8 @@ func nothing(Rig, promises) string { return "" }
 func aServer(r Rig, _ promises) string { return unless(r.Served, "a server (Rig.Served)") }
 
 func aKill(r Rig, _ promises) string { return unless(r.Kill != nil, "Rig.Kill") }
+
+func aReplica(r Rig, _ promises) string { return unless(r.Lag != nil, "Rig.Lag") }
 
 func aWayToEmptyIt(r Rig, _ promises) string { return unless(r.Empty != nil, "Rig.Empty") }
 
@@ -203,5 +210,6 @@ var onNodes = []history{
 	{"of first writes at the same time one wins", nothing, oneCreates},
 	{"a counter that many increment loses nothing", nothing, counter},
 	{"the last of several changes comes to a watch, also while nobody reads it", aWatcher, lastOfSeveral},
+	{"a list and the beginning of a watch are whole or end with an error while a replica lags", aReplica, listsWhileAReplicaLags},
 	{"while the server or the leader is killed, acknowledged writes stay, and each write happens once at most", aKill, killed},
 }

@@ -234,7 +234,9 @@ func (s *Store) key(name string) (key string, ok bool) {
 // tree returns what has a name that begins with prefix, at one moment.
 func (s *Store) tree(ctx context.Context, prefix string) ([]*api.KVPair, error) {
 	ops := api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVGetTree, Key: prefix}}}
-	ok, r, _, err := s.client.Txn().Txn(ops, new(api.QueryOptions).WithContext(ctx))
+	// A leader that was elected or started a moment ago may lack what its log has, unless it must be
+	// consistent.
+	ok, r, _, err := s.client.Txn().Txn(ops, (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx))
 	if err == nil && !ok {
 		err = refusal(r.Errors, 0)
 	}

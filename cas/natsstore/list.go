@@ -2,6 +2,8 @@ package natsstore
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"iter"
 	"strings"
 	"time"
@@ -31,21 +33,17 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 	}
 }
 
-// list returns the last message of each subject that may have the prefix. The consumer leaves out
-// those that are replaced before it comes to them, and delivers what replaces them after all others,
-// if it has not been replaced as well. So if anything was written meanwhile, or messages were lost with
-// a connection, those that did not come are read one by one.
+// list returns the last message of each subject that may have the prefix. A consumer delivers them in
+// the order of their sequences. It leaves out those that are replaced before it comes to them, and the
+// server places it on any replica, which may lag behind. So the bucket's leader is asked for the last
+// sequence, before and after: if it has changed, or the consumer has not delivered it, those that did
+// not come are read one by one.
 func (s *Store) list(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
 	return func(yield func(cas.Item, error) bool) {
-		stream, err := s.js.Stream(ctx, s.stream())
-		if err != nil {
-			yield(cas.Item{}, err)
-			return
-		}
-		l := &listing{store: s, stream: stream, filter: s.filter(prefix), came: map[string]bool{}}
-		more, err := l.lasts(ctx, yield)
-		if err == nil && more {
-			err = l.others(ctx, yield)
+		l := &listing{store: s, filter: s.filter(prefix), came: map[string]bool{}}
+		var err error
+		if l.end, err = s.end(ctx, l.filter); err == nil && l.end > 0 {
+			err = l.items(ctx, yield)
 		}
 		if err != nil {
 			yield(cas.Item{}, err)
@@ -53,19 +51,47 @@ func (s *Store) list(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 	}
 }
 
-// listing is the state of a list. came are the subjects of the messages that have come.
+// end returns the sequence of the last message of a filter that the bucket's leader has, or 0.
+func (s *Store) end(ctx context.Context, filter string) (uint64, error) {
+	ctx, cancel := limited(ctx)
+	defer cancel()
+	m, err := s.ask(ctx, map[string]any{"last_by_subj": filter, "no_hdr": true})
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 0, nil
+	}
+	return m.Sequence, err
+}
+
+// listing is the state of a list.
 type listing struct {
 	store  *Store
-	stream jetstream.Stream
 	filter string
-	came   map[string]bool
-	lost   bool // messages were lost on their way
+	end    uint64          // the last sequence at the beginning
+	came   map[string]bool // whether the message of a subject that has come is an item
+	whole  bool            // the consumer was on a replica that had everything up to end
+}
+
+// replicas is the number of consumers that a list makes until one is on a replica that does not lag.
+const replicas = 3
+
+// items yields all items, unless the reader wants no more.
+func (l *listing) items(ctx context.Context, yield func(cas.Item, error) bool) error {
+	for n := 0; n < replicas && !l.whole; n++ {
+		if more, err := l.lasts(ctx, yield); err != nil || !more {
+			return err
+		}
+	}
+	if now, err := l.store.end(ctx, l.filter); err != nil || l.whole && now == l.end {
+		return err
+	}
+	return l.others(ctx, yield)
 }
 
 // lasts yields what a consumer delivers of what was in the bucket at the beginning. more is false if
 // the reader wants no more.
 func (l *listing) lasts(ctx context.Context, yield func(cas.Item, error) bool) (more bool, err error) {
-	c, err := l.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+	js, in := l.store.js, l.store.stream()
+	c, err := js.CreateConsumer(ctx, in, jetstream.ConsumerConfig{
 		FilterSubject: l.filter, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
 		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute,
 	})
@@ -75,57 +101,62 @@ func (l *listing) lasts(ctx context.Context, yield func(cas.Item, error) bool) (
 	defer func() { // without it the server deletes the consumer after a minute
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = l.stream.DeleteConsumer(ctx, c.CachedInfo().Name)
+		_ = js.DeleteConsumer(ctx, in, c.CachedInfo().Name)
 	}()
-	begin := int64(l.stream.CachedInfo().State.LastSeq)
 	received, silences := uint64(0), 0
 	for pending := c.CachedInfo().NumPending; pending > 0; {
 		p, err := cas.Await(ctx, func() (fetched, error) { return l.store.page(c) })
 		for _, m := range p.messages {
-			if m.number != received+1 {
-				l.lost = true
+			if m.number != received+1 { // messages were lost on their way
 				return true, nil
 			}
 			received, pending = m.number, m.pending
-			if m.item.Number > begin {
+			if uint64(m.item.Number) >= l.end {
+				l.whole = true
+			}
+			if uint64(m.item.Number) > l.end {
 				return true, nil
 			}
-			if l.came[m.subject] = true; !yield(m.item, nil) {
+			if l.came[m.subject] {
+				continue
+			}
+			if l.came[m.subject] = m.item.Live; !yield(m.item, nil) {
 				return false, nil
 			}
 		}
 		switch {
 		case err != nil:
 			return false, err
+		case l.whole:
+			return true, nil
 		case p.silent:
 			if silences++; silences == 3 {
 				return false, nats.ErrTimeout
 			}
 		case len(p.messages) == 0: // what was pending is gone, or was lost on its way
-			info, err := c.Info(ctx)
-			if err != nil {
-				return false, err
-			}
-			l.lost = info.Delivered.Consumer != received
 			return true, nil
 		}
 	}
 	return true, nil
 }
 
-// others yields the items of the subjects that are in the bucket and did not come.
+// others yields the items of the subjects that are in the bucket and did not come. A deletion that a
+// lagging replica has delivered may be older than the item.
 func (l *listing) others(ctx context.Context, yield func(cas.Item, error) bool) error {
-	begin := l.stream.CachedInfo().State.LastSeq
-	info, err := l.stream.Info(ctx)
-	if err != nil || info.State.LastSeq == begin && !l.lost {
+	stream, err := l.store.js.Stream(ctx, l.store.stream())
+	if err != nil {
 		return err
 	}
-	if info, err = l.stream.Info(ctx, jetstream.WithSubjectFilter(l.filter)); err != nil {
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(l.filter))
+	switch {
+	case err != nil:
 		return err
+	case !jsapi.Leads(info.Cluster, info.Config.Replicas):
+		return fmt.Errorf("the list may not be whole: %w", jsapi.ErrNoLeader)
 	}
 	for subject := range info.State.Subjects {
 		key, ok := l.store.key(subject)
-		if !ok || l.came[subject] {
+		if live, came := l.came[subject]; !ok || live || came && l.whole {
 			continue
 		}
 		item, err := l.store.get(ctx, key)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,10 @@ import (
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
 
-const bucket = "items"
+const (
+	bucket  = "items"
+	account = "$G" // of connections without credentials
+)
 
 func direct(address string) string { return address }
 
@@ -129,6 +133,15 @@ func TestOnThreeNodes(t *testing.T) {
 					return errors.As(err, new(*jetstream.APIError))
 				})
 				return s
+			},
+			Lag: func(t testing.TB) func() bool {
+				fallen := slices.IndexFunc(c.Nodes(), func(s *natstest.Server) bool {
+					return !s.Embedded().JetStreamIsStreamLeader(account, "KV_"+bucket) && !s.Embedded().JetStreamIsLeader()
+				})
+				check(t, c.Stop(fallen))
+				check(t, os.RemoveAll(c.Nodes()[fallen].Dir()))
+				check(t, c.Start(fallen))
+				return func() bool { return !c.Nodes()[fallen].Embedded().JetStreamIsStreamCurrent(account, "KV_"+bucket) }
 			},
 			Kill: func(t testing.TB) {
 				leader := c.Leader("KV_" + bucket)

@@ -28,6 +28,10 @@ func (s *Store) Watch(ctx context.Context, prefix string) iter.Seq2[cas.Item, er
 }
 
 func (s *Store) watch(ctx context.Context, prefix string, yield func(cas.Item) bool) error {
+	end, err := s.end(ctx, s.filter(prefix))
+	if err != nil {
+		return jsapi.Denied(s.js.Conn(), jsapi.Prefix(s.js)+"STREAM.MSG.GET.", err)
+	}
 	ctx, cancel := context.WithCancel(ctx) // cancel ends the watcher
 	w, err := s.watcher(ctx, cancel, prefix)
 	if err != nil {
@@ -38,17 +42,28 @@ func (s *Store) watch(ctx context.Context, prefix string, yield func(cas.Item) b
 		cancel()
 		go drain(w.Updates())
 	}()
-	began, live := false, map[string]bool{} // live has the keys yielded before the watch has begun
+	// The watcher says that it has delivered everything, but may be on a replica that lags. The watch
+	// begins once it has delivered the end, or the leader has it no more.
+	began, said, reached, live := false, false, uint64(0), map[string]bool{} // live has the keys yielded before the watch has begun
+	var look, late <-chan time.Time
 	for {
+		if !began && said && reached >= end {
+			if began, live, look, late = true, nil, nil, nil; !yield(cas.Item{}) {
+				return nil
+			}
+		}
 		select {
 		case e, ok := <-w.Updates():
 			if !ok {
 				return cmp.Or(ctx.Err(), errors.New("the watcher has ended"))
 			}
+			if e == nil {
+				said, look, late = true, time.Tick(leastWait), time.After(2*leastWait)
+				continue
+			}
+			reached = max(reached, e.Revision())
 			item, known := s.watched(e)
 			switch {
-			case e == nil:
-				began, live = true, nil
 			case !known || !strings.HasPrefix(item.Key, prefix) || !began && !item.Live && !live[item.Key]:
 				continue
 			case !began:
@@ -57,6 +72,12 @@ func (s *Store) watch(ctx context.Context, prefix string, yield func(cas.Item) b
 			if !yield(item) {
 				return nil
 			}
+		case <-look:
+			if end, err = s.end(ctx, s.filter(prefix)); err != nil {
+				return err
+			}
+		case <-late:
+			return fmt.Errorf("the replica that is watched lags: it has delivered sequence %d, and the leader has %d", reached, end)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -107,9 +128,6 @@ const (
 )
 
 func (s *Store) watched(e jetstream.KeyValueEntry) (cas.Item, bool) {
-	if e == nil {
-		return cas.Item{}, false
-	}
 	key, ok := s.key(s.prefix() + e.Key())
 	item := cas.Item{Key: key, Version: strconv.FormatUint(e.Revision(), 10), Number: int64(e.Revision())}
 	if e.Operation() == jetstream.KeyValuePut {

@@ -204,10 +204,13 @@ const quotaExceeded = "unknown error: -125"
 // atOnce is the number of items whose versions List asks for at a time.
 const atOnce = 16
 
-// List implements [cas.Store].
+// List implements [cas.Store]. The server that answers first catches up with the leader.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
 	return func(yield func(cas.Item, error) bool) {
 		names, err := cas.Await(ctx, func() ([]string, error) {
+			if _, err := s.conn.Sync(s.root); err != nil {
+				return nil, err
+			}
 			names, _, err := s.conn.Children(s.root)
 			return names, err
 		})

@@ -22,6 +22,7 @@ import (
 	"github.com/epochfence/epochfence/internal/commandtest"
 	"github.com/epochfence/epochfence/internal/freeport"
 	"github.com/epochfence/epochfence/internal/locktest"
+	"github.com/epochfence/epochfence/internal/proxy"
 	"github.com/epochfence/epochfence/internal/servertest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
@@ -75,24 +76,52 @@ func mode(s *servertest.Server) string {
 	return is
 }
 
-// startNodes starts three servers that are one ZooKeeper.
-func startNodes(t testing.TB) (nodes []*servertest.Server) {
+// nodes are three servers that are one ZooKeeper.
+type nodes struct {
+	servers []*servertest.Server
+	links   [][]*proxy.Proxy // from each server to the others
+}
+
+func startNodes(t testing.TB) (n nodes) {
 	t.Helper()
 	ports, err := freeport.Take(6)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := "initLimit=20\nsyncLimit=10\n"
-	for n := range 3 {
-		lines += fmt.Sprintf("server.%d=127.0.0.1:%d:%d\n", n+1, ports[2*n], ports[2*n+1])
+	for from := range 3 {
+		lines, links := "initLimit=20\nsyncLimit=10\n", []*proxy.Proxy(nil)
+		for to := range 3 {
+			address := fmt.Sprint("127.0.0.1:", ports[2*to])
+			if to != from {
+				p, err := proxy.New(func() (string, bool) { return fmt.Sprint("127.0.0.1:", ports[2*to]), true })
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(p.Close)
+				address, links = p.Address(), append(links, p)
+			}
+			lines += fmt.Sprintf("server.%d=%s:%d\n", to+1, address, ports[2*to+1])
+		}
+		n.servers, n.links = append(n.servers, node(t, from+1, lines)), append(n.links, links)
 	}
-	for n := range 3 {
-		nodes = append(nodes, node(t, n+1, lines))
-	}
-	for _, s := range nodes {
+	for _, s := range n.servers {
 		await(t, s)
 	}
-	return nodes
+	return n
+}
+
+// lag lets a follower serve clients for a second in which it hears nothing from the leader.
+func (n nodes) lag(t testing.TB) (lags func() bool) {
+	follower := slices.IndexFunc(n.servers, func(s *servertest.Server) bool { return mode(s) == "follower" })
+	if follower < 0 {
+		t.Fatal("ZooKeeper has no follower")
+	}
+	for _, p := range n.links[follower] {
+		p.Freeze()
+		time.AfterFunc(time.Second, p.Pass)
+	}
+	over := time.Now().Add(time.Second)
+	return func() bool { return time.Now().Before(over) }
 }
 
 // killLeader kills the leader, and starts it again once the others have another one.
@@ -113,12 +142,13 @@ func TestRealOnThreeNodes(t *testing.T) {
 	create := func(t testing.TB) castest.Rig {
 		nodes := startNodes(t)
 		var addresses []string
-		for _, s := range nodes {
+		for _, s := range nodes.servers {
 			addresses = append(addresses, s.Address)
 		}
 		return castest.Rig{
 			Open: func(t testing.TB, _ func(string) string) cas.Store { return open(t, connect(t, addresses...)) },
-			Kill: func(t testing.TB) { killLeader(t, nodes) },
+			Kill: func(t testing.TB) { killLeader(t, nodes.servers) },
+			Lag:  nodes.lag,
 		}
 	}
 	castest.RunKilled(t, create)

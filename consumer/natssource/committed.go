@@ -184,8 +184,8 @@ func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.O
 	case err != nil:
 		return 0, fmt.Errorf("the position of consumer %q: %w", name, jsapi.Denied(l.js.Conn(), jsapi.Prefix(l.js)+"CONSUMER.INFO.", err))
 	case c.Cluster == nil && info.Cluster != nil && info.Cluster.Name != "",
-		c.Cluster != nil && !leads(c.Cluster, cmp.Or(c.Config.Replicas, info.Config.Replicas)):
-		return 0, errNoLeader // a server that has only heard of the consumer may answer, too
+		c.Cluster != nil && !jsapi.Leads(c.Cluster, cmp.Or(c.Config.Replicas, info.Config.Replicas)):
+		return 0, jsapi.ErrNoLeader // a server that has only heard of the consumer may answer, too
 	}
 	filters := c.Config.Filters
 	if c.Config.Filter != "" {

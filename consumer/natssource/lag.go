@@ -3,7 +3,9 @@ package natssource
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -39,14 +41,43 @@ func (l *streamLog) behind(ctx context.Context, in incarnation, p epoch.Partitio
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	for range counters {
+		n, whole, err := l.pending(ctx, p, next)
+		if err != nil || whole {
+			return n, err
+		}
+	}
+	return 0, errors.New("the servers that count lag behind the stream's leader")
+}
+
+// counters is the number of consumers that count until one is on a server that does not lag.
+const counters = 5
+
+// pending makes a consumer that counts. whole is false if its server lags.
+func (l *streamLog) pending(ctx context.Context, p epoch.Partition, next epoch.Offset) (n int64, whole bool, err error) {
 	c, err := l.js.CreateConsumer(ctx, l.stream.Name, jetstream.ConsumerConfig{
 		Name: "epochfence-" + rand.Text(), Description: "lag of " + p.String(),
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(uint64(next), 1), FilterSubject: l.filters[p.Number],
 		AckPolicy: jetstream.AckNonePolicy, InactiveThreshold: 5 * time.Second, MemoryStorage: true, Replicas: 1,
 	})
 	if err != nil {
-		return 0, fmt.Errorf("make a consumer: %w", jsapi.Denied(l.js.Conn(), jsapi.Prefix(l.js)+"CONSUMER.CREATE.", l.explainLimit(err)))
+		return 0, false, fmt.Errorf("make a consumer: %w", jsapi.Denied(l.js.Conn(), jsapi.Prefix(l.js)+"CONSUMER.CREATE.", l.explainLimit(err)))
 	}
 	_ = l.js.DeleteConsumer(ctx, l.stream.Name, c.CachedInfo().Name) // otherwise InactiveThreshold ends it
-	return int64(c.CachedInfo().NumPending), nil
+	s, err := l.seen(ctx, time.Second)
+	if err != nil {
+		return 0, false, err
+	}
+	return int64(c.CachedInfo().NumPending), hasAll(c.CachedInfo(), s.info), nil
+}
+
+// hasAll reports whether the server of a consumer has the stream's messages, as far as the leader knows: it
+// believes for up to a second that a server has what it had before it lost its disk.
+func hasAll(c *jetstream.ConsumerInfo, stream *jetstream.StreamInfo) bool {
+	if c.Cluster == nil || stream.Cluster == nil || c.Cluster.Leader == stream.Cluster.Leader {
+		return true
+	}
+	return slices.ContainsFunc(stream.Cluster.Replicas, func(p *jetstream.PeerInfo) bool {
+		return p.Name == c.Cluster.Leader && p.Current && !p.Offline && p.Lag == 0
+	})
 }

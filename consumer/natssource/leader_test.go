@@ -18,6 +18,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/jsapi"
 	"github.com/epochfence/epochfence/internal/natstest"
 )
 
@@ -33,7 +34,7 @@ func answering(t testing.TB, s *natstest.Server, change func(asked string, answe
 		if strings.HasPrefix(asked, "$KV.") { // a key, to which nats.go gives the prefix as well
 			subject = asked
 		}
-		if !strings.Contains(asked, ".INFO.") && !strings.HasPrefix(asked, "CONSUMER.CREATE.KV_") && !strings.HasPrefix(asked, "STREAM.MSG.GET.KV_") {
+		if !strings.Contains(asked, ".INFO.") && !strings.HasPrefix(asked, "CONSUMER.CREATE.KV_") && !strings.HasPrefix(asked, "CONSUMER.CREATE.log.epochfence-") && !strings.HasPrefix(asked, "STREAM.MSG.GET.KV_") {
 			_ = nc.PublishMsg(&nats.Msg{Subject: subject, Reply: m.Reply, Header: m.Header, Data: m.Data})
 			return
 		}
@@ -116,7 +117,7 @@ func TestWhatServersSayThatDoNotLeadDecidesNothing(t *testing.T) {
 			led.Store(false)
 			for _, policy := range []consumer.StartPolicy{consumer.StartEarliest, consumer.StartLatest} {
 				starts, err := r.log.starts(r.ctx, r.log.incarnation(), r.origin, policy)
-				if !errors.Is(err, errNoLeader) || !passing(err) {
+				if !errors.Is(err, jsapi.ErrNoLeader) || !passing(err) {
 					t.Errorf("%v: starts at %v, %v", policy, starts, err)
 				}
 			}
@@ -127,6 +128,46 @@ func TestWhatServersSayThatDoNotLeadDecidesNothing(t *testing.T) {
 			led.Store(true)
 			r.publish(0, "d")
 			g.values("d")
+		})
+	}
+}
+
+// The server places a consumer that counts on any replica.
+func TestAReplicaThatLagsDoesNotSayWhatTheLagIs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		leader, counter string
+		replica         map[string]any
+		counts          bool
+	}{
+		"the leader":           {"a", "a", map[string]any{"name": "b", "lag": 7}, true},
+		"a replica":            {"a", "b", map[string]any{"name": "b", "current": true}, true},
+		"one that lags":        {"a", "b", map[string]any{"name": "b", "current": true, "lag": 7}, false},
+		"one that catches up":  {"a", "b", map[string]any{"name": "b", "current": false}, false},
+		"one that is unknown":  {"a", "c", map[string]any{"name": "b", "current": true}, false},
+		"one that was offline": {"a", "b", map[string]any{"name": "b", "current": true, "offline": true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := natstest.Start(t)
+			r := newLogRig(t, s.JetStream(t))
+			r.publish(0, "a", "b", "c")
+			r.log = r.open(answering(t, s, func(what string, answer map[string]any) map[string]any {
+				switch {
+				case what == "STREAM.INFO.log":
+					answer["cluster"] = map[string]any{"name": "c", "raft_group": "S-R3F", "leader": c.leader, "replicas": []any{c.replica}}
+				case strings.HasPrefix(what, "CONSUMER.CREATE.log."):
+					answer["cluster"] = map[string]any{"name": "c", "leader": c.counter}
+					if !c.counts {
+						answer["num_pending"] = 0
+					}
+				}
+				return answer
+			}))
+			n, err := r.log.behind(r.ctx, r.log.incarnation(), r.partition(0), 1)
+			if c.counts && (n != 3 || err != nil) || !c.counts && err == nil {
+				t.Errorf("the lag is %d, %v", n, err)
+			}
 		})
 	}
 }
@@ -160,7 +201,7 @@ func TestThePositionOfAConsumerIsItsLeadersToSay(t *testing.T) {
 				answer["config"].(map[string]any)["num_replicas"] = 3
 				return answer
 			})
-			if !errors.Is(err, errNoLeader) {
+			if !errors.Is(err, jsapi.ErrNoLeader) {
 				t.Errorf("%d, %v", at, err)
 			}
 		})
@@ -173,7 +214,7 @@ func TestThePositionOfAConsumerIsItsLeadersToSay(t *testing.T) {
 			}
 			return answer
 		})
-		if !errors.Is(err, errNoLeader) {
+		if !errors.Is(err, jsapi.ErrNoLeader) {
 			t.Errorf("%d, %v", at, err)
 		}
 	})
@@ -250,7 +291,7 @@ func (r *logRig) look(last uint64, long time.Duration) {
 			defer cancel()
 			info, err := r.log.request(once)
 			asked.Add(1)
-			if errors.Is(err, errNoLeader) {
+			if errors.Is(err, jsapi.ErrNoLeader) {
 				refused.Add(1)
 			}
 			if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -232,26 +231,11 @@ func (l *streamLog) request(ctx context.Context) (*jetstream.StreamInfo, error) 
 	}
 	l.flight.answered(time.Since(asked))
 	info := s.CachedInfo()
-	if !leads(info.Cluster, info.Config.Replicas) {
-		return nil, errNoLeader
+	if !jsapi.Leads(info.Cluster, info.Config.Replicas) {
+		return nil, jsapi.ErrNoLeader
 	}
 	return info, nil
 }
 
-var errNoLeader = errors.New("the answer came from a server that does not lead the stream, or not yet")
-
 // passing reports whether a request failed for a reason that may pass by itself.
-func passing(err error) bool { return jsapi.Passing(err) || errors.Is(err, errNoLeader) }
-
-// leads reports whether the server that sent this info is the leader. While there is no leader, or
-// after a server was started, other servers answer too, with what they happen to have
-// (nats-server's jsStreamInfoRequest). They name no leader, or another server, or themselves before
-// they have joined the group.
-func leads(c *jetstream.ClusterInfo, replicas int) bool {
-	if c == nil {
-		return replicas < 2
-	}
-	isLeader := func(other *jetstream.PeerInfo) bool { return other.Name == c.Leader }
-	joined := replicas < 2 || len(c.Replicas) > 0 || c.RaftGroup != ""
-	return c.Leader != "" && joined && !slices.ContainsFunc(c.Replicas, isLeader)
-}
+func passing(err error) bool { return jsapi.Passing(err) || errors.Is(err, jsapi.ErrNoLeader) }

@@ -101,8 +101,8 @@ func (l *streamLog) originBegins(ctx context.Context, info *jetstream.StreamInfo
 			err = errNoOrigin
 		case err != nil:
 			err = jsapi.Denied(l.js.Conn(), prefix+"STREAM.INFO.", err)
-		case !leads(origin.Cluster, origin.Config.Replicas):
-			err = errNoLeader
+		case !jsapi.Leads(origin.Cluster, origin.Config.Replicas):
+			err = jsapi.ErrNoLeader
 		case origin.State.LastSeq < info.State.LastSeq:
 			err = errBelowMirror // it was created again, or restored
 		}
@@ -126,8 +126,8 @@ func (l *streamLog) lacks(ctx context.Context, s span) (bool, error) {
 		switch {
 		case err != nil:
 			return false, jsapi.Denied(l.js.Conn(), jsapi.Prefix(l.js)+"STREAM.INFO.", err)
-		case !leads(info.Cluster, info.Config.Replicas) || incarnationOf(&info) != g.of:
-			return false, errNoLeader
+		case !jsapi.Leads(info.Cluster, info.Config.Replicas) || incarnationOf(&info) != g.of:
+			return false, jsapi.ErrNoLeader
 		case info.State.LastSeq < s.last || info.State.NumDeleted != len(info.State.Deleted):
 			return false, errBehind
 		}

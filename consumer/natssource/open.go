@@ -48,7 +48,9 @@ func (r *reader) open(ctx context.Context) error {
 	}
 	now := time.Now()
 	r.opened, r.lastSkip, r.owed = now, now, owed{looked: now}
-	r.l.lags[r.p.Number].Store(int64(c.CachedInfo().NumPending))
+	if s, err := r.l.seen(ctx, time.Second); err == nil && hasAll(c.CachedInfo(), s.info) {
+		r.l.lags[r.p.Number].Store(int64(c.CachedInfo().NumPending))
+	}
 	return nil
 }
 

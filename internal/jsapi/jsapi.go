@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -148,4 +149,20 @@ func Denied(nc *nats.Conn, begins string, err error) error {
 		return err
 	}
 	return &PermissionError{Subject: subject, Err: last}
+}
+
+// ErrNoLeader is returned for an answer that only the leader can give.
+var ErrNoLeader = errors.New("the answer came from a server that does not lead the stream, or not yet")
+
+// Leads reports whether the server that sent this info is the leader. While there is no leader, or
+// after a server was started, other servers answer too, with what they happen to have
+// (nats-server's jsStreamInfoRequest). They name no leader, or another server, or themselves before
+// they have joined the group.
+func Leads(c *jetstream.ClusterInfo, replicas int) bool {
+	if c == nil {
+		return replicas < 2
+	}
+	isLeader := func(other *jetstream.PeerInfo) bool { return other.Name == c.Leader }
+	joined := replicas < 2 || len(c.Replicas) > 0 || c.RaftGroup != ""
+	return c.Leader != "" && joined && !slices.ContainsFunc(c.Replicas, isLeader)
 }

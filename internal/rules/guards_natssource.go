@@ -130,10 +130,10 @@ var guardsOfNATS = []guard{
 		{nats + "/open.go", "case r.at > info.State.LastSeq+1:", "case false:"},
 	}, nats, "TestAPositionAboveTheStreamsEndIsTruncated"},
 	{"R10", "a server that does not lead the stream is believed", []edit{
-		{nats + "/log.go", "if !leads(info.Cluster, info.Config.Replicas) {", "if false {"},
+		{nats + "/log.go", "if !jsapi.Leads(info.Cluster, info.Config.Replicas) {", "if false {"},
 	}, nats, "TestWhatServersSayThatDoNotLeadDecidesNothing"},
 	{"R9", "a server that does not lead a durable consumer says where it is", []edit{
-		{nats + "/committed.go", "c.Cluster != nil && !leads(c.Cluster,", "c.Cluster != nil && false && !leads(c.Cluster,"},
+		{nats + "/committed.go", "c.Cluster != nil && !jsapi.Leads(c.Cluster,", "c.Cluster != nil && false && !jsapi.Leads(c.Cluster,"},
 	}, nats, "TestThePositionOfAConsumerIsItsLeadersToSay"},
 	{"R10", "a leader on its own is believed to have lost messages", []edit{
 		{nats + "/open.go", "case r.at > info.State.LastSeq+1 && !heardFromMost(info.Cluster):", "case false:"},
