@@ -88,8 +88,9 @@
 //
 // Each member writes its registration every third of TTL. A store that is no [cas.Watcher] is
 // listed every tenth of TTL, and items whose value the list lacks are read when they have changed. A
-// Watcher reports the changes instead, and is read again every four TTLs. Once a TTL the member asks it
-// whether it is still the same store ([cas.Facts].Source).
+// Watcher reports the changes instead, and is read again every four TTLs. Once a TTL, and when its
+// registration is gone, the member asks the store for its facts. If they are [cas.ErrUnsuitable], it gives
+// up all leases, and registers again once they are not.
 //
 // # Values of strangers
 //

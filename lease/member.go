@@ -239,11 +239,13 @@ func (m *Member) Close() {
 	m.troubles.Close()
 }
 
-// asked logs what Facts has returned.
+// asked logs what Facts has returned, and gives up all leases of a store that can forget them. Others
+// would take what is forgotten while this member still holds it.
 func (m *Member) asked(err error) {
-	const unsuitable = "the store of the leases has settings with which it can lose leases"
+	const unsuitable = "the store of the leases has settings with which it can lose leases: all leases are given up"
 	switch {
 	case errors.Is(err, cas.ErrUnsuitable):
+		m.current().over(err)
 		m.troubles.Add(m.log, slog.LevelError, asSettings, err.Error(), unsuitable, "err", err)
 	case err == nil:
 		m.troubles.Well(asSettings)
@@ -265,6 +267,9 @@ func (m *Member) tell(who, key, what string, args ...any) {
 // trouble logs that a request for who has failed. If the store does not answer or is full,
 // everybody's requests fail and share the log lines.
 func (m *Member) trouble(who, what string, err error, args ...any) {
+	if errors.Is(err, cas.ErrUnsuitable) {
+		return // asked has logged it
+	}
 	if errors.Is(err, cas.ErrFull) {
 		const full = "the store of the leases is full: leases cannot be renewed, and end when their TTL has passed"
 		m.troubles.Add(m.log, slog.LevelError, who, full, full, "err", err)

@@ -191,6 +191,9 @@ func (m *Member) remain(ctx context.Context, r *registration) error {
 			return err
 		}
 	}
+	if _, err := m.view.facts(ctx); errors.Is(err, cas.ErrUnsuitable) {
+		return err
+	}
 	m.tell(r.id, "unregistered", "this member is not registered any more, and has lost what it had leased; registering anew", "err", r.err())
 	if err := m.register(ctx); err != nil {
 		return err

@@ -264,26 +264,55 @@ func TestALockThatIsDeclinedIsNotToldToOthers(t *testing.T) {
 }
 
 // The store is changed under a member that runs.
-func TestSettingsThatLoseItemsAreSaidOnceAndEndNoLease(t *testing.T) {
+func TestSettingsThatLoseItemsEndTheLeasesUntilTheRemedy(t *testing.T) {
+	for _, watched := range []bool{true, false} {
+		t.Run(map[bool]string{true: "a watcher", false: "a store that is listed"}[watched], func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := wayTo(memstore.New())
+				m := joinOn(t, w, map[bool]cas.Store{true: w, false: struct{ cas.Store }{w}}[watched], sharing(1)).run()
+				m.comesTo(1, testTTL)
+				h := m.holding()[0]
+				m.has(unsuitable)
+				err := lose(t, h, 4*testTTL/3)
+				if !errors.Is(err, cas.ErrUnsuitable) || !strings.Contains(err.Error(), "edit it") {
+					t.Errorf("the lease was lost by: %v", err)
+				}
+				passes(4 * testTTL)
+				lines := slices.DeleteFunc(m.log.with("level=ERROR", "settings with which it can lose leases", "edit it"), func(line string) bool { return strings.Contains(line, "times=") })
+				if len(lines) != 1 || m.taken() != 1 {
+					t.Errorf("it is said %d times, and %d leases were taken:\n%s", len(lines), m.taken(), m.log)
+				}
+				m.has(nil)
+				m.comesTo(1, 2*testTTL)
+				if n := len(m.log.with("level=INFO", "over: ")); n != 1 {
+					t.Errorf("that it is over is said %d times:\n%s", n, m.log)
+				}
+			})
+		})
+	}
+}
+
+// unsuitable is what a way does to a store that somebody has changed.
+func unsuitable(ctx context.Context, r request, do func(context.Context) error) error {
+	if r.op == "facts" {
+		return fmt.Errorf("%w: edit it", cas.ErrUnsuitable)
+	}
+	return do(ctx)
+}
+
+// The store says so only once it has forgotten something.
+func TestARegistrationThatIsGoneHasTheSettingsLookedAt(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		m := join(t, s, sharing(1)).run()
 		m.comesTo(1, testTTL)
-		m.has(func(ctx context.Context, r request, do func(context.Context) error) error {
-			if r.op == "facts" {
-				return fmt.Errorf("%w: edit it", cas.ErrUnsuitable)
-			}
-			return do(ctx)
-		})
-		passes(4 * testTTL)
-		lines := slices.DeleteFunc(m.log.with("level=ERROR", "settings with which it can lose leases", "edit it"), func(line string) bool { return strings.Contains(line, "times=") })
-		if len(lines) != 1 || m.taken() != 1 || len(m.holding()) != 1 {
-			t.Errorf("it is said %d times, and %d leases were taken:\n%s", len(lines), m.taken(), m.log)
-		}
-		m.has(nil)
-		passes(2 * testTTL)
-		if n := len(m.log.with("level=INFO", "over: ")); n != 1 {
-			t.Errorf("that it is over is said %d times:\n%s", n, m.log)
+		h := m.holding()[0]
+		m.has(unsuitable)
+		remove(t, s, memberKey(m.id))
+		lose(t, h, 2*testTTL/3)
+		passes(time.Second)
+		if lines := m.log.with("level=ERROR", "settings with which it can lose leases", "edit it"); len(lines) == 0 || m.taken() != 1 {
+			t.Errorf("%d leases were taken, and the log is\n%s", m.taken(), m.log)
 		}
 	})
 }

@@ -25,6 +25,7 @@ type view struct {
 
 	whole  bool                // List sets values
 	source string              // of the store that is watched; belongs to follow
+	looked time.Time           // when the facts were last asked for; belongs to run
 	read   map[string]cas.Item // the items of the last list, where it does not; belongs to readAll
 
 	mu  sync.Mutex
@@ -116,6 +117,9 @@ func (v *view) run(ctx context.Context) {
 // poll lists the keys every tenth of the TTL.
 func (v *view) poll(ctx context.Context) error {
 	for ctx.Err() == nil {
+		if time.Since(v.looked) >= v.ttl {
+			v.askSource(ctx)
+		}
 		if err := v.readAll(ctx); err != nil {
 			return err
 		}
@@ -210,11 +214,18 @@ func (v *view) follow(ctx context.Context, w cas.Watcher) error {
 
 // askSource returns the store's source, or "" if it is not known.
 func (v *view) askSource(ctx context.Context) string {
+	v.looked = time.Now()
+	facts, _ := v.facts(ctx)
+	return facts.Source
+}
+
+// facts asks the store what it promises now.
+func (v *view) facts(ctx context.Context) (cas.Facts, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(readLimit, v.ttl/3))
 	defer cancel()
 	facts, err := v.store.Facts(ctx)
 	v.asked(err)
-	return facts.Source
+	return facts, err
 }
 
 // change is an item that a watcher yields, or the error with which it ends.

@@ -51,14 +51,22 @@ type Store struct {
 // Open returns a store, after it has looked at the table. client stays the caller's. The store does
 // not let it repeat writes.
 func Open(ctx context.Context, client *dynamodb.Client, o Options) (*Store, error) {
-	r, err := client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &o.Table})
-	if err == nil {
-		err = check(r.Table)
-	}
-	if err != nil {
+	s := &Store{client, o.Table, cmp.Or(o.Scope, "epochfence")}
+	if err := s.look(ctx); err != nil {
 		return nil, fmt.Errorf("dynamostore: open table %q: %w", o.Table, err)
 	}
-	return &Store{client, o.Table, cmp.Or(o.Scope, "epochfence")}, nil
+	return s, nil
+}
+
+func (s *Store) look(ctx context.Context) error {
+	r, err := s.client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &s.table})
+	if err != nil {
+		return err
+	}
+	if err := check(r.Table); err != nil {
+		return fmt.Errorf("%w: %w", cas.ErrUnsuitable, err)
+	}
+	return nil
 }
 
 func check(t *types.TableDescription) error {
@@ -91,9 +99,13 @@ func id(scope, key string) attributes {
 	return attributes{"scope": &types.AttributeValueMemberS{Value: scope}, "key": &types.AttributeValueMemberB{Value: []byte(key)}}
 }
 
-// Facts implements [cas.Store].
+// Facts implements [cas.Store]. It looks at the table again: replicas may have been added to it.
 func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
-	source, err := s.source(ctx)
+	err := s.look(ctx)
+	var source string
+	if err == nil {
+		source, err = s.source(ctx)
+	}
 	if err != nil {
 		return cas.Facts{}, fmt.Errorf("dynamostore: facts: %w", err)
 	}

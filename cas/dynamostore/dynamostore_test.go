@@ -1,6 +1,7 @@
 package dynamostore_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -215,5 +216,14 @@ func TestRealATableWithOtherKeysIsRefusedWithTheCommand(t *testing.T) {
 	}
 	if _, err := dynamostore.Open(t.Context(), c, dynamostore.Options{Table: "none"}); err == nil || !strings.Contains(err.Error(), `"none"`) {
 		t.Errorf("err = %v", err)
+	}
+	create(t, c, "items", types.ScalarAttributeTypeB)
+	s := open(t, c, "items")
+	if _, err := c.DeleteTable(t.Context(), &dynamodb.DeleteTableInput{TableName: aws.String("items")}); err != nil {
+		t.Fatal(err)
+	}
+	create(t, c, "items", types.ScalarAttributeTypeS)
+	if _, err := s.Facts(t.Context()); !errors.Is(err, cas.ErrUnsuitable) {
+		t.Errorf("a table that was replaced: %v", err)
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -35,7 +37,7 @@ func (s *Store) ensure(ctx context.Context) (cas.Facts, error) {
 	}
 	f := cas.Facts{
 		Source:  "nats-kv:" + s.o.Bucket + "@" + strconv.FormatInt(info.Created.UnixNano(), 10),
-		Forgets: c.Storage == jetstream.MemoryStorage, Repeats: true, Numbers: true, ListsWhole: true, MaxKey: maxKey,
+		Forgets: c.Storage == jetstream.MemoryStorage || c.PersistMode == jetstream.AsyncPersistMode, Repeats: true, Numbers: true, ListsWhole: true, MaxKey: maxKey,
 	}
 	f.MaxValue, f.MaxNote = limits(largest)
 	s.last.Store(&f)
@@ -86,15 +88,24 @@ func limits(message int64) (value, note int) {
 	return int(message) - base64.StdEncoding.EncodedLen(note) - headers, note
 }
 
-// check returns why a bucket loses items, or takes none. largest is the size of its largest message.
+// check returns why a bucket loses items, or takes or acknowledges none. largest is the size of its largest message.
 func check(c jetstream.StreamConfig, largest int64) error {
 	edit := func(flags string) string { return "nats stream edit " + c.Name + " " + flags }
 	value, _ := limits(largest)
+	subjects := "$KV." + strings.TrimPrefix(c.Name, "KV_") + ".>"
 	switch {
 	case c.MaxMsgsPerSubject < 1 || c.Retention != jetstream.LimitsPolicy:
 		return errors.New("it is a stream, but not a key-value bucket; name another one or create it with: nats kv add")
 	case c.Mirror != nil:
 		return fmt.Errorf("it is a mirror of %q, which may lag behind; use that one, with jetstream.NewWithDomain if it is in another domain", c.Mirror.Name)
+	case c.Sealed:
+		return errors.New("it is sealed, and takes no values any more; name another one")
+	case !slices.ContainsFunc(c.Subjects, func(s string) bool { return covers(s, subjects) }):
+		return fmt.Errorf("it does not listen to the subjects of its keys; let it with: %s", edit("--subjects '"+subjects+"'"))
+	case c.SubjectTransform != nil:
+		return fmt.Errorf("it stores keys under other subjects; remove its subject_transform with: %s", edit("--interactive"))
+	case c.NoAck:
+		return fmt.Errorf("it acknowledges no writes; let it with: %s", edit("--ack"))
 	case !c.AllowMsgTTL || c.SubjectDeleteMarkerTTL <= 0: // without markers, nobody sees that a key has expired
 		return fmt.Errorf("its keys cannot expire one by one, which takes a limit marker TTL (and nats-server 2.11); set one with: %s", edit("--subject-del-markers-ttl=1m"))
 	case c.MaxAge > 0:
@@ -107,6 +118,11 @@ func check(c jetstream.StreamConfig, largest int64) error {
 		return fmt.Errorf("its messages have at most %d bytes; allow more with: %s (or by the server's max_payload)", largest, edit("--max-msg-size=-1"))
 	}
 	return nil
+}
+
+// covers reports whether a stream with this subject stores all of a bucket's subjects, $KV.B.>.
+func covers(subject, all string) bool {
+	return subject == all || subject == ">" || subject == "$KV.>" || subject == "$KV.*.>"
 }
 
 // Facts implements [cas.Store]. It creates the bucket if somebody has deleted it, and returns an

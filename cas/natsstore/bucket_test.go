@@ -178,6 +178,20 @@ var unsuitable = []struct {
 		"--no-discard-per-subject", func(c *jetstream.StreamConfig) { c.DiscardNewPerSubject = false },
 	},
 	{
+		"that does not listen", kv(func(c *jetstream.StreamConfig) { c.Subjects = []string{"$KV." + bucket + ".orders.>"} }),
+		"--subjects '$KV." + bucket + ".>'", func(c *jetstream.StreamConfig) { c.Subjects = []string{"$KV." + bucket + ".>"} },
+	},
+	{
+		"that renames keys", kv(func(c *jetstream.StreamConfig) {
+			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: "$KV." + bucket + ".>", Destination: "$KV.x.>"}
+		}),
+		"--interactive", func(c *jetstream.StreamConfig) { c.SubjectTransform = nil },
+	},
+	{
+		"without acknowledgements", kv(func(c *jetstream.StreamConfig) { c.NoAck = true }),
+		"--ack", func(c *jetstream.StreamConfig) { c.NoAck = false },
+	},
+	{
 		"of small messages", kv(func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1000 }),
 		"--max-msg-size=-1", func(c *jetstream.StreamConfig) { c.MaxMsgSize = -1 },
 	},

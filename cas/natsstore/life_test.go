@@ -73,6 +73,11 @@ func TestABucketThatIsGivenOtherSettingsIsUnsuitableUntilTheRemedy(t *testing.T)
 		{"--max-age=-1", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, func(c *jetstream.StreamConfig) { c.MaxAge = 0 }},
 		{"--subject-del-markers-ttl=1m", func(c *jetstream.StreamConfig) { c.SubjectDeleteMarkerTTL = 0 }, func(c *jetstream.StreamConfig) { c.SubjectDeleteMarkerTTL = time.Minute }},
 		{"--discard=new", func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = 1<<20, jetstream.DiscardOld }, func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardNew }},
+		{"--subjects '$KV." + bucket + ".>'", func(c *jetstream.StreamConfig) { c.Subjects = []string{"x"} }, func(c *jetstream.StreamConfig) { c.Subjects = []string{"$KV." + bucket + ".>"} }},
+		{"--interactive", func(c *jetstream.StreamConfig) {
+			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: ">", Destination: "x.>"}
+		}, func(c *jetstream.StreamConfig) { c.SubjectTransform = nil }},
+		{"--ack", func(c *jetstream.StreamConfig) { c.NoAck = true }, func(c *jetstream.StreamConfig) { c.NoAck = false }},
 		{"--max-msg-size=-1", func(c *jetstream.StreamConfig) { c.MaxMsgSize = 100 }, func(c *jetstream.StreamConfig) { c.MaxMsgSize = -1 }},
 	} {
 		edit(t, js, c.spoil)
@@ -84,6 +89,10 @@ func TestABucketThatIsGivenOtherSettingsIsUnsuitableUntilTheRemedy(t *testing.T)
 		if now := facts(t, s); now != good {
 			t.Errorf("after %s, the facts are\n%+v, were\n%+v", c.says, now, good)
 		}
+	}
+	edit(t, js, func(c *jetstream.StreamConfig) { c.Sealed = true })
+	if _, err := s.Facts(inTime(t)); !errors.Is(err, cas.ErrUnsuitable) || !strings.Contains(err.Error(), "sealed") {
+		t.Errorf("a sealed bucket: %v", err)
 	}
 }
 

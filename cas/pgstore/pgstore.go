@@ -25,8 +25,8 @@ var _ cas.BatchGetter = (*Store)(nil)
 
 // Store is safe for concurrent use.
 type Store struct {
-	pool                                         *pgxpool.Pool
-	source, get, all, create, swap, remove, list string
+	pool                                               *pgxpool.Pool
+	table, facts, get, all, create, swap, remove, list string
 }
 
 const columns = "value, note, number, number || '.' || nonce"
@@ -44,23 +44,16 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 		return nil, err
 	}
 	sc := schema(o)
-	err = wait().InTx(ctx, pool, func(tx pgx.Tx) error {
-		have, err := sc.Version(ctx, tx)
-		if err != nil {
-			return err
-		}
-		return sc.Check(have)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("pgstore: open schema %s: %w", pgschema.Quote(o.Schema), err)
-	}
 	in := pgschema.Quote(o.Schema)
-	item, next := in+".cas_item", "nextval('"+strings.ReplaceAll(in, "'", "''")+".cas_number')"
-	return &Store{
-		pool:   pool,
-		source: "select id::text from " + in + ".cas_source",
-		get:    "select " + columns + " from " + item + " where key = $1",
-		all:    "select key, " + columns + " from " + item + " where key = any($1)",
+	literal := "'" + strings.ReplaceAll(in, "'", "''") + "."
+	item, next := in+".cas_item", "nextval("+literal+"cas_number')"
+	s := &Store{
+		pool:  pool,
+		table: item,
+		facts: "select id::text, pg_is_in_recovery(), (select relpersistence = 'u' from pg_class where oid = " + literal + "cas_item'::regclass)," +
+			" current_setting('synchronous_commit') = 'off' from " + in + ".cas_source",
+		get: "select " + columns + " from " + item + " where key = $1",
+		all: "select key, " + columns + " from " + item + " where key = any($1)",
 		// The lock is taken before the number. Otherwise an item could be written and deleted
 		// between the two, and have had a higher number.
 		create: "insert into " + item + " (key, value, note, number, nonce)" +
@@ -70,18 +63,54 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 		swap: "update " + item + " set value = $2, note = $3, number = " + next + ", nonce = gen_random_uuid()" +
 			" where key = $1 and number || '.' || nonce = $4 returning " + columns,
 		remove: "delete from " + item + " where key = $1 and number || '.' || nonce = $2",
-		list:   "select key, " + columns + " from " + item + " where key >= $1 and key < $2 order by key limit $3",
-	}, nil
+		list:   "select key, " + columns + " from " + item + " where key >= $1 and key < $2 and " + onPrimary + " order by key limit $3",
+	}
+	err = wait().InTx(ctx, pool, func(tx pgx.Tx) error {
+		have, err := sc.Version(ctx, tx)
+		if err == nil {
+			err = sc.Check(have)
+		}
+		if err == nil {
+			_, err = s.factsIn(ctx, tx)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: open schema %s: %w", in, err)
+	}
+	return s, nil
 }
+
+// onPrimary fails a query on a standby, which may lag. It is evaluated once, also if there is no row.
+const onPrimary = "(select (case when pg_is_in_recovery() then '" + standby + "' else 'true' end)::boolean)"
+
+const standby = "the server is a standby, connect to the primary (target_session_attrs=read-write)"
 
 var facts = cas.Facts{Numbers: true, ListsWhole: true, MaxKey: 1024, MaxValue: 16 << 20, MaxNote: 1 << 20}
 
-// Facts implements [cas.Store]. Forgets is false: the store cannot see that a failover to a
-// standby that replicates asynchronously may lose acknowledged writes.
+// Facts implements [cas.Store]. Forgets is true if synchronous_commit is off. The store cannot see that
+// a failover to a standby that replicates asynchronously may lose acknowledged writes.
 func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
-	f := facts
-	if err := s.pool.QueryRow(ctx, s.source).Scan(&f.Source); err != nil {
+	f, err := s.factsIn(ctx, s.pool)
+	if err != nil {
 		return cas.Facts{}, fmt.Errorf("pgstore: facts: %w", err)
+	}
+	return f, nil
+}
+
+func (s *Store) factsIn(ctx context.Context, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) (cas.Facts, error) {
+	f := facts
+	var lags, unlogged bool
+	err := db.QueryRow(ctx, s.facts).Scan(&f.Source, &lags, &unlogged, &f.Forgets)
+	switch {
+	case err != nil:
+		return cas.Facts{}, err
+	case lags:
+		return cas.Facts{}, fmt.Errorf("%w: %s", cas.ErrUnsuitable, standby)
+	case unlogged:
+		return cas.Facts{}, fmt.Errorf("%w: a crash of the server empties the table cas_item; run: ALTER TABLE %s SET LOGGED", cas.ErrUnsuitable, s.table)
 	}
 	f.Source = "postgres:" + f.Source
 	return f, nil

@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"errors"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -178,6 +179,74 @@ func TestASerializableDatabaseConflictsInsteadOfFailing(t *testing.T) {
 		}
 		if won != 1 {
 			t.Fatalf("%d writes won", won)
+		}
+	}
+}
+
+func TestSettingsWithWhichItemsAreForgottenAreNoticedLater(t *testing.T) {
+	db := pgtest.Start(t)
+	admin := db.Superuser(t)
+	if err := pgstore.Migrate(t.Context(), admin, pgstore.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, pool(t, db.URL, func(address string) string { return address }))
+	good, err := s.Facts(t.Context())
+	if err != nil || good.Forgets {
+		t.Fatalf("%+v, %v", good, err)
+	}
+	const remedy = `ALTER TABLE "epochfence_cas".cas_item SET LOGGED`
+	if _, err := admin.Exec(t.Context(), "alter table epochfence_cas.cas_item set unlogged"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Facts(t.Context()); !errors.Is(err, cas.ErrUnsuitable) || !strings.Contains(err.Error(), remedy) {
+		t.Errorf("unlogged: %v", err)
+	}
+	if _, err := admin.Exec(t.Context(), remedy); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := s.Facts(t.Context()); err != nil || now != good {
+		t.Errorf("after the remedy: %+v, %v", now, err)
+	}
+	fast := open(t, pool(t, db.URL+"&synchronous_commit=off", func(address string) string { return address }))
+	if f, err := fast.Facts(t.Context()); err != nil || !f.Forgets {
+		t.Errorf("without synchronous_commit: %+v, %v", f, err)
+	}
+}
+
+// A pool with several hosts may connect to a standby once the primary is away.
+func TestAStandbyDoesNotAnswerAList(t *testing.T) {
+	db := pgtest.Start(t)
+	admin := db.Superuser(t)
+	if err := pgstore.Migrate(t.Context(), admin, pgstore.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		"create schema standby", "grant usage on schema standby to public",
+		"create table standby.is ()", "grant select on standby.is to public",
+		"create function standby.pg_is_in_recovery() returns bool volatile language sql as 'select exists (select from standby.is)'",
+	} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := pool(t, db.URL+"&search_path=standby,pg_catalog", func(address string) string { return address })
+	s := open(t, p)
+	listed := func() (err error) {
+		for _, err = range s.List(t.Context(), "orders") {
+		}
+		return err
+	}
+	if err := listed(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.Exec(t.Context(), "insert into standby.is default values"); err != nil {
+		t.Fatal(err)
+	}
+	_, notOpened := pgstore.Open(t.Context(), p, pgstore.Options{})
+	_, noFacts := s.Facts(t.Context())
+	for what, err := range map[string]error{"list": listed(), "facts": noFacts, "open": notOpened} {
+		if err == nil || !strings.Contains(err.Error(), "is a standby") || what != "list" && !errors.Is(err, cas.ErrUnsuitable) {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }

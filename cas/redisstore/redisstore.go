@@ -70,8 +70,8 @@ var (
 // [redis.NewFailoverClient].
 //
 // Open returns an error if the client repeats commands: a write that is repeated after its answer
-// was lost looks as if another process had written. Set [redis.Options.MaxRetries] to -1. It also
-// returns an error if the server evicts keys that have no time to live.
+// was lost looks as if another process had written. Set [redis.Options.MaxRetries] to -1. It
+// returns [cas.ErrUnsuitable] if the server evicts keys that have no time to live.
 func Open(ctx context.Context, client *redis.Client, o Options) (*Store, error) {
 	s := &Store{client, "{" + cmp.Or(o.Prefix, "epochfence") + "}"}
 	if strings.ContainsAny(o.Prefix, "{}") {
@@ -80,13 +80,8 @@ func Open(ctx context.Context, client *redis.Client, o Options) (*Store, error) 
 	if n := client.Options().MaxRetries; n > 0 {
 		return nil, fmt.Errorf("redisstore: the client repeats a command up to %d times; set redis.Options.MaxRetries to -1", n)
 	}
-	memory, err := client.Info(ctx, "memory").Result()
-	if err != nil {
+	if _, err := s.source(ctx); err != nil {
 		return nil, fmt.Errorf("redisstore: open %s: %w", s.prefix, err)
-	}
-	_, after, _ := strings.Cut(memory, "maxmemory_policy:")
-	if policy, _, _ := strings.Cut(after, "\r\n"); strings.HasPrefix(policy, "allkeys-") {
-		return nil, fmt.Errorf("redisstore: the server evicts keys when it is full (maxmemory-policy %s); run: CONFIG SET maxmemory-policy noeviction", policy)
 	}
 	return s, nil
 }
@@ -97,20 +92,35 @@ func (s *Store) own(name string) string  { return s.prefix + "@" + name }
 
 var facts = cas.Facts{Forgets: true, Numbers: true, ListsWhole: true, MaxKey: 1024, MaxValue: 16 << 20, MaxNote: 1 << 20}
 
-// Facts implements [cas.Store].
+// Facts implements [cas.Store]. It returns [cas.ErrUnsuitable] if the server evicts keys that have no
+// time to live.
 func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
 	f := facts
-	source, err := cas.Await(ctx, func() (string, error) {
-		if err := s.client.SetNX(ctx, s.own("source"), rand.Text(), 0).Err(); err != nil {
-			return "", err
-		}
-		return s.client.Get(ctx, s.own("source")).Result()
-	})
+	source, err := s.source(ctx)
 	if err != nil {
 		return cas.Facts{}, fmt.Errorf("redisstore: facts: %w", err)
 	}
 	f.Source = "redis:" + source
 	return f, nil
+}
+
+// source returns the random name of the items, and writes it if there is none, after it has looked at
+// the server's settings. They may change, and those of a replica that was promoted may differ.
+func (s *Store) source(ctx context.Context) (string, error) {
+	return cas.Await(ctx, func() (string, error) {
+		memory, err := s.client.Info(ctx, "memory").Result()
+		if err != nil {
+			return "", err
+		}
+		_, after, _ := strings.Cut(memory, "maxmemory_policy:")
+		if policy, _, _ := strings.Cut(after, "\r\n"); strings.HasPrefix(policy, "allkeys-") {
+			return "", fmt.Errorf("%w: the server evicts keys when it is full (maxmemory-policy %s); run: CONFIG SET maxmemory-policy noeviction", cas.ErrUnsuitable, policy)
+		}
+		if err := s.client.SetNX(ctx, s.own("source"), rand.Text(), 0).Err(); err != nil {
+			return "", err
+		}
+		return s.client.Get(ctx, s.own("source")).Result()
+	})
 }
 
 // Get implements [cas.Store].

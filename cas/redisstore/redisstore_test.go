@@ -1,10 +1,14 @@
 package redisstore_test
 
 import (
+	"context"
+	"crypto/rand"
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -15,6 +19,7 @@ import (
 	"github.com/epochfence/epochfence/internal/commandtest"
 	"github.com/epochfence/epochfence/internal/locktest"
 	"github.com/epochfence/epochfence/internal/servertest"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
@@ -206,6 +211,49 @@ func TestWhatWouldLoseOrRepeatAWriteIsRefusedWithTheRemedy(t *testing.T) {
 	wantSaid(t, err, "MaxRetries to -1")
 	_, err = redisstore.Open(t.Context(), connect(t, s.Address, asItIs), redisstore.Options{Prefix: "a{b}"})
 	wantSaid(t, err, "brace")
+}
+
+// An operator gives the server another policy, and a replica that is promoted may have one.
+func TestAPolicyThatEvictsEndsLeasesBeforeTheyAreForgotten(t *testing.T) {
+	s := start(t, "--maxmemory", "20mb", "--maxmemory-policy", "noeviction")
+	admin := connect(t, s.Address, asItIs)
+	member, err := lease.Open(t.Context(), open(t, s.Address), lease.Options{Group: "nightly", TTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer member.Close()
+	h, err := member.Acquire(t.Context(), "job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-h.Context().Done():
+	case <-time.After(time.Minute):
+		t.Fatal("the lease is held")
+	}
+	if err := h.Err(); !errors.Is(err, cas.ErrUnsuitable) || !strings.Contains(err.Error(), "CONFIG SET maxmemory-policy noeviction") {
+		t.Errorf("the lease was lost by: %v", err)
+	}
+	_ = h.Release(t.Context())
+	for range 30 { // the registration is forgotten
+		if err := admin.Set(t.Context(), rand.Text(), make([]byte, 1<<20), 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if _, err := member.Acquire(ctx, "job"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a lease is taken: %v", err)
+	}
+	if err := errors.Join(admin.FlushAll(t.Context()).Err(), admin.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := member.Acquire(t.Context(), "job"); err != nil {
+		t.Errorf("after the remedy: %v", err)
+	}
 }
 
 func wantSaid(t *testing.T, err error, says string) {

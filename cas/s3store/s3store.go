@@ -77,7 +77,7 @@ func Open(ctx context.Context, client *s3.Client, o Options) (*Store, error) {
 	if len(o.Prefix) > 100 {
 		return nil, fmt.Errorf("s3store: Options.Prefix has %d bytes, the limit is 100", len(o.Prefix))
 	}
-	if err := s.conditions(ctx); err != nil {
+	if err := errors.Join(s.conditions(ctx), s.lifecycle(ctx)); err != nil {
 		return nil, fmt.Errorf("s3store: open bucket %q: %w", o.Bucket, err)
 	}
 	return s, nil
@@ -122,15 +122,53 @@ func (s *Store) source(ctx context.Context) (string, error) {
 	}
 }
 
-// Facts implements [cas.Store].
+// Facts implements [cas.Store]. It returns [cas.ErrUnsuitable] if a lifecycle rule of the bucket expires
+// items, which it cannot tell without the right s3:GetLifecycleConfiguration.
 func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
 	source, err := s.source(ctx)
+	if err == nil {
+		err = s.lifecycle(ctx)
+	}
 	if err != nil {
 		return cas.Facts{}, fmt.Errorf("s3store: facts: %w", err)
 	}
 	f := facts
 	f.Source = "s3:" + source
 	return f, nil
+}
+
+func (s *Store) lifecycle(ctx context.Context) error {
+	r, err := s.client.GetBucketLifecycleConfiguration(ctx, &s3.GetBucketLifecycleConfigurationInput{Bucket: &s.o.Bucket})
+	if err != nil {
+		return nil //nolint:nilerr // there are no rules, the server knows none, or the user may not read them
+	}
+	for _, rule := range r.Rules {
+		if rule.Status == types.ExpirationStatusEnabled && rule.Expiration != nil && (rule.Expiration.Days != nil || rule.Expiration.Date != nil) && s.concerns(rule) {
+			return fmt.Errorf("%w: the lifecycle rule %q of bucket %q expires objects with the prefix %q; delete it, or exclude the items",
+				cas.ErrUnsuitable, aws.ToString(rule.ID), s.o.Bucket, prefixIn(rule))
+		}
+	}
+	return nil
+}
+
+// concerns reports whether a rule applies to all items, or is made for some of them. Items have no tags.
+func (s *Store) concerns(rule types.LifecycleRule) bool {
+	if f := rule.Filter; f != nil && (f.Tag != nil || f.And != nil && len(f.And.Tags) > 0) {
+		return false
+	}
+	prefix := prefixIn(rule)
+	return strings.HasPrefix(s.o.Prefix, prefix) || s.o.Prefix != "" && strings.HasPrefix(prefix, s.o.Prefix)
+}
+
+func prefixIn(rule types.LifecycleRule) string {
+	f := rule.Filter
+	switch {
+	case f != nil && f.And != nil:
+		return aws.ToString(f.And.Prefix)
+	case f != nil:
+		return aws.ToString(f.Prefix)
+	}
+	return aws.ToString(rule.Prefix) //nolint:staticcheck // rules from before 2016 have it
 }
 
 // Get implements [cas.Store].

@@ -2,20 +2,24 @@ package s3store_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/cas/s3store"
 	"github.com/epochfence/epochfence/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/freeport"
 	"github.com/epochfence/epochfence/internal/servertest"
@@ -122,3 +126,37 @@ func remove(t testing.TB, c *s3.Client, prefix string) {
 func TestRealSuiteOnSeaweedFS(t *testing.T) { castest.Run(t, seaweedRigs(t)) }
 
 func TestRealItemsOnSeaweedFS(t *testing.T) { guardtest.Run(t, seaweedRigs(t)) }
+
+func TestRealALifecycleRuleThatExpiresItemsIsNoticedLater(t *testing.T) {
+	s := startSeaweed(t)
+	c, store := client(s.Address), openAt(t, s.Address, "app/")
+	for _, rule := range []struct {
+		prefix string
+		status types.ExpirationStatus
+		wrong  bool
+	}{
+		{"", types.ExpirationStatusEnabled, true},
+		{"app/", types.ExpirationStatusEnabled, true},
+		{"app/billing/", types.ExpirationStatusEnabled, true},
+		{"app/", types.ExpirationStatusDisabled, false},
+		{"logs/", types.ExpirationStatusEnabled, false},
+	} {
+		_, err := c.PutBucketLifecycleConfiguration(t.Context(), &s3.PutBucketLifecycleConfigurationInput{
+			Bucket: aws.String(bucket),
+			LifecycleConfiguration: &types.BucketLifecycleConfiguration{Rules: []types.LifecycleRule{{
+				ID: aws.String("tidy"), Status: rule.status, Expiration: &types.LifecycleExpiration{Days: aws.Int32(7)},
+				Filter: &types.LifecycleRuleFilter{Prefix: aws.String(rule.prefix)},
+			}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, noFacts := store.Facts(t.Context())
+		_, notOpened := s3store.Open(t.Context(), c, s3store.Options{Bucket: bucket, Prefix: "app/"})
+		for _, err := range []error{noFacts, notOpened} {
+			if errors.Is(err, cas.ErrUnsuitable) != rule.wrong || rule.wrong && !strings.Contains(err.Error(), `lifecycle rule "tidy"`) || !rule.wrong && err != nil {
+				t.Errorf("%+v: %v", rule, err)
+			}
+		}
+	}
+}

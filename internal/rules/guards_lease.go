@@ -229,9 +229,9 @@ var guardsOfLeases = []guard{
 	{"blame", "a lease that names a member that does not serve its resource stays", []edit{
 		{balances, "\tm.releaseUnserved(now)\n", ""},
 	}, leases, "TestALeaseThatNamesAMemberThatDoesNotServeItsResourceIsReleased"},
-	{"blame", "settings that lose items are not said", []edit{
+	{"blame", "settings that lose items end no lease", []edit{
 		{members, "case errors.Is(err, cas.ErrUnsuitable):", "case errors.Is(err, cas.ErrUnsuitable) && false:"},
-	}, leases, "TestSettingsThatLoseItemsAreSaidOnceAndEndNoLease"},
+	}, leases, "TestSettingsThatLoseItemsEndTheLeasesUntilTheRemedy"},
 	{"blame", "a store that was restored is not read anew", []edit{
 		{viewing, "now != \"\" && now != v.source {", "now != \"\" && now != v.source && false {"},
 	}, leases, "TestAViewOfAStoreThatWasRestoredIsReadAnewWithinATTL"},

@@ -2,15 +2,20 @@ package cassink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
 
 // Claim implements [epoch.Sink].
 func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+	if _, err := s.store.Facts(ctx); errors.Is(err, cas.ErrUnsuitable) {
+		return epoch.Fence{}, fmt.Errorf("cassink: claim %s: %w", c.Partition, err)
+	}
 	at, err := s.change(ctx, c.Partition, func(r *record) error {
 		before := r.Fence
 		after, err := epoch.Fences{c.Partition: before}.Claim(seen, c)
