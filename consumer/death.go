@@ -20,8 +20,8 @@ type deathsError struct {
 }
 
 func (e *deathsError) Error() string {
-	if errors.Is(e.last, epoch.ErrMoved) {
-		return fmt.Sprintf("%d transactions in a row with this message alone were refused because the fence had another position, and after each rollback it had the old one again: does the handler of this message write to the fence? %v", e.times, e.last)
+	if errors.Is(e.last, epoch.ErrMoved) || errors.Is(e.last, epoch.ErrStale) {
+		return fmt.Sprintf("%d transactions in a row with this message alone were refused because the fence had another claim or position, and after each rollback it had the old one again: does the handler of this message write to the fence? %v", e.times, e.last)
 	}
 	return fmt.Sprintf("%d transactions in a row with this message alone lost their connection, while one without it committed: %v", e.times, e.last)
 }

@@ -89,28 +89,47 @@ func TestOnFailureThatKillsItsConnectionAsItCommitsHalts(t *testing.T) {
 // TestAMessageThatMovesItsOwnFenceHasFailedAnAttempt: the fence is where it was each time
 // it is looked at.
 func TestAMessageThatMovesItsOwnFenceHasFailedAnAttempt(t *testing.T) {
-	inBubble(t, 1, func(r *rig) {
-		want := r.fill(0, 5)
-		var moves atomic.Int32
-		h := each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
-			if string(m.Value) == want[3] {
-				moves.Add(1)
-			}
-			return record(ctx, tx, m, e)
-		}).OnFailure(r.sink.DeadLetter)
-		p := r.start("a", h, options{MaxAttempts: 2}, memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
-			if moves.Swap(0) > 0 {
-				return &epoch.MovedError{Partition: as[0].Partition, From: as[0].From, Next: as[0].From + 1}
-			}
-			return do()
-		}})
-		r.appliedWithinAnHour()
-		p.end()
-		r.wantEffects(0, want[0], want[1], want[2], want[4])
-		if dead := r.sink.DeadLetters(); len(dead) != 1 || dead[0].Message.Offset != 3 || !strings.Contains(dead[0].Cause, "does the handler of this message write to the fence") {
-			t.Errorf("dead letters: %+v", dead)
-		}
-	})
+	stale := func(a epoch.Advance, by epoch.Epoch) error {
+		held := epoch.Fence{Origin: epoch.Origin{Partition: a.Partition}, Epoch: 1 + by, Claim: epoch.ClaimID{1}, Next: a.From}
+		return &epoch.StaleError{Partition: a.Partition, Ours: a.Claim, Held: held}
+	}
+	for name, refused := range map[string]func(epoch.Advance) error{
+		"ahead": func(a epoch.Advance) error {
+			return &epoch.MovedError{Partition: a.Partition, From: a.From, Next: a.From + 1}
+		},
+		"back":                func(a epoch.Advance) error { return &epoch.MovedError{Partition: a.Partition, From: a.From} },
+		"to another claim":    func(a epoch.Advance) error { return stale(a, 0) },
+		"to an earlier epoch": func(a epoch.Advance) error { return stale(a, -1) },
+		"to a later epoch":    func(a epoch.Advance) error { return stale(a, 1000) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 1, func(r *rig) {
+				want := r.fill(0, 5)
+				var moves atomic.Int32
+				h := each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+					if string(m.Value) == want[3] {
+						moves.Add(1)
+					}
+					return record(ctx, tx, m, e)
+				}).OnFailure(r.sink.DeadLetter)
+				p := r.start("a", h, options{MaxAttempts: 2}, memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+					if moves.Swap(0) > 0 {
+						return refused(as[0])
+					}
+					return do()
+				}})
+				r.appliedWithinAnHour()
+				p.end()
+				r.wantEffects(0, want[0], want[1], want[2], want[4])
+				if dead := r.sink.DeadLetters(); len(dead) != 1 || dead[0].Message.Offset != 3 || !strings.Contains(dead[0].Cause, "does the handler of this message write to the fence") {
+					t.Errorf("dead letters: %+v", dead)
+				}
+				if back, stale := seen[consumer.WentBack](p), seen[consumer.Stale](p); len(back)+len(stale) > 0 {
+					t.Errorf("the sink went back: %+v; a later claim: %+v", back, stale)
+				}
+			})
+		})
+	}
 }
 
 // TestAConnectionThatSomebodyElseHasEndedIsNoAttempt: an operator, again and again, or a

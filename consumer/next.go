@@ -31,7 +31,7 @@ const (
 
 // next returns what follows the end of consuming under the claim of ours.
 func next(ours epoch.Fence, out outcome) step {
-	if out.action == giveUp || out.action == claimAgain {
+	if !out.own && (out.action == giveUp || out.action == claimAgain) {
 		if back := wentBack(ours, out.err); back != nil {
 			return step{back: back, pause: retryPause}
 		}

@@ -37,6 +37,8 @@ func TestWhatFollowsTheEndOfConsumingUnderAClaim(t *testing.T) {
 		"a later claim has the fence":            {ours, outcome{action: giveUp, err: stale(p, later)}, step{pause: retryPause}, epoch.Fence{}},
 		"an earlier claim has the fence":         {ours, outcome{action: giveUp, err: stale(p, restored)}, step{pause: retryPause}, restored},
 		"the fence of another partition":         {ours, outcome{action: giveUp, err: stale(other, epoch.Fence{Origin: epoch.Origin{Partition: other}, Epoch: 1})}, step{pause: retryPause}, epoch.Fence{}},
+		"the transaction set the position back":  {ours, outcome{action: claimAgain, own: true, err: moved(12)}, step{doubt: true, pause: retryPause}, epoch.Fence{}},
+		"the transaction replaced the claim":     {ours, outcome{action: claimAgain, own: true, err: stale(p, restored)}, step{pause: retryPause}, epoch.Fence{}},
 		"the position is ahead":                  {ours, outcome{action: claimAgain, err: moved(25)}, step{doubt: true, pause: retryPause}, epoch.Fence{}},
 		"the position is behind":                 {ours, outcome{action: claimAgain, err: moved(12)}, step{pause: retryPause}, rolledBack},
 		"a look finds an earlier fence":          {ours, outcome{action: claimAgain, err: &epoch.WentBackError{Was: ours, Now: restored}}, step{pause: retryPause}, restored},

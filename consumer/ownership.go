@@ -189,6 +189,14 @@ func (o *ownership[TX]) compare(now epoch.Fence) (back bool) {
 	return true
 }
 
+// unchanged reports whether the sink is known to have the fence as it was claimed and advanced.
+func (o *ownership[TX]) unchanged() bool {
+	ctx, cancel := context.WithTimeout(o.lease, o.timeout)
+	defer cancel()
+	f, err := o.run.sink.Fence(ctx, o.partition)
+	return err == nil && o.fence.CheckUnchanged(f) == nil
+}
+
 func (o *ownership[TX]) goBack(err *epoch.WentBackError) {
 	o.tellWentBack(err)
 	o.run.lookAtAll()
@@ -213,6 +221,11 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		o.halts.Reset()
 		o.retries.Reset()
 		o.progress = false
+	}
+	if _, refused := fenceAt(o.fence, out.err); refused && o.unchanged() {
+		if out.own = true; out.action == giveUp {
+			out.action = claimAgain
+		}
 	}
 	s := next(o.fence, out)
 	o.claimValid, o.above = s.keep, max(o.above, s.above)

@@ -36,7 +36,7 @@ const maxReplayTries = 5
 // judgeReplay decides on a replay. tries counts the failed tries before.
 func judgeReplay(t trial, r result, tries int) replayVerdict {
 	what, broke := resultOfReplay(t, r)
-	kills := what == replayBroke && errors.Is(r.err, epoch.ErrInDoubt) && r.froze == 0 // it kills its connection
+	kills := what == replayBroke && (inDoubt(r.err) || errors.Is(r.err, epoch.ErrStale)) && r.froze == 0 // its connection, or the claim
 	if what == replayTries || kills {
 		tries++
 	}

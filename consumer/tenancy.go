@@ -29,6 +29,7 @@ type outcome struct {
 	err    error
 	above  epoch.Epoch // with claimAbove
 	beside bool        // the transaction moves no position: it was of background work or a replay
+	own    bool        // the sink still has our fence: the transaction that was refused had changed it itself
 	hang   *hang       // with abandon
 }
 

@@ -164,10 +164,10 @@ func refusal(err error) (verdict, epoch.Partition) {
 	}
 }
 
-// refused adds to a fence's refusal what it says about the messages. If a position moves again and
-// again, the messages may have moved it themselves.
+// refused adds to a fence's refusal what it says about the messages. If the claim or the position
+// is another one again and again, the messages may have changed the fence themselves.
 func (p policy) refused(t trial, v verdict, shared bool) verdict {
-	if v.action == claimAgain {
+	if v.action == claimAgain || v.action == giveUp {
 		v.finding = p.suspicion(t, shared)
 	}
 	if v.finding == doubted && t.doubts > 0 {

@@ -64,12 +64,12 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 		{"what is committed is advanced past", []trial{of(0, 3), of(1, 0)}, result{called: true}, "advance, advance"},
 		{"a commit that came late is a commit", []trial{of(0, 3)}, result{called: true}.asleep(), "advance"},
 
-		{"R6: stale ends the claim of its partition only", []trial{of(0, 3), of(1, 2)}, refusing(stale), "retry, give up"},
+		{"R6: stale ends the claim of its partition only", []trial{of(0, 3), of(1, 2)}, refusing(stale), "retry, give up doubted"},
 		{"R5: moved is claimed again", []trial{of(0, 3), of(1, 2)}, refusing(moved), "retry, claim again doubted"},
 		{"R9: a missing fence halts its partition", []trial{of(0, 3), of(1, 2)}, refusing(missing), "retry, halt"},
 		{"an epoch that is too low is claimed above", []trial{of(0, 3), of(1, 2)}, refusing(low), "retry, claim above 7"},
 		{"if that can be reached", []trial{of(0, 3), of(1, 2)}, refusing(tooLow), "retry, halt"},
-		{"R6: a refusal comes before doubt", []trial{of(1, 2)}, refusing(errors.Join(stale, epoch.ErrInDoubt)), "give up"},
+		{"R6: a refusal comes before doubt", []trial{of(1, 2)}, refusing(errors.Join(stale, epoch.ErrInDoubt)), "give up doubted"},
 		{"a refusal of nobody who was tried is the database's", []trial{of(0, 1)}, refusing(stale), "retry attempt"},
 
 		{"R5: in doubt, all are claimed again", []trial{of(0, 3), of(1, 2)}, refusing(lostAnswer), "claim again doubted, claim again doubted"},
@@ -89,6 +89,8 @@ func TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition(t *testing.T) {
 			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}, "claim again died"},
 		{"a position alone does not die", []trial{of(0, 0)}, refusing(lostAnswer), "claim again"},
 		{"one that is moved alone may move itself", []trial{of(1, 1)}, refusing(moved), "claim again died"},
+		{"one whose claim is replaced alone may replace it itself", []trial{of(1, 1)}, refusing(stale), "give up died"},
+		{"among several that is narrowed down", []trial{of(1, 3).doubted(1)}, refusing(stale), "give up among -1"},
 		{"R11: a freeze made it late, so nobody is remembered", []trial{of(0, 1).after(9)},
 			result{err: errors.Join(lostAnswer, errHandler), called: true, handler: errHandler, at: 0}.asleep(), "claim again"},
 
