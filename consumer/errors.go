@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -105,7 +104,11 @@ func newPanicError(value any, stack []byte) *PanicError {
 }
 
 func (e *PanicError) Error() string {
-	text := "panic: " + cmp.Or(e.text, inert.Text(e.Value))
+	text := e.text
+	if text == "" {
+		text = inert.Text(e.Value)
+	}
+	text = "panic: " + text
 	if _, panicked, found := strings.Cut(string(e.Stack), "\npanic("); found {
 		_, callers, _ := strings.Cut(panicked, "\n")
 		if in := framesOf(callers, maxPanicFrames); len(in) > 0 {

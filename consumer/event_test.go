@@ -139,6 +139,9 @@ func TestEachTransactionIsAnEventWhateverCameOfIt(t *testing.T) {
 			told{consumer.OutcomeFailed, consumer.ReasonTimeout, consumer.FailureTimeout},
 		},
 		{"a deadlock", failing(fmt.Errorf("%w: deadlock", epoch.ErrTransient)), none, told{consumer.OutcomeFailed, consumer.ReasonTransient, consumer.FailureTransient}},
+		{"a panic with one", once(func(context.Context, tx, consumer.Message, epoch.Epoch) error {
+			panic(fmt.Errorf("%w: deadlock", epoch.ErrTransient))
+		}), none, told{consumer.OutcomeFailed, consumer.ReasonTransient, consumer.FailureTransient}},
 		{"no table", failing(fmt.Errorf("%w: no table", epoch.ErrUnhealthy)), none, told{consumer.OutcomeFailed, consumer.ReasonUnhealthy, consumer.FailureUnhealthy}},
 		{"a lost answer", record, hooked(epoch.ErrInDoubt, true), told{outcome: consumer.OutcomeInDoubt, reason: consumer.ReasonInDoubt}},
 		{"a refused commit", record, hooked(errors.New("violates a constraint"), false), told{outcome: consumer.OutcomeFailed, reason: consumer.ReasonSink}},

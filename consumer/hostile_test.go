@@ -60,22 +60,28 @@ func (unprintable) String() string { panic(unprintable{}) }
 func hostiles() map[string]func() error {
 	var none *fs.PathError
 	boom := func() { panic("boom") }
+	block := func() { time.Sleep(time.Hour) } // for longer than anything else here
 	returned := map[string]error{
 		"a typed nil":             none,
 		"Error panics":            &hostile{text: boom},
 		"Is and As panic":         &hostile{is: boom},
 		"Is and As end goroutine": &hostile{is: runtime.Goexit},
 		"Unwrap panics":           &hostile{unwrap: boom},
+		"Error blocks":            &hostile{text: block},
+		"Is and As block":         &hostile{is: block},
+		"Unwrap blocks":           &hostile{unwrap: block},
 	}
 	all := map[string]func() error{
 		"panic with what cannot be printed": func() error { panic(unprintable{}) },
 	}
 	for name, err := range returned {
 		all[name] = func() error { return err }
-		all[name+", in %w"] = func() error { return fmt.Errorf("reserve: %w", err) }
 		all[name+", permanent"] = func() error { return consumer.Permanent(err) }
 		all[name+", transient"] = func() error { return fmt.Errorf("%w: %w", epoch.ErrTransient, consumer.Permanent(err)) }
 		all[name+", as a panic"] = func() error { panic(err) }
+		if name != "Error blocks" { // otherwise it is the handler that hangs
+			all[name+", in %w"] = func() error { return fmt.Errorf("reserve: %w", err) }
+		}
 	}
 	return all
 }
@@ -98,6 +104,7 @@ func TestAnErrorWhoseMethodsPanicCostsItsMessageAndNothingElse(t *testing.T) {
 				}), options{MaxAttempts: 2, Logger: slog.New(slog.NewTextHandler(&strings.Builder{}, nil))})
 				<-r.group().UntilApplied(r.Context()).Done()
 				p.end()
+				time.Sleep(2 * time.Hour) // for what blocks
 				r.wantEffects(0, first[0], first[1], first[3], first[4])
 				r.wantEffects(1, other...)
 				if dead := r.sink.DeadLetters(); len(dead) != 1 || dead[0].Message.Offset != 2 || dead[0].Cause == "" {
@@ -121,6 +128,7 @@ func TestOnFailureWhoseErrorPanicsHaltsItsPartition(t *testing.T) {
 				}).OnFailure(func(context.Context, tx, consumer.Message, epoch.Epoch, error) error { return fail() }), options{MaxAttempts: 1})
 				r.pass(20 * time.Second)
 				p.end()
+				time.Sleep(2 * time.Hour) // for what blocks
 				r.wantEffects(0, first[0])
 				r.wantEffects(1, other...)
 				for _, h := range seen[consumer.Halted](p) {
@@ -158,6 +166,7 @@ func TestBackgroundWorkWhoseErrorPanicsIsStartedAgain(t *testing.T) {
 				}), options{})
 				r.pass(20 * time.Second)
 				p.end()
+				time.Sleep(2 * time.Hour) // for what blocks
 				r.wantEffects(0, want...)
 				if called.Load() != 2 {
 					t.Errorf("called %d times", called.Load())

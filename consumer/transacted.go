@@ -32,7 +32,7 @@ func transacted(tried []trial, r result) Transacted {
 		e.Outcome = OutcomeFailed
 	}
 	e.Reason = reasonOf(r.err)
-	if e.Outcome == OutcomeFailed && r.timedOut {
+	if e.Outcome == OutcomeFailed && r.timedOut && !errors.Is(r.err, epoch.ErrUnhealthy) && !errors.Is(r.err, epoch.ErrTransient) {
 		e.Reason = ReasonTimeout
 	}
 	if r.handler != nil && e.Outcome == OutcomeFailed {
@@ -44,6 +44,7 @@ func transacted(tried []trial, r result) Transacted {
 	return e
 }
 
+// failureOf classifies in the order of [policy.failure].
 func failureOf(r result) Failure {
 	var panicked *PanicError
 	switch {
@@ -51,14 +52,14 @@ func failureOf(r result) Failure {
 		return FailurePermanent
 	case errors.Is(r.handler, errGoexit):
 		return FailureGoexit
-	case errors.As(r.handler, &panicked):
-		return FailurePanic
-	case r.timedOut:
-		return FailureTimeout
 	case errors.Is(r.err, epoch.ErrUnhealthy):
 		return FailureUnhealthy
 	case errors.Is(r.err, epoch.ErrTransient), errors.Is(r.handler, epoch.ErrOwnTransaction):
 		return FailureTransient
+	case errors.As(r.handler, &panicked):
+		return FailurePanic
+	case r.timedOut:
+		return FailureTimeout
 	default:
 		return FailureError
 	}

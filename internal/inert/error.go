@@ -1,8 +1,8 @@
 // Package inert takes errors and panic values of users' code and makes them harmless.
 //
 // An error's methods are its author's code. They may panic, as those of a typed nil do,
-// or end the goroutine. [Error] calls Error and Unwrap once, at the place where the error
-// was returned, and keeps the answers. Everything later works on those.
+// end the goroutine, or never return. [Error] calls Error and Unwrap once, at the place where the
+// error was returned, and keeps the answers. Everything later works on those.
 package inert
 
 import (
@@ -10,10 +10,15 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sync/atomic"
+	"time"
 )
 
 // maxLinks limits the errors taken from one chain, which may be a cycle or a tree.
 const maxLinks = 1000
+
+// patience limits the calls of the methods of one chain.
+const patience = 5 * time.Second
 
 // Mark is the argument of a method Inert, which says that an error's methods call no user's code.
 // [Error] leaves such an error as it is. No other module can name the type.
@@ -25,18 +30,17 @@ type taken struct {
 	of     error // nil if it is not safe
 	asks   bool  // of has methods Is or As
 	causes []error
+	stuck  *atomic.Pointer[string] // the method Is or As that has not returned; the chain's
 }
 
-// Error returns an error with the text of err and with its chain, whose methods never
-// panic. A typed nil, and an error whose methods Error or Unwrap panic, is in the chain as
+// Error returns an error with the text of err and with its chain, whose methods return and never
+// panic. A typed nil, and an error whose methods Error or Unwrap do not return, is in the chain as
 // a text that names its type. Nil stays nil.
-//
-// It calls methods of err, which may end the goroutine.
 func Error(err error) error {
 	if err == nil {
 		return nil
 	}
-	k := &taking{left: maxLinks}
+	k := &taking{left: maxLinks, stuck: new(atomic.Pointer[string])}
 	of, is := k.take(err).(*taken) //nolint:errorlint // what take has made
 	if !is {
 		return err
@@ -48,8 +52,9 @@ func Error(err error) error {
 }
 
 type taking struct {
-	left int
-	flaw string // the first that was found
+	left  int
+	flaw  string // the first that was found
+	stuck *atomic.Pointer[string]
 }
 
 func (k *taking) take(err error) error {
@@ -60,14 +65,21 @@ func (k *taking) take(err error) error {
 		return err
 	}
 	k.left--
-	t := &taken{of: err}
-	var panicked any
-	if t.text, panicked = try(err.Error); panicked != nil {
-		t = k.flawed("a %T whose method Error panicked: %s", err, Text(panicked))
+	t := &taken{of: err, stuck: k.stuck}
+	var how ending
+	if t.text, how = apart(err.Error); how != "" {
+		t = k.flawed("a %T whose method Error %s", err, how)
 	}
-	causes, panicked := try(func() []error { return unwrap(err) })
-	if panicked != nil {
-		return k.flawed("a %T whose method Unwrap panicked: %s", err, Text(panicked))
+	if how == hangs {
+		k.left = 0
+		return t
+	}
+	causes, how := apart(func() []error { return unwrap(err) })
+	if how != "" {
+		if how == hangs {
+			k.left = 0
+		}
+		return k.flawed("a %T whose method Unwrap %s", err, how)
 	}
 	for _, cause := range causes {
 		if cause != nil && k.left > 0 {
@@ -83,7 +95,7 @@ func (k *taking) take(err error) error {
 
 // flawed stands for an error that is not safe to have.
 func (k *taking) flawed(format string, args ...any) *taken {
-	t := &taken{text: fmt.Sprintf(format, args...)}
+	t := &taken{text: fmt.Sprintf(format, args...), stuck: k.stuck}
 	if k.flaw == "" {
 		k.flaw = t.text
 	}
@@ -101,7 +113,13 @@ func unwrap(err error) []error {
 	}
 }
 
-func (t *taken) Error() string   { return t.text }
+func (t *taken) Error() string {
+	if stuck := t.stuck.Load(); stuck != nil {
+		return t.text + " (in it is " + *stuck + ")"
+	}
+	return t.text
+}
+
 func (t *taken) Unwrap() []error { return t.causes }
 
 // Inert says that t is one already.
@@ -118,7 +136,7 @@ func (t *taken) Is(target error) bool {
 		return false
 	}
 	of, is := t.of.(interface{ Is(error) bool })
-	return is && apart(func() bool { return of.Is(target) })
+	return is && t.ask("Is", func() bool { return of.Is(target) })
 }
 
 func (t *taken) As(target any) bool {
@@ -137,7 +155,24 @@ func (t *taken) As(target any) bool {
 		return false
 	}
 	of, is := t.of.(interface{ As(any) bool })
-	return is && apart(func() bool { return of.As(target) })
+	found := reflect.New(into.Type().Elem()) // the method may set it later
+	if !is || !t.ask("As", func() bool { return of.As(found.Interface()) }) {
+		return false
+	}
+	into.Elem().Set(found.Elem())
+	return true
+}
+
+// ask calls a method of the error, unless one of the chain has not returned.
+func (t *taken) ask(method string, f func() bool) bool {
+	if t.stuck.Load() != nil {
+		return false
+	}
+	yes, how := apart(f)
+	if how == hangs {
+		t.stuck.Store(new(fmt.Sprintf("a %T whose method %s %s", t.of, method, how)))
+	}
+	return yes
 }
 
 // As returns the first error in err's chain that is an E. Unlike [errors.As] it never
@@ -168,37 +203,66 @@ func visit(err error, f func(error) bool) bool {
 	return f(err) || slices.ContainsFunc(unwrap(err), func(cause error) bool { return cause != nil && visit(cause, f) })
 }
 
-// Try calls f, a method of a user's value, and returns its result, or the zero value if f panics.
+// Try calls f, a method of a user's value, and returns its result, or the zero value if f does not
+// return one.
 func Try[T any](f func() T) T {
-	v, _ := try(f)
+	v, _ := apart(f)
 	return v
 }
 
 // Text returns the text of a panic's value. Package fmt recovers a panic of its methods, unless the
 // value of that panic panics too when it is printed.
 func Text(value any) string {
-	text, panicked := try(func() string { return fmt.Sprint(value) })
-	if panicked != nil {
-		return fmt.Sprintf("a %T that cannot be printed", value)
+	text, how := apart(func() string { return printed(value) })
+	if how != "" {
+		return unprintable(value)
 	}
 	return text
 }
+
+func printed(value any) string {
+	text, panicked := try(func() string { return fmt.Sprint(value) })
+	if panicked != nil {
+		return unprintable(value)
+	}
+	return text
+}
+
+func unprintable(value any) string { return fmt.Sprintf("a %T that cannot be printed", value) }
 
 func try[T any](f func() T) (v T, panicked any) {
 	defer func() { panicked = recover() }()
 	return f(), nil
 }
 
-// apart calls f on another goroutine, which f may end.
-func apart(f func() bool) bool {
-	answer := make(chan bool, 1)
+// ending is how a call ended that returned nothing, or "".
+type ending string
+
+const hangs = ending("has not returned")
+
+// apart calls f on another goroutine, which f may end or keep.
+func apart[T any](f func() T) (T, ending) {
+	type answer struct {
+		v   T
+		how ending
+	}
+	answers := make(chan answer, 1)
 	go func() {
-		yes := false
-		defer func() {
-			_ = recover()
-			answer <- yes
-		}()
-		yes = f()
+		a := answer{how: "ended its goroutine"}
+		defer func() { answers <- a }()
+		v, panicked := try(f)
+		if panicked != nil {
+			a.how = ending("panicked: " + printed(panicked))
+			return
+		}
+		a = answer{v: v}
 	}()
-	return <-answer
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	select {
+	case a := <-answers:
+		return a.v, a.how
+	case <-limit.C:
+		return answer{}.v, hangs
+	}
 }

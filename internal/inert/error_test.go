@@ -7,7 +7,9 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/internal/inert"
 )
 
@@ -56,7 +58,7 @@ type panics struct{}
 
 func (panics) String() string { panic(panics{}) }
 
-// TestNothingThatAnErrorHasPanics: whatever is asked of it.
+// TestNothingThatAnErrorHasPanics: or blocks, whatever is asked of it.
 func TestNothingThatAnErrorHasPanics(t *testing.T) {
 	var none *fs.PathError
 	asked := 0
@@ -77,25 +79,36 @@ func TestNothingThatAnErrorHasPanics(t *testing.T) {
 		"As panics":          {hostile{as: func(any) bool { panic("boom") }}, "hostile", true},
 		"As ends goroutines": {hostile{as: func(any) bool { runtime.Goexit(); return true }}, "hostile", true},
 		"Unwrap panics":      {hostile{unwrap: func() error { panic("boom") }}, "hostile whose method Unwrap panicked: boom", false},
+		"Error blocks":       {hostile{text: func() string { time.Sleep(time.Hour); return "" }}, "hostile whose method Error has not returned", false},
+		"Is blocks":          {hostile{is: func(error) bool { time.Sleep(time.Hour); return true }}, "hostile", true},
+		"As blocks":          {hostile{as: func(any) bool { time.Sleep(time.Hour); return true }}, "hostile", true},
+		"Unwrap blocks":      {hostile{unwrap: func() error { time.Sleep(time.Hour); return nil }}, "hostile whose method Unwrap has not returned", false},
 		"a typed nil within": {hostile{unwrap: func() error { return none }}, "in it is a nil *fs.PathError", false},
 		"uncomparable":       {errors.Join(uncomparable{[]int{1}}, errSentinel), "uncomparable\nsentinel", true},
 		"endless":            {endless{&asked}, "endless", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := fmt.Errorf("sink: %w", inert.Error(c.err))
-			if !strings.Contains(err.Error(), c.text) {
-				t.Errorf("the text is %q; want %q", err, c.text)
-			}
-			if errors.Is(err, errSentinel) != c.has {
-				t.Errorf("the sentinel is found: %v", !c.has)
-			}
-			if errors.Is(err, uncomparable{[]int{1}}) {
-				t.Error("found what cannot be compared")
-			}
-			var path *fs.PathError
-			if errors.As(err, &path) {
-				t.Errorf("found a %T that is nil: %v", path, path == nil)
-			}
+			bubble.Test(t, func(t *testing.T) {
+				defer time.Sleep(time.Hour) // for what blocks
+				began := time.Now()
+				err := fmt.Errorf("sink: %w", inert.Error(c.err))
+				if !strings.Contains(err.Error(), c.text) {
+					t.Errorf("the text is %q; want %q", err, c.text)
+				}
+				if errors.Is(err, errSentinel) != c.has {
+					t.Errorf("the sentinel is found: %v", !c.has)
+				}
+				if errors.Is(err, uncomparable{[]int{1}}) {
+					t.Error("found what cannot be compared")
+				}
+				var path *fs.PathError
+				if errors.As(err, &path) {
+					t.Errorf("found a %T that is nil: %v", path, path == nil)
+				}
+				if took := time.Since(began); took > 10*time.Second {
+					t.Errorf("it took %v", took)
+				}
+			})
 		})
 	}
 	if asked > 2000 {
