@@ -116,6 +116,10 @@ func (s *Store) source(ctx context.Context) (string, error) {
 		if policy, _, _ := strings.Cut(after, "\r\n"); strings.HasPrefix(policy, "allkeys-") {
 			return "", fmt.Errorf("%w: the server evicts keys when it is full (maxmemory-policy %s); run: CONFIG SET maxmemory-policy noeviction", cas.ErrUnsuitable, policy)
 		}
+		source, err := s.client.Get(ctx, s.own("source")).Result()
+		if !errors.Is(err, redis.Nil) {
+			return source, err
+		}
 		if err := s.client.SetNX(ctx, s.own("source"), rand.Text(), 0).Err(); err != nil {
 			return "", err
 		}
