@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/remedies"
 )
@@ -85,23 +84,25 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 	}
 	return a.show(map[string]any{"partitions": ds}, func() {
 		t.print(a.out)
+		said := map[string]bool{}
 		for i, d := range ds {
-			a.notes(ps[i], d)
+			a.notes(ps[i], d, said)
 		}
 	})
 }
 
-// notes prints what does not fit into the table.
-func (a *app) notes(p operate.Partition, d describedView) {
+// notes prints what does not fit into the table. said has the reasons whose remedy was printed for an
+// earlier partition.
+func (a *app) notes(p operate.Partition, d describedView, said map[string]bool) {
 	switch d.State {
 	case paused:
 		a.say("\n%s is paused since %s, by %s: %s\n  epochfence resume %s%s", d.Name, stamp(p.Pause.Since), printable(d.By), printable(d.Reason), shellQuote(d.Name), forReal)
 	case halted:
 		a.say("\n%s has halted at %s:\n  %s", d.Name, stamp(*d.Since), printable(d.Reason))
-		a.remedy(p.Fence.Partition, d.Reason)
+		a.remedy(p, d.Reason, said)
 	case hanging:
 		a.say("\n%s is given up, and no process has claimed it since:\n  %s", d.Name, printable(d.Reason))
-		a.remedy(p.Fence.Partition, consumer.ReasonHung.String())
+		a.remedy(p, consumer.ReasonHung.String(), said)
 	case unclaimed:
 		if d.Committed != nil {
 			a.say("\n%s was never claimed. Others have committed offset %d for its group, and the first claim takes over from there unless consumer.Options.Start says something else",
@@ -131,10 +132,23 @@ func now(there, fence string) string {
 	return there
 }
 
-func (a *app) remedy(p epoch.Partition, halt string) {
-	if r, ok := remedies.For(halt); ok {
-		a.say("%s", indented(r.Text(p)))
+// remedy prints what to do, with the partition and its position filled in, once for each reason.
+func (a *app) remedy(p operate.Partition, halt string, said map[string]bool) {
+	r, ok := remedies.For(halt)
+	if !ok {
+		return
 	}
+	reason := r.Reason.String()
+	if said[reason] {
+		a.say("  %s: what to do is above", reason)
+		return
+	}
+	said[reason] = true
+	text := r.Text(p.Fence.Partition)
+	if r.Reason == consumer.ReasonMessageFailed || r.Reason == consumer.ReasonOnFailureFailed || r.Reason == consumer.ReasonHung {
+		text = strings.ReplaceAll(text, "OFFSET", fmt.Sprint(int64(p.Next))) // the message at the position is the one
+	}
+	a.say("%s", indented(text))
 }
 
 func indented(text string) string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/freeport"
 	"github.com/epochfence/epochfence/operate"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -37,6 +39,12 @@ func TestExitCodes(t *testing.T) {
 		{exitError, "outbox list --outbox-schema elsewhere_"},
 		{exitError, "list --database file:/nowhere/at/all.db"},
 		{exitError, "list --database file:" + text},
+		{exitError, "list --group nobody"},
+		{exitError, "describe --group nobody"},
+		{exitError, "owners --topic nothing"},
+		{exitError, "history --group nobody"},
+		{exitError, "evict --group nobody --topic orders"},
+		{exitTrouble, "check --group nobody"},
 		{exitUsage, "lists"},
 		{exitUsage, "list --colour"},
 		{exitUsage, "list orders"},
@@ -175,4 +183,30 @@ func TestJSONIsOneDocument(t *testing.T) {
 			t.Errorf("%s: %v\n%s", args, err, a.out)
 		}
 	}
+}
+
+func TestACommandThatDoesNotExistIsAnsweredInLines(t *testing.T) {
+	a := (&cli{t, nil}).does(exitUsage, "lsit")
+	if strings.Contains(a.errs, `\n`) || !strings.Contains(a.errs, "Did you mean this?\n  list\n") {
+		t.Errorf("it says\n%s", a.errs)
+	}
+}
+
+func TestWhatToDoIsPrintedOnceForAReason(t *testing.T) {
+	c := golden(t)
+	db, err := sql.Open("sqlite", c.env["EPOCHFENCE_DATABASE"])
+	must(t, err)
+	defer func() { _ = db.Close() }()
+	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
+	must(t, err)
+	f, err := sink.Fence(t.Context(), partition(0))
+	must(t, err)
+	must(t, sink.Record(t.Context(), []operate.Decision{{
+		Kind: operate.DecidedHalt, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: f.Next, To: f.Next, Reason: "message_failed: it is no order",
+	}}))
+	said := c.does(exitOK, "describe").out
+	if n := strings.Count(said, "It worked when"); n != 1 || strings.Count(said, " has halted at ") != 2 {
+		t.Errorf("what to do is said %d times:\n%s", n, said)
+	}
+	tells(t, said, "epochfence skip billing/orders/0 --through 3 ", "message_failed: what to do is above")
 }

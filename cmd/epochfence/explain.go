@@ -131,7 +131,7 @@ func (a *app) tell(s operate.Story, now partitionView, q operate.Question, later
 		a.say("         paused at %s by %s: %s", stamp(*now.Since), printable(now.By), printable(now.Reason))
 	case halted:
 		a.say("         halted at %s: %s", stamp(*now.Since), printable(now.Reason))
-		a.remedy(s.Partition.Fence.Partition, now.Reason)
+		a.remedy(s.Partition, now.Reason, map[string]bool{})
 	default:
 	}
 	a.say("         claimed %s, advanced %s", stamp(s.Partition.ClaimedAt), stamp(s.Partition.AdvancedAt))

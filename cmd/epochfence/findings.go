@@ -57,7 +57,7 @@ type scene struct {
 
 func (a *app) survey(ctx context.Context, which chosen) (scene, error) {
 	ps, vs, err := a.views(ctx, which, nil)
-	if err != nil {
+	if err != nil && !errors.Is(err, errNoPartition) {
 		return scene{}, err
 	}
 	s := scene{filter: which.filter(), brokered: a.flags.kafka != "" || a.flags.kafkaConfig != "" || a.flags.nats != ""}

@@ -106,7 +106,7 @@ func (a *app) runHistory(ctx context.Context, f historyFlags, names []string) er
 			return err
 		}
 		ps, q.Partition = append(ps, p), &p.Fence.Partition
-	} else if ps, err = op.Partitions(ctx, operate.Filter{Group: f.group, Topic: f.topic}); err != nil {
+	} else if ps, err = a.partitions(ctx, op, f.chosen, nil); err != nil {
 		return err
 	}
 	logs := map[epoch.Partition]string{}

@@ -83,7 +83,11 @@ func (c chosen) filter() operate.Filter { return operate.Filter{Group: c.group, 
 // partitions returns the named partitions. Without names, it returns all that the flags select.
 func (a *app) partitions(ctx context.Context, op operate.Operator, c chosen, names []string) ([]operate.Partition, error) {
 	if len(names) == 0 {
-		return op.Partitions(ctx, c.filter())
+		ps, err := op.Partitions(ctx, c.filter())
+		if err == nil && len(ps) == 0 {
+			err = c.missing(ctx, op)
+		}
+		return ps, err
 	}
 	var found []operate.Partition
 	for _, n := range names {
@@ -97,6 +101,27 @@ func (a *app) partitions(ctx context.Context, op operate.Operator, c chosen, nam
 	}
 	return found, nil
 }
+
+// missing returns an error if the sink knows nothing of the group and the topic.
+func (c chosen) missing(ctx context.Context, op operate.Operator) error {
+	if c == (chosen{}) {
+		return nil
+	}
+	lives, err := op.Processes(ctx, c.group)
+	if err != nil || c.topic == "" && len(lives) > 0 { // a process without a partition
+		return err
+	}
+	var which []string
+	if c.group != "" {
+		which = append(which, "group "+shellQuote(c.group))
+	}
+	if c.topic != "" {
+		which = append(which, "topic "+shellQuote(c.topic))
+	}
+	return fmt.Errorf("%w of %s in this sink; epochfence list shows what there is", errNoPartition, strings.Join(which, " and "))
+}
+
+var errNoPartition = errors.New("there is no partition")
 
 func (a *app) partition(ctx context.Context, op operate.Operator, c chosen, called string) (operate.Partition, error) {
 	n, err := parseName(called)

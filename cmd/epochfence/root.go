@@ -42,7 +42,14 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, er
 		err = usageError{err}
 	}
 	if err != nil && !errors.Is(err, errTrouble) {
-		fmt.Fprintln(errs, "epochfence:", printable(err.Error()))
+		lines := []string{err.Error()}
+		if !a.began { // cobra suggests other commands in lines of their own
+			lines = strings.Split(strings.TrimSpace(strings.ReplaceAll(lines[0], "\t", "  ")), "\n")
+		}
+		for i := range lines {
+			lines[i] = printable(lines[i])
+		}
+		fmt.Fprintln(errs, "epochfence:", strings.Join(lines, "\n"))
 		if errors.As(err, new(usageError)) {
 			fmt.Fprintln(errs, "See epochfence --help, or epochfence COMMAND --help.")
 		}

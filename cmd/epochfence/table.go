@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/mattn/go-runewidth"
 	"golang.org/x/term"
 )
 
@@ -28,15 +29,20 @@ func (a *app) show(v any, people func()) error {
 func (a *app) say(format string, args ...any) { fmt.Fprintf(a.out, format+"\n", args...) }
 
 // table prints rows for operators. A column whose title begins with '>' holds numbers. On a
-// terminal, the last column is cut at the end of the line, or gets a line of its own if it has too
-// little room.
+// terminal nothing is cut: columns that do not fit continue on a line of their own, and the last one
+// is wrapped below its row where it is longer than the rest of the line.
 type table struct {
 	titles []string
 	rows   [][]string
 }
 
-// roomy is the minimum width, in columns, for the last column to stay in the line.
-const roomy = 30
+const (
+	// roomy is the minimum width, in columns, for the last column to stay in the line.
+	roomy = 30
+
+	gap    = "  "
+	indent = "    " // of what continues a row
+)
 
 func newTable(titles ...string) *table { return &table{titles: titles} }
 
@@ -57,49 +63,85 @@ func (t *table) printTo(out io.Writer, most int) {
 	for i, title := range t.titles {
 		titles[i] = strings.TrimPrefix(title, ">")
 	}
-	lines := append([][]string{titles}, t.rows...)
-	for _, l := range lines {
-		for i, cell := range l {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+	rows := append([][]string{titles}, t.rows...)
+	for _, r := range rows {
+		for i, cell := range r {
+			widths[i] = max(widths[i], width(cell))
 		}
 	}
-	last, used := len(titles)-1, 0
-	for _, w := range widths[:last] {
+	last := len(titles) - 1
+	begins, used := []int{0}, 0 // the first column of each line
+	for i, w := range widths {
+		if i == last {
+			w = min(w, roomy)
+		}
+		if most > 0 && i > 0 && used+w > most {
+			begins, used = append(begins, i), len(indent)
+		}
 		used += w + len(gap)
 	}
-	folds := most > 0 && used+min(widths[last], roomy) > most
-	for n, l := range lines {
-		if !folds {
-			fmt.Fprintln(out, cut(t.line(l, widths), most))
-			continue
-		}
-		fmt.Fprintln(out, cut(t.line(l[:last], widths), most))
-		if n > 0 && l[last] != "" {
-			fmt.Fprintln(out, "    "+l[last])
+	for _, r := range rows {
+		for n, begin := range begins {
+			end := len(titles)
+			if n+1 < len(begins) {
+				end = begins[n+1]
+			}
+			line := t.line(r, begin, end, widths)
+			if n > 0 {
+				line = indent + line
+			}
+			if below := most > 0 && end > last && width(line) > most; below {
+				if begin < last {
+					line = t.line(r, begin, last, widths)
+					if n > 0 {
+						line = indent + line
+					}
+					fmt.Fprintln(out, line)
+				}
+				line = indent + strings.ReplaceAll(wrap(r[last], most-len(indent)), "\n", "\n"+indent)
+			}
+			if strings.TrimSpace(line) != "" {
+				fmt.Fprintln(out, line)
+			}
 		}
 	}
 }
 
-const gap = "  "
-
-func (t *table) line(cells []string, widths []int) string {
+func (t *table) line(cells []string, begin, end int, widths []int) string {
 	var b strings.Builder
-	for i, cell := range cells {
-		pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+	for i := begin; i < end; i++ {
+		pad := strings.Repeat(" ", widths[i]-width(cells[i]))
 		if strings.HasPrefix(t.titles[i], ">") {
-			b.WriteString(pad + cell + gap)
+			b.WriteString(pad + cells[i] + gap)
 		} else {
-			b.WriteString(cell + pad + gap)
+			b.WriteString(cells[i] + pad + gap)
 		}
 	}
 	return strings.TrimRight(b.String(), " ")
 }
 
-func cut(s string, most int) string {
-	if most <= 1 || utf8.RuneCountInString(s) <= most {
-		return s
+// width returns the columns that s takes on a terminal.
+func width(s string) int { return runewidth.StringWidth(s) }
+
+// wrap breaks s between words. A word that is wider than most stays whole.
+func wrap(s string, most int) string {
+	var b strings.Builder
+	at := 0
+	for word := range strings.FieldsSeq(s) {
+		w := width(word)
+		switch {
+		case at == 0:
+		case at+1+w > most:
+			b.WriteByte('\n')
+			at = 0
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += w
 	}
-	return string([]rune(s)[:most-1]) + "…"
+	return b.String()
 }
 
 // columns returns the width of the terminal, or zero if out is none.

@@ -78,6 +78,13 @@ func (l *Load) Check() error {
 	if _, _, err := net.SplitHostPort(l.HTTP); err != nil && l.HTTP != "" {
 		return fmt.Errorf("-http: %q is not host:port, such as :8080", l.HTTP)
 	}
+	if l.HTTP != "" { // said before the servers are started
+		free, err := net.Listen("tcp", l.HTTP)
+		if err != nil {
+			return fmt.Errorf("-http: %w", err)
+		}
+		_ = free.Close()
+	}
 	return nil
 }
 

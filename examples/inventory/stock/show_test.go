@@ -3,6 +3,7 @@ package stock
 import (
 	"bytes"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -54,7 +55,13 @@ func TestAnInterruptStopsEverythingAndLeavesNothing(t *testing.T) {
 }
 
 func TestWrongFlagsAreRefusedWithWhatIsWanted(t *testing.T) {
+	used, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = used.Close() }()
 	showtest.Refused(t, show.StatusUsage, func() show.Show { return New() }, map[string]string{
+		"-http " + used.Addr().String():  "address already in use",
 		"-workers 1":                     "-workers is 1; want 2 to 64",
 		"-partitions 5000":               "-partitions is 5000; want 1 to 1000",
 		"-messages 99":                   "-messages is 99; want 400 to 20000000",
