@@ -170,7 +170,7 @@ var guardsOfTheRest = []guard{
 	}, "consumer", "TestR9AFenceMissingAtTheCommitHaltsAtOnce"},
 
 	{"R4", "the early look locks the fence", []edit{
-		{fenceSQL, "    select a.position into i\n", "    perform from fence f where f.claim_id = any (claims) for update;\n    select a.position into i\n"},
+		{fenceSQL, "    select min(a.position) into i\n", "    perform from fence f where f.claim_id = any (claims) for update;\n    select min(a.position) into i\n"},
 	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
 	{"R4", "no transaction of PostgreSQL is looked at early", []edit{
 		{"sinks/pgsink/begin.go", "if !proven {", "if false {"},
@@ -365,7 +365,7 @@ var guardsOfTheRest = []guard{
 		{fenceSQL, "case when known then s.earliest else s.next end", "s.next"},
 	}, "sinks/pgsink", onPostgres + "a new partition of a known topic begins at the earliest message"},
 	{"R9", "a seed of PostgreSQL overwrites the fence that exists", []edit{
-		{fenceSQL, "on conflict do nothing", "on conflict (group_name, topic, partition) do update set next_offset = excluded.next_offset"},
+		{fenceSQL, "    insert into fence (group_name", "    delete from fence f where f.group_name = in_group and f.topic = in_topic and f.partition = any (partitions);\n    insert into fence (group_name"},
 	}, "sinks/pgsink", onPostgres + "seeding leaves a fence that exists as it is"},
 	{"R9", "seeds of PostgreSQL do not wait for each other", []edit{
 		{fenceSQL, "    perform pg_advisory_xact_lock(hashtextextended(in_group, hashtextextended(in_topic, 0)));\n", ""},

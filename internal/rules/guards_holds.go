@@ -14,14 +14,14 @@ var guardsOfHolds = []guard{
 		{fenceSQL, unlessEntered + "    perform from fence f", "    perform from fence f"},
 	}, "sinks/pgsink", "TestTheServerKnowsATransactionThatTheHandlerHasBegun"},
 	{"R4", "a held claim is looked at before the fence is locked", []edit{
-		{fenceSQL, "    perform from fence f\n    where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition\n    for key share;\n    perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);\n",
-			"    perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);\n    perform from fence f\n    where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition\n    for key share;\n"},
+		{fenceSQL, "    perform from fence f\n    where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition\n    order by f.lap desc limit 1\n    for key share;\n    perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);\n",
+			"    perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);\n    perform from fence f\n    where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition\n    order by f.lap desc limit 1\n    for key share;\n"},
 	}, "sinks/pgsink", "TestAHeldClaimWaitsForTheClaimThatReplacesIt"},
 	{"R4", "a claim passes beside a transaction that holds the one before", []edit{
 		{fenceSQL, "    for key share;\n", "    ;\n"},
 	}, "sinks/pgsink", "TestAClaimWaitsForATransactionThatHoldsTheOneBefore"},
 	{"R4", "a claim locks the fence no more than an advance does", []edit{
-		{fenceSQL, "    where group_name = in_group and topic = in_topic and partition = in_partition\n    for update;", "    where group_name = in_group and topic = in_topic and partition = in_partition\n    for no key update;"},
+		{fenceSQL, "    order by lap desc limit 1\n    for update;", "    order by lap desc limit 1\n    for no key update;"},
 	}, "sinks/pgsink", "TestAClaimWaitsForATransactionThatHoldsTheOneBefore"},
 	{"R4", "an advance does not pass beside a transaction that holds the claim", []edit{
 		{fenceSQL, "    for key share;\n", "    for share;\n"},

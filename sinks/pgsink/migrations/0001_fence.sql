@@ -72,23 +72,64 @@ create table "epochfence".fence (
     mode_at          timestamptz,
     claimed_at       timestamptz,               -- for people
     advanced_at      timestamptz,               -- for people
-    primary key (group_name, topic, partition)
+    lap              bigint not null default 0, -- rises as the row leaves a page of the table: see turn
+    primary key (group_name, topic, partition, lap)
 ) with (fillfactor = 50); -- each advance writes a version of the row: let it find room beside the last
+
+-- only_fence lets no second row in for a partition.
+create function "epochfence".only_fence() returns trigger
+language plpgsql set search_path = "epochfence", pg_temp
+as $$
+begin
+    if exists (select from fence f where f.group_name = new.group_name and f.topic = new.topic and f.partition = new.partition) then
+        raise exception using errcode = 'unique_violation', schema = tg_table_schema, table = tg_table_name,
+            message = format('there is a fence of %s/%s/%s', new.group_name, new.topic, new.partition);
+    end if;
+    return new;
+end
+$$;
+
+create trigger fence_only before insert on "epochfence".fence for each row execute function "epochfence".only_fence();
+
+-- turn begins another lap of the row that is at a place, which it has found on another page.
+--
+-- While any transaction of the database holds a snapshot, no dead version of a row is removed, and
+-- whoever finds the row by its key, or adds an entry for it to a unique index, passes all of them.
+-- The number of the lap in the key keeps the versions of one page, or two, together, and the
+-- highest is the row's. Functions look for it there, without sorting, which leaves the planner only
+-- the index. Where nobody holds a snapshot, the row stays on its page, and in its lap.
+--
+-- A change of the key would wait for a transaction that holds the claim. Then the row turns on a
+-- later page.
+create function "epochfence".turn(place tid)
+returns void
+language plpgsql set search_path = "epochfence", pg_temp
+as $$
+begin
+    perform from fence f where f.ctid = place for update skip locked;
+    if found then
+        update fence f set lap = f.lap + 1 where f.ctid = place;
+    end if;
+end
+$$;
 
 create function "epochfence".read_fence(in_group text, in_topic text, in_partition integer)
 returns setof "epochfence".fence
-language sql stable security definer set search_path = "epochfence", pg_temp
+language sql stable security definer set search_path = "epochfence", pg_temp set enable_sort = off
 as $$
     select f.* from fence f
     where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition
+    order by f.lap desc limit 1
 $$;
 
 create function "epochfence".read_fences(groups text[], topics text[], partitions integer[])
 returns setof "epochfence".fence
-language sql stable security definer set search_path = "epochfence", pg_temp
+language sql stable security definer set search_path = "epochfence", pg_temp set enable_sort = off
 as $$
-    select f.* from unnest(groups, topics, partitions) as k (group_name, topic, partition)
-    join fence f on f.group_name = k.group_name and f.topic = k.topic and f.partition = k.partition
+    select f.* from unnest(groups, topics, partitions) as k (group_name, topic, partition), lateral (
+        select l.* from fence l
+        where l.group_name = k.group_name and l.topic = k.topic and l.partition = k.partition
+        order by l.lap desc limit 1) f
 $$;
 
 -- server says which server this is: after a failover the timeline is another,
@@ -147,8 +188,8 @@ begin
         case when known then s.earliest else s.next end, case when known then s.earliest_mark else s.next_mark end
     from unnest(partitions, logs, sources, nexts, next_marks, earliests, earliest_marks)
         with ordinality as s (partition, log, source, next, next_mark, earliest, earliest_mark, position)
-    order by s.position
-    on conflict do nothing;
+    where not exists (select from fence f where f.group_name = in_group and f.topic = in_topic and f.partition = s.partition)
+    order by s.position;
 end
 $$;
 
@@ -159,7 +200,7 @@ create function "epochfence".swap_claim(in_group text, in_topic text, in_partiti
     seen_epoch bigint, seen_claim uuid, log text, source text, generation bigint, above bigint, new_owner text, new_claim uuid,
     adopt_offset bigint, adopt_mark bigint)
 returns setof "epochfence".fence
-language plpgsql set search_path = "epochfence", pg_temp
+language plpgsql set search_path = "epochfence", pg_temp set enable_sort = off
 as $$
 declare
     f fence;
@@ -168,6 +209,7 @@ begin
     perform set_config('lock_timeout', lock_timeout_ms::text, true);
     select * into f from fence
     where group_name = in_group and topic = in_topic and partition = in_partition
+    order by lap desc limit 1
     for update;
     if not found then
         raise exception using errcode = 'XF003', message = 'no fence',
@@ -210,7 +252,7 @@ begin
         claim_id = new_claim, claimed_at = clock_timestamp(),
         next_offset = coalesce(adopt_offset, t.next_offset), applied = t.applied or adopt_offset is not null,
         mark = case when adopt_offset is null then t.mark else adopt_mark end
-    where t.group_name = in_group and t.topic = in_topic and t.partition = in_partition
+    where t.group_name = in_group and t.topic = in_topic and t.partition = in_partition and t.lap = f.lap
     returning t.*;
 end
 $$;
@@ -220,13 +262,14 @@ $$;
 create function "epochfence".refuse(in_group text, in_topic text, in_partition integer, in_claim uuid, in_from bigint,
     nonce text)
 returns void
-language plpgsql set search_path = "epochfence", pg_temp
+language plpgsql set search_path = "epochfence", pg_temp set enable_sort = off
 as $$
 declare
     f fence;
 begin
     select * into f from fence
-    where group_name = in_group and topic = in_topic and partition = in_partition;
+    where group_name = in_group and topic = in_topic and partition = in_partition
+    order by lap desc limit 1;
     if not found then
         raise exception using errcode = 'XF003', message = 'no fence', hint = nonce,
             detail = json_build_object('group_name', in_group, 'topic', in_topic, 'partition', in_partition);
@@ -246,20 +289,21 @@ $$;
 create function "epochfence".look_early(groups text[], topics text[], partitions integer[], claims uuid[], froms bigint[],
     nonce text)
 returns void
-language plpgsql security definer set search_path = "epochfence", pg_temp
+language plpgsql security definer set search_path = "epochfence", pg_temp set enable_sort = off
 as $$
 declare
     i bigint;
 begin
-    select a.position into i
+    select min(a.position) into i
     from unnest(groups, topics, partitions, claims, froms)
         with ordinality as a (group_name, topic, partition, claim, start, position)
-    left join fence f
-        on f.group_name = a.group_name and f.topic = a.topic and f.partition = a.partition
+    left join lateral (
+        select l.claim_id, l.next_offset from fence l
+        where l.group_name = a.group_name and l.topic = a.topic and l.partition = a.partition
+        order by l.lap desc limit 1) f on true
     where f.claim_id is distinct from a.claim or f.next_offset <> a.start
-        or a.claim = '00000000-0000-0000-0000-000000000000'
-    order by a.position limit 1;
-    if found then
+        or a.claim = '00000000-0000-0000-0000-000000000000';
+    if i is not null then
         perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i], nonce);
     end if;
 end
@@ -295,9 +339,11 @@ $$;
 create function "epochfence".advance(groups text[], topics text[], partitions integer[], claims uuid[],
     froms bigint[], tos bigint[], marks bigint[], xid bigint, lock bigint, nonce text, dirty boolean)
 returns text
-language plpgsql security definer set search_path = "epochfence", pg_temp
+language plpgsql security definer set search_path = "epochfence", pg_temp set enable_sort = off
 as $$
 declare
+    was tid;
+    became tid;
     fenced text;
 begin
     if not entered(xid, lock) then
@@ -312,14 +358,24 @@ begin
             set next_offset = tos[i], advanced_at = clock_timestamp(),
                 mark = case when tos[i] > froms[i] then marks[i] else f.mark end,
                 applied = f.applied or tos[i] > froms[i]
-            where f.group_name = groups[i] and f.topic = topics[i] and f.partition = partitions[i]
+            from (select l.ctid as place from fence l
+                where l.group_name = groups[i] and l.topic = topics[i] and l.partition = partitions[i]
+                order by l.lap desc limit 1) seen
+            where f.ctid = seen.place
                 and f.claim_id = claims[i] and f.next_offset = froms[i]
-                and claims[i] <> '00000000-0000-0000-0000-000000000000';
-            exit when found;
+                and claims[i] <> '00000000-0000-0000-0000-000000000000'
+            returning seen.place, f.ctid into was, became;
+            if found then
+                if (was::text::point)[0] <> (became::text::point)[0] then
+                    perform turn(became);
+                end if;
+                exit;
+            end if;
             -- An UPDATE does not wait for a row whose old version does not
-            -- match. Lock it, and judge what it has become.
+            -- match, or may find its place left. Lock it, and judge what it has become.
             perform from fence f
             where f.group_name = groups[i] and f.topic = topics[i] and f.partition = partitions[i]
+            order by f.lap desc limit 1
             for no key update;
             perform refuse(groups[i], topics[i], partitions[i], claims[i], froms[i], nonce);
             if attempt = 2 then
@@ -338,9 +394,11 @@ $$;
 create function "epochfence".advance_one(in_group text, in_topic text, in_partition integer, in_claim uuid,
     in_from bigint, in_to bigint, in_mark bigint, xid bigint, lock bigint, nonce text, dirty boolean)
 returns text
-language plpgsql security definer set search_path = "epochfence", pg_temp
+language plpgsql security definer set search_path = "epochfence", pg_temp set enable_sort = off
 as $$
 declare
+    was tid;
+    became tid;
     fenced text;
 begin
     if not dirty and pg_current_xact_id()::text = coalesce(xid::text, current_setting('epochfence.transaction', true)) then
@@ -348,10 +406,17 @@ begin
         set next_offset = in_to, advanced_at = clock_timestamp(),
             mark = case when in_to > in_from then in_mark else f.mark end,
             applied = f.applied or in_to > in_from
-        where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition
+        from (select l.ctid as place from fence l
+            where l.group_name = in_group and l.topic = in_topic and l.partition = in_partition
+            order by l.lap desc limit 1) seen
+        where f.ctid = seen.place
             and f.claim_id = in_claim and f.next_offset = in_from
-            and in_claim <> '00000000-0000-0000-0000-000000000000';
+            and in_claim <> '00000000-0000-0000-0000-000000000000'
+        returning seen.place, f.ctid into was, became;
         if found then
+            if (was::text::point)[0] <> (became::text::point)[0] then
+                perform turn(became);
+            end if;
             fenced := set_config('epochfence.fenced', pg_current_xact_id()::text, true);
             return nonce;
         end if;
@@ -365,7 +430,7 @@ $$;
 -- claim is mine, until the transaction has ended, or it raises. It returns the nonce, as
 -- advance does.
 --
--- An advance changes no column of a key, so that it passes beside this lock; claim
+-- An advance changes no column of a key, unless the lock is free, so that it passes beside it; claim
 -- locks the row FOR UPDATE, so that it waits for it. The look comes after the lock, as
 -- a statement of its own: in READ COMMITTED it sees what was committed before it was
 -- granted. A stricter transaction sees what its snapshot does, and there the lock is
@@ -373,7 +438,7 @@ $$;
 create function "epochfence".hold(in_group text, in_topic text, in_partition integer, in_claim uuid,
     xid bigint, lock bigint, nonce text)
 returns text
-language plpgsql security definer set search_path = "epochfence", pg_temp
+language plpgsql security definer set search_path = "epochfence", pg_temp set enable_sort = off
 as $$
 declare
     fenced text;
@@ -383,6 +448,7 @@ begin
     end if;
     perform from fence f
     where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition
+    order by f.lap desc limit 1
     for key share;
     perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);
     fenced := set_config('epochfence.fenced', pg_current_xact_id()::text, true);
@@ -391,7 +457,7 @@ end
 $$;
 
 revoke all on "epochfence".migration, "epochfence".fence from public;
-revoke all on function "epochfence".schema_version, "epochfence".read_fence, "epochfence".read_fences,
+revoke all on function "epochfence".only_fence, "epochfence".turn, "epochfence".schema_version, "epochfence".read_fence, "epochfence".read_fences,
     "epochfence".server, "epochfence".seed, "epochfence".swap_claim,
     "epochfence".refuse, "epochfence".look_early, "epochfence".entered,
     "epochfence".advance, "epochfence".advance_one, "epochfence".hold from public;

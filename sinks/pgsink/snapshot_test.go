@@ -1,0 +1,125 @@
+package pgsink_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// TestAnOldSnapshotDoesNotSlowCommits, nor claims and looks: while somebody holds a snapshot, no
+// dead version of a fence's row is removed, and each commit adds one. The pages that a statement
+// reads say how many it passes. With EPOCHFENCE_LONG=1 it takes the time as well.
+func TestAnOldSnapshotDoesNotSlowCommits(t *testing.T) {
+	t.Parallel()
+	commits, slice := 3_000, 500
+	long := os.Getenv("EPOCHFENCE_LONG") != ""
+	if long {
+		commits, slice = 200_000, 5_000
+	}
+	held, free := newCommitting(t), newCommitting(t)
+	held.holdSnapshot(t)
+	for done := 0; done < commits; done += slice {
+		with := held.commit(t, slice)
+		if !long {
+			continue
+		}
+		without := free.commit(t, slice)
+		if t.Logf("%d commits: %v each, %v without the snapshot", done+slice, with, without); done+slice == commits && with > without*12/10 {
+			t.Errorf("after %d commits, one takes %v; without the snapshot %v", commits, with, without)
+		}
+	}
+	held.sql("analyze epochfence.fence") // plans must not depend on it
+	const most = 40
+	for what, pages := range held.pages(t) {
+		if t.Logf("%s reads %d pages", what, pages); pages > most {
+			t.Errorf("%s reads %d pages after %d commits; want no more than %d", what, pages, commits, most)
+		}
+	}
+}
+
+type committing struct {
+	*rig
+	sink  *pgsink.Sink
+	fence epoch.Fence
+}
+
+func newCommitting(t *testing.T) *committing {
+	c := &committing{rig: newRig(t)}
+	c.sink = c.openOn(c.pool(fast))
+	seed(t, c.sink, orders)
+	c.fence = claim(t, c.sink, orders, 5)
+	return c
+}
+
+func (c *committing) holdSnapshot(t *testing.T) {
+	conn := c.db.Superuser(t)
+	_, err := conn.Exec(t.Context(), "begin isolation level repeatable read; select from pg_class limit 1")
+	must(t, err)
+}
+
+// commit commits messages one by one, and returns the mean time.
+func (c *committing) commit(t *testing.T, n int) time.Duration {
+	began := time.Now()
+	for range n {
+		err := c.sink.Queued().Commit(t.Context(), advance(c.fence, 1), func(ctx context.Context, q *pgsink.Queue) error { return put(ctx, q, "list", "message") })
+		must(t, err)
+		c.fence.Next++
+	}
+	return time.Since(began) / time.Duration(n)
+}
+
+// pages returns how many pages statements read at most: advances leave their page now and then. The
+// few that read more may have planned again.
+func (c *committing) pages(t *testing.T) map[string]int {
+	const args = `$1::text, $2::text, $3::int, $4::text::uuid`
+	const arrays = `array[$1::text], array[$2::text], array[$3::int], array[$4::text::uuid], array[$5::bigint]`
+	const mine = `pg_current_xact_id()::text::bigint, 0, 'nonce'`
+	conn := c.db.Superuser(t)
+	found := map[string]int{}
+	for _, s := range []struct {
+		what, sql string
+		moves     epoch.Offset
+	}{
+		{"an advance", `select epochfence.advance_one(` + args + `, $5::bigint, $5::bigint + 1, -1, ` + mine + `, false)`, 1},
+		{"an advance among several", `select epochfence.advance(` + arrays + `, array[$5::bigint + 1], array[-1::bigint], ` + mine + `, false)`, 1},
+		{"the early look", `select epochfence.look_early(` + arrays + `, '')`, 0},
+		{"a hold", `select epochfence.hold(` + args + `, ` + mine + `) where $5::bigint >= 0`, 0},
+		{"a read", `select epochfence.read_fence($1::text, $2::text, $3::int) where ($4::text, $5::bigint) is not null`, 0},
+		{"a read of several", `select epochfence.read_fences(array[$1::text], array[$2::text], array[$3::int]) where ($4::text, $5::bigint) is not null`, 0},
+		{"a claim", `select epochfence.claim($1::text, $2::text, $3::int, 1000, f.epoch, f.claim_id, 'log', 'source', 5, 0, 'owner', gen_random_uuid(), null, null, '')
+			from epochfence.read_fence($1::text, $2::text, $3::int) f where ($4::text, $5::bigint) is not null`, 0},
+	} {
+		const times, few = 300, 5
+		p, read := c.fence.Partition, make([]int, times)
+		for i := range read {
+			read[i] = explain(t, conn, s.sql, p.Group, p.Topic, p.Number, c.fence.Claim.String(), int64(c.fence.Next))
+			c.fence.Next += s.moves
+		}
+		slices.Sort(read)
+		found[s.what] = read[times-1-few]
+	}
+	return found
+}
+
+// explain runs sql and returns the pages that it has read.
+func explain(t *testing.T, conn *pgx.Conn, sql string, args ...any) int {
+	t.Helper()
+	var text []byte
+	must(t, conn.QueryRow(t.Context(), "explain (analyze, buffers, format json) "+sql, args...).Scan(&text))
+	var plans []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	must(t, json.Unmarshal(text, &plans))
+	return plans[0].Plan.Hit + plans[0].Plan.Read
+}
