@@ -19,7 +19,7 @@ var guardsOfProtections = []guard{
 		{fenceSQL, "        end loop;\n    end loop;\n    " + noteFenced, "        end loop;\n    end loop;\n"},
 	}, "sinks/pgsink", fencedUncounted},
 	{"protect", "an advance of one partition counts as a write from outside", []edit{
-		{fenceSQL, "        if found then\n            " + noteFenced, "        if found then\n"},
+		{fenceSQL, "            end if;\n            " + noteFenced, "            end if;\n"},
 	}, "sinks/pgsink", fencedUncounted},
 	{"protect", "a transaction that holds a claim counts as a write from outside", []edit{
 		{fenceSQL, "perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);\n    " + noteFenced, "perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);\n"},

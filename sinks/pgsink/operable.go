@@ -16,6 +16,7 @@ import (
 
 var (
 	_ operate.Operable[Tx]     = (*Sink)(nil)
+	_ operate.Snapshots        = (*Sink)(nil)
 	_ operate.Operable[*Queue] = Queued{}
 )
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/epochfence/epochfence/internal/pgschema"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -39,6 +40,20 @@ func (s *Sink) Gone(ctx context.Context, p operate.Process) error {
 		return fmt.Errorf("pgsink: take away the sign of life of %s in group %q: %w", p.Name, p.Group, faultless(ended(ctx, explain(err))))
 	}
 	return nil
+}
+
+// OldestSnapshots implements [operate.Snapshots].
+func (s *Sink) OldestSnapshots(ctx context.Context) (held []operate.Snapshot, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	err = s.on(ctx, harmless, func(conn *pgx.Conn) (err error) {
+		held, err = pgschema.OldestSnapshots(ctx, conn)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pgsink: find the holders of old snapshots: %w", faultless(ended(ctx, explain(err))))
+	}
+	return held, nil
 }
 
 // Processes implements [operate.Operator].

@@ -47,7 +47,12 @@ func newRig(t testing.TB) *rig {
 
 func newRigIn(t testing.TB, schema string) *rig {
 	t.Helper()
-	r := &rig{TB: t, db: pgtest.Start(t), schema: schema}
+	return newRigOn(t, pgtest.Start(t), schema)
+}
+
+func newRigOn(t testing.TB, db *pgtest.Database, schema string) *rig {
+	t.Helper()
+	r := &rig{TB: t, db: db, schema: schema}
 	r.admin, r.reader = r.db.Superuser(t), newPool(t, r.db.URL)
 	r.role, r.appURL = r.db.Role(t)
 	if err := pgsink.Migrate(t.Context(), r.admin, pgsink.Options{Schema: r.schema}); err != nil {

@@ -3,12 +3,14 @@ package pgsink_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/pgsink"
@@ -122,4 +124,35 @@ func explain(t *testing.T, conn *pgx.Conn, sql string, args ...any) int {
 	}
 	must(t, json.Unmarshal(text, &plans))
 	return plans[0].Plan.Hit + plans[0].Plan.Read
+}
+
+// A row that leaves its page while a transaction holds the claim stays in its lap, because a change
+// of the key would wait.
+func TestAnAdvanceThatLeavesItsPagePassesBesideATransactionThatHoldsItsClaim(t *testing.T) {
+	t.Parallel()
+	c := newCommitting(t)
+	freezeHeld(t, connect(t, c.appURL), c.fence, "list", "never committed") // also keeps all versions
+	c.commit(t, 100)
+	var page, lap int
+	must(t, c.reader.QueryRow(t.Context(), "select (ctid::text::point)[0]::int, lap from epochfence.fence").Scan(&page, &lap))
+	if page == 0 || lap != 0 {
+		t.Errorf("the row is on page %d, in lap %d; want another page, and lap 0", page, lap)
+	}
+}
+
+func TestNoSecondFenceOfAPartitionGetsIn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	r.sql("update epochfence.fence set lap = 7, next_offset = 3")
+	seed(t, s, orders)
+	if f := claim(t, s, orders, 5); f.Next != 3 {
+		t.Errorf("after another seed: %+v", f)
+	}
+	_, err := r.admin.Exec(t.Context(), "insert into epochfence.fence (group_name, topic, partition, log_id, lease_source, next_offset) values ('billing', 'orders', 3, '', '', 0)")
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != "23505" {
+		t.Errorf("an insert: %v", err)
+	}
 }

@@ -66,6 +66,17 @@ func (s *Sink[TX]) Gone(ctx context.Context, p operate.Process) error {
 	return s.onEach(func(o operate.Operable[TX]) error { return o.Gone(ctx, p) })
 }
 
+// OldestSnapshots implements [operate.Snapshots]. It returns those of each shard.
+func (s *Sink[TX]) OldestSnapshots(ctx context.Context) (all []operate.Snapshot, err error) {
+	for i := range s.shards {
+		if o, ok := epoch.As[operate.Snapshots](s.shards[i]); ok {
+			held, failed := o.OldestSnapshots(ctx)
+			all, err = append(all, held...), errors.Join(err, failed)
+		}
+	}
+	return all, err
+}
+
 func (s *Sink[TX]) onEach(do func(o operate.Operable[TX]) error) error {
 	errs := make([]error, len(s.shards))
 	var doing sync.WaitGroup

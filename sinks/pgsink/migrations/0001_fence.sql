@@ -72,7 +72,7 @@ create table "epochfence".fence (
     mode_at          timestamptz,
     claimed_at       timestamptz,               -- for people
     advanced_at      timestamptz,               -- for people
-    lap              bigint not null default 0, -- rises as the row leaves a page of the table: see turn
+    lap              bigint not null default 0, -- rises as the row leaves a page of the table, to keep dead versions apart
     primary key (group_name, topic, partition, lap)
 ) with (fillfactor = 50); -- each advance writes a version of the row: let it find room beside the last
 
