@@ -5,9 +5,10 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
-// Event is one of [Joined], [Left], [Transacted] and [Unrecorded], which are about the process, and
+// Event is one of [Joined], [Left], [Transacted], [Unrecorded] and [SnapshotsHeld], which are about the process, and
 // [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted], [Resumed],
 // [Drained], [Lost], [Retried], [Overdue], [Returned], [WentBack], [Replayed] and [Behind], which
 // are about a partition. More may be added. [Status] derives the current state from events. Package
@@ -255,23 +256,30 @@ type Unrecorded struct {
 	Err       error // nil if too many were waiting
 }
 
-func (Joined) event()     {}
-func (Left) event()       {}
-func (Granted) event()    {}
-func (NotClaimed) event() {}
-func (Claimed) event()    {}
-func (Advanced) event()   {}
-func (Transacted) event() {}
-func (Stale) event()      {}
-func (WentBack) event()   {}
-func (InDoubt) event()    {}
-func (Halted) event()     {}
-func (Resumed) event()    {}
-func (Drained) event()    {}
-func (Lost) event()       {}
-func (Overdue) event()    {}
-func (Returned) event()   {}
-func (Retried) event()    {}
-func (Replayed) event()   {}
-func (Behind) event()     {}
-func (Unrecorded) event() {}
+// SnapshotsHeld reports the oldest snapshots that are held in the sink's database, with each sign of
+// life, if the sink is an [operate.Snapshots].
+type SnapshotsHeld struct {
+	Oldest []operate.Snapshot // one of each kind of holder that there is
+}
+
+func (Joined) event()        {}
+func (Left) event()          {}
+func (Granted) event()       {}
+func (NotClaimed) event()    {}
+func (Claimed) event()       {}
+func (Advanced) event()      {}
+func (Transacted) event()    {}
+func (Stale) event()         {}
+func (WentBack) event()      {}
+func (InDoubt) event()       {}
+func (Halted) event()        {}
+func (Resumed) event()       {}
+func (Drained) event()       {}
+func (Lost) event()          {}
+func (Overdue) event()       {}
+func (Returned) event()      {}
+func (Retried) event()       {}
+func (Replayed) event()      {}
+func (Behind) event()        {}
+func (Unrecorded) event()    {}
+func (SnapshotsHeld) event() {}

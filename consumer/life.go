@@ -23,6 +23,9 @@ const (
 
 	// failedSigns is how many failures in a row cause a warning.
 	failedSigns = 2
+
+	// oldSnapshot is the age of a snapshot, in transactions, that causes a warning.
+	oldSnapshot = 1_000_000
 )
 
 // life sends signs of life to the sink. Nothing waits for them, and nothing else fails with them.
@@ -36,6 +39,10 @@ type life struct {
 
 	problems func() []string
 	wake     chan struct{}
+
+	snapshots func(ctx context.Context) ([]operate.Snapshot, error) // nil if the sink knows none
+	observe   func(Event)
+	old       operate.Snapshot // the one that was logged
 }
 
 func newLife(source Source, alive, gone func(context.Context, operate.Process) error, problems func() []string, log *slog.Logger) *life {
@@ -132,7 +139,36 @@ func (l *life) sign(run context.Context) {
 		if l.failed++; l.failed == failedSigns {
 			l.log.Warn("the sink takes no sign of life of this process, which will be taken for dead", "signs", l.failed, "err", err)
 		}
+		return
 	}
+	l.lookAtSnapshots(ctx)
+}
+
+func (l *life) lookAtSnapshots(ctx context.Context) {
+	if l.snapshots == nil {
+		return
+	}
+	held, err := l.snapshots(ctx)
+	if err != nil {
+		return // the next sign of life tells whether the sink answers
+	}
+	l.observe(SnapshotsHeld{Oldest: held})
+	var old operate.Snapshot
+	for _, s := range held {
+		if s.Transactions >= oldSnapshot && s.Transactions > old.Transactions {
+			old = s
+		}
+	}
+	if same := old.Holder == l.old.Holder && old.Name == l.old.Name && old.PID == l.old.PID; same {
+		return
+	}
+	l.old = old
+	if old.Holder == "" {
+		l.log.Info("no old snapshot is held in the sink's database any more")
+		return
+	}
+	l.log.Warn("an old snapshot is held in the sink's database: no row version that was replaced since is removed, and tables grow; see epochfence doctor",
+		"holder", old.Holder, "name", old.Name, "pid", old.PID, "transactions", old.Transactions)
 }
 
 const (

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
@@ -158,5 +159,56 @@ func TestASignOfLifeSaysWhatHangs(t *testing.T) {
 			t.Errorf("after the call has returned: %+v", ps)
 		}
 		a.end()
+	})
+}
+
+// burdened is a sink whose database has snapshots.
+type burdened struct {
+	epoch.Sink[tx]
+	held func() []operate.Snapshot
+}
+
+func (s burdened) Unwrap() epoch.Sink[tx] { return s.Sink }
+
+func (s burdened) OldestSnapshots(context.Context) ([]operate.Snapshot, error) { return s.held(), nil }
+
+func TestWhoHoldsAnOldSnapshotIsSaidOnceAndReportedAlways(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		var transactions atomic.Int64
+		held := func() []operate.Snapshot {
+			return []operate.Snapshot{{Holder: operate.HolderSession, Name: "pg_dump", PID: 4711, Transactions: transactions.Load()}}
+		}
+		var log bytes.Buffer
+		p := r.process("a", nil)
+		o := p.watched(options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		p.run(func(ctx context.Context) error {
+			return consumer.Run(ctx, p.member, burdened{p.sink, held}, each(record), o)
+		})
+		says := func(text string, times int) {
+			t.Helper()
+			r.pass(time.Hour)
+			if n := strings.Count(log.String(), text); n != times {
+				t.Errorf("%q is said %d times, want %d:\n%s", text, n, times, log.String())
+			}
+		}
+		const warning = `level=WARN msg="an old snapshot is held`
+		says(warning, 0)
+		transactions.Store(2_000_000)
+		says(warning, 1)
+		says("holder=session name=pg_dump pid=4711 transactions=2000000", 1)
+		transactions.Store(0)
+		says("no old snapshot is held", 1)
+		p.end()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		reports := 0
+		for _, e := range p.events {
+			if s, is := e.(consumer.SnapshotsHeld); is && s.Oldest[0].Name == "pg_dump" {
+				reports++
+			}
+		}
+		if reports < 4*60*3 { // 15 s from one to the next
+			t.Errorf("%d reports in four hours", reports)
+		}
 	})
 }

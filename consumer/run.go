@@ -61,6 +61,9 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 		r.operable = operable
 		r.life = newLife(source, operable.Alive, operable.Gone, r.problems, o.Logger)
 		r.membership.life = r.life
+		if s, ok := epoch.As[operate.Snapshots](sink); ok {
+			r.life.snapshots, r.life.observe = s.OldestSnapshots, o.Observe
+		}
 		r.recorder = newRecorder(operable.Record, o.Observe, o.Logger)
 		defer r.recorder.close()
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/epochfence/epochfence/internal/pgschema"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -27,7 +29,7 @@ func (p *postgres) examine(ctx context.Context) []finding {
 	}
 	fs = append(fs, p.rights(ctx)...)
 	fs = append(fs, p.settings(ctx)...)
-	return append(fs, p.transactions(ctx)...)
+	return append(fs, p.snapshots(ctx)...)
 }
 
 // rights reports which kinds of work this role's privileges allow.
@@ -92,19 +94,36 @@ func (p *postgres) settings(ctx context.Context) (fs []finding) {
 	return fs
 }
 
-// transactions looks for old transactions, which keep vacuum from removing old row versions of the
-// fences. Only a member of pg_read_all_stats sees those of other roles.
-func (p *postgres) transactions(ctx context.Context) []finding {
-	var n int64
-	var oldest float64
-	err := p.pool.QueryRow(ctx, `select count(*), coalesce(extract(epoch from max(clock_timestamp() - xact_start)), 0)::float8 from pg_catalog.pg_stat_activity
-		where datname = current_database() and xact_start < clock_timestamp() - interval '5 minutes' and pid <> pg_backend_pid()`).Scan(&n, &oldest)
+func (p *postgres) snapshots(ctx context.Context) []finding {
+	held, err := pgschema.OldestSnapshots(ctx, p.pool)
 	if err != nil {
-		return []finding{{Check: "transactions", Status: warn, Detail: err.Error()}}
+		return []finding{{Check: "snapshots", Status: warn, Detail: err.Error()}}
 	}
-	if n > 0 {
-		return []finding{{Check: "transactions", Status: warn, Remedy: "select pid, usename, state, query from pg_stat_activity order by xact_start",
-			Detail: fmt.Sprintf("%s open for more than 5 minutes, the oldest for %s: fences get slow", count(n, "transaction"), age(time.Duration(oldest)*time.Second))}}
-	}
-	return nil
+	return oldSnapshots(held)
 }
+
+// oldSnapshots names whoever keeps vacuum from removing old row versions. Only a member of
+// pg_read_all_stats sees how long a transaction of another role has been open.
+func oldSnapshots(held []operate.Snapshot) (fs []finding) {
+	for _, s := range held {
+		if s.Transactions < 1_000_000 && s.Age < 5*time.Minute {
+			continue
+		}
+		detail := strings.ReplaceAll(s.Holder, "_", " ") + " " + shellQuote(s.Name)
+		if s.PID != 0 {
+			detail += fmt.Sprintf(" (pid %d)", s.PID)
+		}
+		detail += fmt.Sprintf(" holds a snapshot that is %s old", count(s.Transactions, "transaction"))
+		if s.Age > 0 {
+			detail += "; open for " + age(s.Age)
+		}
+		fs = append(fs, finding{Check: "snapshots", Status: warn, Detail: detail + ": no row that was replaced or deleted meanwhile is removed, and tables grow", Remedy: map[string]string{
+			operate.HolderSession:  fmt.Sprintf("see what it does: select * from pg_stat_activity where pid = %[1]d; end it: select pg_terminate_backend(%[1]d)", s.PID),
+			operate.HolderPrepared: fmt.Sprintf("commit prepared %[1]s, or rollback prepared %[1]s", literal(s.Name)),
+			operate.HolderSlot:     fmt.Sprintf("end the long query of its standby; if nobody uses the slot any more: select pg_drop_replication_slot(%s)", literal(s.Name)),
+		}[s.Holder]})
+	}
+	return fs
+}
+
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }

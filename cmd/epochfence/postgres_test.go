@@ -3,8 +3,10 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // From nothing: the owner migrates and grants, and each role may do what it is for.
@@ -101,4 +103,32 @@ func TestDrillLeavesNothing(t *testing.T) {
 			t.Errorf("%+v", passed)
 		}
 	})
+}
+
+func TestDoctorNamesTheHolderOfAnOldSnapshot(t *testing.T) {
+	found := oldSnapshots([]operate.Snapshot{
+		{Holder: operate.HolderSession, Name: "psql", PID: 1, Transactions: 999_999, Age: time.Minute},
+		{Holder: operate.HolderSession, Name: "pg_dump", PID: 4711, Transactions: 3_000_000, Age: 3 * time.Hour},
+		{Holder: operate.HolderSession, Name: "of a role that this one sees the age of", PID: 2, Transactions: 9, Age: time.Hour},
+		{Holder: operate.HolderPrepared, Name: "it's", Transactions: 2_000_000},
+		{Holder: operate.HolderSlot, Name: "standby", Transactions: 1_000_000},
+	})
+	if len(found) != 4 {
+		t.Fatalf("findings: %+v", found)
+	}
+	for i, want := range []string{
+		"session pg_dump (pid 4711) holds a snapshot that is 3000000 transactions old; open for 3h",
+		"session 'of a role that this one sees the age of' (pid 2) holds a snapshot that is 9 transactions old; open for 60m",
+		`prepared transaction 'it'\''s' holds a snapshot that is 2000000 transactions old`,
+		"replication slot standby holds a snapshot that is 1000000 transactions old",
+	} {
+		if !strings.HasPrefix(found[i].Detail, want) || found[i].Status != warn {
+			t.Errorf("finding %d: %+v; want %s", i, found[i], want)
+		}
+	}
+	for i, want := range []string{"select pg_terminate_backend(4711)", "select pg_terminate_backend(2)", "rollback prepared 'it''s'", "select pg_drop_replication_slot('standby')"} {
+		if !strings.Contains(found[i].Remedy, want) {
+			t.Errorf("remedy %d: %s; want %s", i, found[i].Remedy, want)
+		}
+	}
 }

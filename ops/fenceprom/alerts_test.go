@@ -190,6 +190,12 @@ var scenes = map[string]struct{ before, after func(s *scene) }{
 		},
 		func(s *scene) { s.append(0, "slow") },
 	},
+	"EpochfenceOldSnapshot": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) {
+			s.stats.Observe(consumer.SnapshotsHeld{Oldest: []operate.Snapshot{{Holder: operate.HolderSession, Transactions: 2_000_000}}})
+		},
+	},
 	"EpochfenceDeadLetters": {
 		func(s *scene) {
 			s.handles(failing(func(context.Context, consumer.Message) error { return consumer.Permanent(os.ErrInvalid) }).OnFailure(s.drill.sink.DeadLetter), consumer.Options{})

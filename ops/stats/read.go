@@ -49,6 +49,9 @@ func (s *Stats) Read() []Family {
 	for f := consumer.FunctionHandler; f <= consumer.FunctionSink; f++ {
 		set(hungCalls, float64(hung[f]), f.String())
 	}
+	for _, holder := range table[snapshotAge].Series {
+		set(snapshotAge, float64(s.snapshots[holder[0]]), holder[0])
+	}
 	s.readPartitions(held, set)
 	now := time.Now()
 	s.readOutbox(now, set)

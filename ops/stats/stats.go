@@ -26,6 +26,7 @@ type Stats struct {
 	total     speed
 	speeds    map[epoch.Partition]*speed         // of held partitions only
 	backlogs  map[epoch.Partition]outbox.Backlog // of held partitions only
+	snapshots map[string]int64                   // the age of the oldest, by holder
 	resources map[string]*resource
 	changed   chan struct{}                                        // closed at the next change; nil while nobody waits
 	feeds     []func(m *Metric, labels []string, observed float64) // see Feed
@@ -116,6 +117,11 @@ func (s *Stats) count(now time.Time, e consumer.Event) {
 		}
 	case consumer.Overdue:
 		s.values.add(overdue, 1)
+	case consumer.SnapshotsHeld:
+		s.snapshots = map[string]int64{}
+		for _, o := range e.Oldest {
+			s.snapshots[o.Holder] = max(s.snapshots[o.Holder], o.Transactions)
+		}
 	case consumer.Lost:
 		if e.InFlight {
 			s.values.add(tenuresLostInFlight, 1, e.Reason.String())

@@ -18,6 +18,7 @@ import (
 	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/ops/stats"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -175,6 +176,13 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 			},
 			{consumer.WentBack{Was: fence(7, 31, "a"), Now: fence(6, 10, "a")}, []string{"sink_went_back_total +1"}},
 			{consumer.Overdue{Partition: at}, []string{"overdue_transactions_total +1", "hung_calls{function=handler} +1"}},
+			{
+				consumer.SnapshotsHeld{Oldest: []operate.Snapshot{
+					{Holder: operate.HolderSlot, Transactions: 7}, {Holder: operate.HolderSession, Transactions: 3}, {Holder: operate.HolderSlot, Transactions: 5}, // of two databases
+				}},
+				[]string{"snapshot_age_transactions{holder=replication_slot} +7", "snapshot_age_transactions{holder=session} +3"},
+			},
+			{consumer.SnapshotsHeld{}, []string{"snapshot_age_transactions{holder=replication_slot} -7", "snapshot_age_transactions{holder=session} -3"}},
 			{consumer.Returned{Partition: at}, []string{"hung_calls{function=handler} -1"}},
 			{outbox.Event{Kind: outbox.Delivered}, []string{"outbox_deliveries_total{kind=delivered} +1"}},
 			{

@@ -8,6 +8,7 @@ import (
 	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 )
 
@@ -30,6 +31,7 @@ const (
 	sinkWentBack
 	overdue
 	hungCalls
+	snapshotAge
 	member
 	partitions
 	partitionsUnlisted
@@ -173,6 +175,11 @@ var table = [rows]Metric{
 		Name: "epochfence_hung_calls", Kind: Gauge, Unit: "{call}",
 		Help:   "Abandoned calls that have not returned yet, by function.",
 		Labels: []string{"function"}, Series: words(consumer.FunctionHandler, consumer.FunctionSink),
+	},
+	snapshotAge: {
+		Name: "epochfence_snapshot_age_transactions", Kind: Gauge, Unit: "{transaction}",
+		Help:   "Transactions that have begun since the oldest snapshot in the sink's PostgreSQL was taken, by its holder. 0 if none is held.",
+		Labels: []string{"holder"}, Series: each(operate.HolderSession, operate.HolderPrepared, operate.HolderSlot),
 	},
 	member: {
 		Name: "epochfence_member", Kind: Gauge, Unit: "{member}",
