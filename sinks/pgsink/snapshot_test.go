@@ -28,14 +28,18 @@ func TestAnOldSnapshotDoesNotSlowCommits(t *testing.T) {
 	}
 	held, free := newCommitting(t), newCommitting(t)
 	held.holdSnapshot(t)
+	var with, without []time.Duration
 	for done := 0; done < commits; done += slice {
-		with := held.commit(t, slice)
-		if !long {
-			continue
+		with = append(with, held.commit(t, slice))
+		if long {
+			without = append(without, free.commit(t, slice))
+			t.Logf("%d commits: %v each, %v without the snapshot", done+slice, with[len(with)-1], without[len(without)-1])
 		}
-		without := free.commit(t, slice)
-		if t.Logf("%d commits: %v each, %v without the snapshot", done+slice, with, without); done+slice == commits && with > without*12/10 {
-			t.Errorf("after %d commits, one takes %v; without the snapshot %v", commits, with, without)
+	}
+	if long { // the fastest of the last quarter, as other programs may slow some
+		late := len(with) * 3 / 4
+		if with, without := slices.Min(with[late:]), slices.Min(without[late:]); with > without*12/10 {
+			t.Errorf("late, a commit takes %v; without the snapshot %v", with, without)
 		}
 	}
 	held.sql("analyze epochfence.fence") // plans must not depend on it
