@@ -120,10 +120,10 @@ func (k DecisionKind) RecordedByConsumer() bool {
 	}
 }
 
-// WithoutOperator returns d without an operator in By or Owner. A sink stores the decisions of
-// consumers in this form.
+// WithoutOperator returns d without an operator in By or Owner, and with a Reason of at most [MaxText]
+// bytes. A sink stores the decisions of consumers in this form.
 func (d Decision) WithoutOperator() Decision {
-	d.By = ""
+	d.By, d.Reason = "", Text(d.Reason, MaxText)
 	if strings.HasPrefix(d.Owner, epoch.OperatorPrefix) {
 		d.Owner = ""
 	}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/epochfence/epochfence/cas"
@@ -121,6 +123,49 @@ func TestAMessageThatTheStoreCouldHaveCanBeBuried(t *testing.T) {
 	l, err := w.sink.Operator().DeadLetter(t.Context(), letters[0].ID)
 	if must(t, err); !bytes.Equal(l.Message.Value, value) {
 		t.Errorf("its value has %d bytes", len(l.Message.Value))
+	}
+}
+
+// What does not fit into an item is kept in parts, and nothing of it stays.
+func TestAMessageThatDoesNotFitAnItemIsBuriedInParts(t *testing.T) {
+	t.Parallel()
+	long := bytes.Repeat([]byte("0123456789"), 10_000)
+	for what, change := range map[string]func(m *epoch.Message){
+		"value":   func(m *epoch.Message) { m.Value = long },
+		"key":     func(m *epoch.Message) { m.Key = long },
+		"headers": func(m *epoch.Message) { m.Headers = []epoch.Header{{Key: "h\xff", Value: long}, {Key: "n"}} },
+	} {
+		mem := memstore.New()
+		w := owns(t, small{mem, cas.Facts{MaxValue: 32 << 10, MaxNote: 32 << 10}}, orders)
+		m := epoch.Message{Partition: orders, Mark: epoch.NoMark, Key: []byte("k"), Value: []byte("v")}
+		change(&m)
+		for _, kind := range []operate.DeadLetterKind{operate.Replay, operate.Discard} {
+			must(t, w.applies(w.fence.Next+1, func(ctx context.Context, tx *cassink.Tx, at epoch.Message) error {
+				m.Offset = at.Offset
+				return w.sink.DeadLetter(ctx, tx, m, w.fence.Epoch, errors.New(strings.Repeat("\x00", 2<<20)))
+			}))
+			letters, err := w.sink.Operator().DeadLetters(t.Context(), operate.DeadLetterQuery{})
+			must(t, err)
+			l := mustGet(t, w.sink.Operator(), letters[0].ID)
+			if fmt.Sprint(l.Message) != fmt.Sprint(m) {
+				t.Errorf("%s: %.100v", what, l.Message)
+			}
+			l, err = w.sink.Operator().DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: kind, Seen: l, By: "anna", Reason: "fixed"})
+			must(t, err)
+			if kind == operate.Replay {
+				found, err := w.sink.Requests(t.Context(), []epoch.Partition{orders})
+				if err != nil || len(found.Replays) != 1 || fmt.Sprint(found.Replays[0].Message) != fmt.Sprint(m) {
+					t.Fatalf("%s: %.200v, %v", what, found.Replays, err)
+				}
+				must(t, w.sink.ReplayFailed(t.Context(), found.Replays[0], w.fence.Epoch, errors.New(strings.Repeat("\x01", 2<<20))))
+				l, err = w.sink.Operator().DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: kind, Seen: mustGet(t, w.sink.Operator(), l.ID), By: "anna", Reason: "fixed"})
+				must(t, err)
+				replay(t, w, l)
+			}
+			for it, err := range mem.List(t.Context(), "epochfence/dead") {
+				t.Errorf("%s: after a %s: item %q, %v", what, kind, it.Key, err)
+			}
+		}
 	}
 }
 

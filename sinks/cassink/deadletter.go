@@ -18,7 +18,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// letter is a dead letter. The value of its item is that of the message, and the note is the rest.
+// letter is a dead letter. The value of its item is that of the message, and the note is the rest. If that does not
+// fit, the content of the message is in other items, in parts.
 type letter struct {
 	ID        int64
 	Partition epoch.Partition
@@ -42,6 +43,8 @@ type letter struct {
 	// Pending says that the letter was written before the position, and does not exist unless the fence
 	// says so.
 	Pending bool `json:",omitempty"`
+
+	Parts int `json:",omitempty"` // of the content, or 0
 
 	// Under is the claim under which its changes are or were written, until the replay has failed.
 	Under epoch.ClaimID `json:",omitzero"`
@@ -83,7 +86,7 @@ func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Ep
 	}
 	l := letter{
 		ID: newIDAbove(tx.record.LastEntry), Partition: m.Partition, Offset: m.Offset, Mark: m.Mark, Key: m.Key, Value: m.Value, Time: instant.JSON{Time: m.Time},
-		Epoch: e, Error: fmt.Sprint(cause), At: now(),
+		Epoch: e, Error: operate.ErrorText(cause), At: now(),
 	}
 	for _, h := range m.Headers {
 		l.Headers = append(l.Headers, header{[]byte(h.Key), h.Value})
@@ -141,8 +144,12 @@ func (t *transaction) addLetters(ctx context.Context) error {
 	for i, at := range t.letters {
 		at.letter.Pending = true
 		at.stored = cas.Item{Key: t.sink.keys.letter(at.letter.Partition, at.letter.ID)}
-		var err error
-		if t.letters[i], err = t.sink.swapLetter(ctx, at); err != nil {
+		err := t.sink.divide(ctx, &at.letter)
+		t.letters[i] = at
+		if err == nil {
+			t.letters[i], err = t.sink.swapLetter(ctx, at)
+		}
+		if err != nil {
 			return doubtful(err)
 		}
 	}
@@ -153,17 +160,19 @@ func (t *transaction) addLetters(ctx context.Context) error {
 func (t *transaction) dropLetters(ctx context.Context) {
 	for _, at := range t.letters {
 		if at.stored.Live {
-			_ = t.sink.store.Delete(ctx, at.stored)
+			_ = t.sink.deleteLetter(ctx, at)
+		} else {
+			t.sink.deleteParts(ctx, at.letter)
 		}
 	}
 }
 
 func (s *Sink) swapLetter(ctx context.Context, at letterItem) (letterItem, error) {
-	note, err := json.Marshal(at.letter)
+	value, note, err := at.letter.item()
 	if err != nil {
 		return at, err
 	}
-	at.stored, err = s.store.Swap(ctx, at.stored, at.letter.Value, note)
+	at.stored, err = s.store.Swap(ctx, at.stored, value, note)
 	return at, err
 }
 

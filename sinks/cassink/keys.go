@@ -31,6 +31,12 @@ func (k keys) letters() string { return cas.Join(k.prefix, "dead") + "/" }
 func (k keys) letter(p epoch.Partition, id int64) string {
 	return k.lettersOf(p) + strconv.FormatInt(id, 10)
 }
+
+// part is the item that has a part of the content of a dead letter.
+func (k keys) part(p epoch.Partition, id int64, n int) string {
+	return cas.Join(k.prefix, "dead-parts") + "/" + of(p) + "/" + strconv.FormatInt(id, 10) + "/" + strconv.Itoa(n)
+}
+
 func (k keys) lettersOf(p epoch.Partition) string { return k.letters() + of(p) + "/" }
 
 func (k keys) entries(p epoch.Partition) string {

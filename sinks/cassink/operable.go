@@ -231,6 +231,9 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (found operat
 			continue
 		}
 		at, err := s.letter(ctx, r.Partition, r.ID)
+		if err == nil {
+			at.letter, err = s.wholeLetter(ctx, at.letter)
+		}
 		if errors.Is(err, operate.ErrNoDeadLetter) {
 			continue
 		}
@@ -310,7 +313,7 @@ func (s *Sink) isReplayed(ctx context.Context, l letter) error {
 // finishReplay deletes the dead letters that the transaction has replayed.
 func (s *Sink) finishReplay(ctx context.Context, t *transaction) error {
 	for _, at := range t.replays {
-		err := s.store.Delete(ctx, at.stored)
+		err := s.deleteLetter(ctx, at)
 		if errors.Is(err, cas.ErrConflict) {
 			return fmt.Errorf("replay dead letter %d of %s: %w", at.letter.ID, at.letter.Partition, operate.ErrNotRequested)
 		}
@@ -362,7 +365,7 @@ func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e ep
 		if !l.is(r) {
 			return operate.ErrNotRequested
 		}
-		l.Requested, l.ReplayError, l.ReplayFailedAt, l.Under = false, fmt.Sprint(cause), now(), epoch.ClaimID{}
+		l.Requested, l.ReplayError, l.ReplayFailedAt, l.Under = false, operate.ErrorText(cause), now(), epoch.ClaimID{}
 		return nil
 	})
 	switch {

@@ -238,7 +238,7 @@ func (s *Sink) findLetter(ctx context.Context, id int64) (letter, error) {
 	if i < 0 {
 		return letter{}, operate.ErrNoDeadLetter
 	}
-	return all[i], nil
+	return s.wholeLetter(ctx, all[i])
 }
 
 // DeadLetter implements [operate.Operator].
@@ -289,7 +289,7 @@ func (s *Sink) act(ctx context.Context, a operate.DeadLetterAct) (letter, error)
 		if err := s.isReplayed(ctx, at.letter); err != nil {
 			return letter{}, err
 		}
-		if err := s.store.Delete(ctx, at.stored); errors.Is(err, cas.ErrConflict) {
+		if err := s.deleteLetter(ctx, at); errors.Is(err, cas.ErrConflict) {
 			return letter{}, operate.ErrDeadLetterChanged
 		} else if err != nil {
 			return letter{}, doubtful(err)

@@ -157,7 +157,7 @@ func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e ep
 		return nil
 	}
 	l := &st.dead[i]
-	l.Requested, l.ReplayError, l.ReplayFailedAt = false, fmt.Sprint(cause), now()
+	l.Requested, l.ReplayError, l.ReplayFailedAt = false, operate.ErrorText(cause), now()
 	st.decide(st.about(operate.DecidedReplayFailure, *l, e, st.fences[l.Message.Partition].Claim, ": "+l.ReplayError))
 	return nil
 }

@@ -158,7 +158,7 @@ type DeadLetter struct {
 // DeadLetter stores m as a dead letter in the transaction tx. Use it as OnFailure of
 // consumer.Handlers. [Sink.DeadLetters] returns the dead letters.
 func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
-	why := fmt.Sprint(cause) // before the lock, because the error's method may use tx
+	why := operate.ErrorText(cause) // before the lock, because the error's method may use tx
 	defer tx.use()()
 	if !slices.ContainsFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == m.Partition }) {
 		return fmt.Errorf("memsink: dead letter %s at offset %d: this transaction applies no messages of that partition", m.Partition, m.Offset)

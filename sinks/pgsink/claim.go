@@ -29,7 +29,7 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	b := bid{seen, c, printable(operate.TraceID(ctx), maxTraceID)}
+	b := bid{seen, c, operate.Text(operate.TraceID(ctx), maxTraceID)}
 	f, err := s.claims.do(ctx, b, func() (epoch.Fence, error) { return s.claim(ctx, b) })
 	if err != nil {
 		return epoch.Fence{}, fmt.Errorf("pgsink: claim %s: %w", c.Partition, passed(ended(ctx, explain(err))))

@@ -6,10 +6,8 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/pgschema"
+	"github.com/epochfence/epochfence/operate"
 )
-
-// maxErrorText limits the bytes of an error's text in a dead letter.
-const maxErrorText = 64 << 10
 
 // DeadLetter stores a message that could not be applied in the table dead_letter, in the
 // transaction that moves past it. Use it as consumer.Handlers.OnFailure. tx must come from a [Sink]
@@ -59,10 +57,6 @@ func deadLetter(as *advances, m epoch.Message, e epoch.Epoch, cause error) ([]an
 		s, n := m.Time.Unix(), int32(m.Time.Nanosecond())
 		seconds, nanos = &s, &n
 	}
-	text := "unknown"
-	if cause != nil {
-		text = printable(cause.Error(), maxErrorText)
-	}
 	return []any{p.Group, p.Topic, p.Number, int64(m.Offset), int64(e), seconds, nanos,
-		m.Key, m.Value, keys, values, without, text}, nil
+		m.Key, m.Value, keys, values, without, operate.ErrorText(cause)}, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -95,7 +96,7 @@ func wantHostile(r *rig, group string, n int) {
 			r.Errorf("%s: header %d is %q: %q, want %q: %q", group, i, keys[i], values[i], h.Key, h.Value)
 		}
 	}
-	if !strings.HasPrefix(text, "bad \uFFFD byte and \uFFFD and 数") || len(text) > 64<<10 || len(text) < 64<<10-3 {
+	if !strings.HasPrefix(text, "bad \uFFFD byte and \uFFFD and 数") || len(text) > operate.MaxText || len(text) < operate.MaxText-3 {
 		r.Errorf("%s: the error's text has %d bytes and begins %.40q", group, len(text), text)
 	}
 }

@@ -20,9 +20,6 @@ var (
 	_ operate.Operable[*Queue] = Queued{}
 )
 
-// maxReason limits the bytes of a reason in the audit log.
-const maxReason = 2000
-
 // Record implements [operate.Operable].
 func (s *Sink) Record(ctx context.Context, ds []operate.Decision) error {
 	if len(ds) == 0 {
@@ -39,9 +36,9 @@ func (s *Sink) Record(ctx context.Context, ds []operate.Decision) error {
 		}
 		kinds, groups, topics = append(kinds, string(d.Kind)), append(groups, d.Partition.Group), append(topics, d.Partition.Topic)
 		numbers, epochs, claims = append(numbers, d.Partition.Number), append(epochs, int64(d.Epoch)), append(claims, d.Claim.String())
-		owners = append(owners, printable(d.Owner, maxReason))
+		owners = append(owners, operate.Text(d.Owner, operate.MaxText))
 		froms, tos = append(froms, int64(d.From)), append(tos, int64(d.To))
-		reasons, traces = append(reasons, printable(d.Reason, maxReason)), append(traces, printable(d.TraceID, maxTraceID))
+		reasons, traces = append(reasons, operate.Text(d.Reason, operate.MaxText)), append(traces, operate.Text(d.TraceID, maxTraceID))
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -202,7 +199,7 @@ func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e ep
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
-		b.Queue(s.sql.replayFailed, r.ID, r.Request, int64(e), printable(cause.Error(), maxErrorText))
+		b.Queue(s.sql.replayFailed, r.ID, r.Request, int64(e), operate.ErrorText(cause))
 	}, execOne)
 	if err != nil {
 		return fmt.Errorf("pgsink: record that the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, ours(ended(ctx, explain(err))))

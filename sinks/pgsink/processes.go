@@ -21,9 +21,9 @@ const (
 func (s *Sink) Alive(ctx context.Context, p operate.Process) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	keep := func(text string) string { return printable(text, maxProcessText) }
+	keep := func(text string) string { return operate.Text(text, maxProcessText) }
 	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
-		b.Queue(s.sql.alive, keep(p.Run), keep(p.Group), keep(p.Name), keep(p.Host), int64(p.PID), keep(p.Version), printable(p.Problems, maxProblems), p.Every.Milliseconds())
+		b.Queue(s.sql.alive, keep(p.Run), keep(p.Group), keep(p.Name), keep(p.Host), int64(p.PID), keep(p.Version), operate.Text(p.Problems, maxProblems), p.Every.Milliseconds())
 	}, execOne)
 	if err != nil {
 		return fmt.Errorf("pgsink: sign of life of %s in group %q: %w", p.Name, p.Group, faultless(ended(ctx, explain(err))))
@@ -35,7 +35,7 @@ func (s *Sink) Alive(ctx context.Context, p operate.Process) error {
 func (s *Sink) Gone(ctx context.Context, p operate.Process) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	err := s.transact(ctx, harmless, func(b *pgx.Batch) { b.Queue(s.sql.gone, printable(p.Run, maxProcessText)) }, execOne)
+	err := s.transact(ctx, harmless, func(b *pgx.Batch) { b.Queue(s.sql.gone, operate.Text(p.Run, maxProcessText)) }, execOne)
 	if err != nil {
 		return fmt.Errorf("pgsink: take away the sign of life of %s in group %q: %w", p.Name, p.Group, faultless(ended(ctx, explain(err))))
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sqltext"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // class is a set of the effects of a statement beside reading and writing.
@@ -53,7 +54,7 @@ func (c class) refusal(text string, alone bool) error {
 }
 
 func excerpt(text string) string {
-	short := printable(text, 200)
+	short := operate.Text(text, 200)
 	if len(short) < len(text) {
 		short += "…"
 	}

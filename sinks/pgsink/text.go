@@ -53,16 +53,3 @@ func checkOrigin(o epoch.Origin) error {
 	}
 	return nil
 }
-
-// printable replaces in s what PostgreSQL cannot store in text, and cuts s to limit bytes.
-func printable(s string, limit int) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	s = strings.ReplaceAll(s, "\x00", "\uFFFD")
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit]
-}

@@ -31,6 +31,7 @@ var operated = []history{
 	{"a replay that is requested takes the dead letter away with its effects, or neither", "R1 R6", replaying},
 	{"a replay that was withdrawn, carried out or discarded meanwhile is not committed", "R1", replayedOnce},
 	{"a replay that fails stays a dead letter, with the reason", "R1", replayFails},
+	{"of the text of an error, as much is kept as every store can have", "R12", longTexts},
 	{"what is done to a dead letter compares its requests", "R2", deadLetterCompares},
 	{"a number changes with each act, for whoever looks after fences", "R5", actsAreCounted},
 }

@@ -51,6 +51,39 @@ func (t *tenure) buries(messages int) {
 	}
 }
 
+func longTexts(w *world) {
+	w.seed(orders0)
+	h, long := w.person(), errors.New("begins "+strings.Repeat("é\x00", 1<<20))
+	ta := w.process("A").claims(orders0, 5)
+	kept := func(what, text string, room int) {
+		w.Helper()
+		if len(text) > operate.MaxText+room || !strings.Contains(text, "begins é") {
+			w.Errorf("%s has %d bytes: %.40q", what, len(text), text)
+		}
+	}
+	d := ta.advance(1)
+	err := ta.commit([]epoch.Advance{d}, func(ctx context.Context, tx any) error {
+		return w.db.DeadLetter(ctx, tx, letter(d.Partition, d.From), ta.Epoch, long)
+	})
+	if err != nil {
+		w.Fatalf("an error with a long text: %v", err)
+	}
+	ta.Next, ta.Mark, ta.Applied = d.To, d.Mark, true
+	l := h.doesLetter(operate.Replay, h.letters(operate.DeadLetterQuery{})[0])
+	kept("a dead letter", l.Error, 0)
+	if err := ta.operable().ReplayFailed(w.ctx, ta.requested(orders0)[0], ta.Epoch, long); err != nil {
+		w.Fatalf("the failure of a replay: %v", err)
+	}
+	kept("a replay that failed", h.letters(operate.DeadLetterQuery{})[0].ReplayError, 0)
+	halt := operate.Decision{Kind: operate.DecidedHalt, Partition: orders0, Epoch: ta.Epoch, Claim: ta.Claim, From: -1, To: -1, Reason: long.Error()}
+	if err := ta.operable().Record(w.ctx, []operate.Decision{halt}); err != nil {
+		w.Fatalf("record a halt: %v", err)
+	}
+	for _, e := range h.history(operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedHalt}}) {
+		kept("an entry of the audit log", e.Reason, 0)
+	}
+}
+
 func (h *person) letters(q operate.DeadLetterQuery) []operate.DeadLetter {
 	h.w.Helper()
 	ls, err := h.op.DeadLetters(h.w.ctx, q)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/instant"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // DeadLetter stores m in the table TablePrefix + "dead_letter", in the transaction tx, with its
@@ -28,7 +29,7 @@ func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.
 	}
 	_, err = tx.ExecContext(ctx, s.q.deadLetter,
 		p.Group, p.Topic, p.Number, int64(m.Offset), int64(e),
-		m.Key, m.Value, string(text), written, fmt.Sprint(cause))
+		m.Key, m.Value, string(text), written, operate.ErrorText(cause))
 	if err != nil {
 		return fmt.Errorf("sqlsink: dead letter %s at offset %d: %w", p, m.Offset, err)
 	}

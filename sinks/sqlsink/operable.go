@@ -221,7 +221,7 @@ func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e ep
 			return err
 		}
 		d.Claim, d.Owner = f.Claim, f.Owner
-		if _, err := t.Conn.ExecContext(ctx, s.q.notReplay, fmt.Sprint(cause), r.ID, r.Request); err != nil {
+		if _, err := t.Conn.ExecContext(ctx, s.q.notReplay, operate.ErrorText(cause), r.ID, r.Request); err != nil {
 			return err
 		}
 		return s.decide(ctx, t.Conn, d)

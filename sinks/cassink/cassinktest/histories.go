@@ -291,13 +291,17 @@ func listed(w *world) {
 		w.starts(name, w.rig.Open(w, direct), w.poisoned(1, nil))
 	}
 	w.log.Append(0, "0:0")
-	w.log.AppendMessages(0, consumer.Message{Key: []byte("apples\xff"), Value: []byte("0:1"), Headers: []consumer.Header{{Key: "h\xff", Value: []byte{0}}}})
+	facts, err := w.store.Facts(w.ctx)
+	w.must(err)
+	large := bytes.Repeat([]byte{0xff}, max(min(facts.MaxValue, 1<<20), 1)) // with its key it does not fit an item of a small store
+	w.log.AppendMessages(0, consumer.Message{Key: []byte("apples\xff"), Value: []byte("0:1"), Headers: []consumer.Header{{Key: "h\xff", Value: large}}})
 	w.log.Append(1, "1:0")
 	w.size = []int{2, 1}
 	w.drains()
 	m := w.letter(1).Message
-	if m.Partition != w.partition(0) || string(m.Key) != "apples\xff" || string(m.Value) != "0:1" || len(m.Headers) != 1 || m.Headers[0].Key != "h\xff" {
-		w.Errorf("the dead letter has %+v", m)
+	if m.Partition != w.partition(0) || string(m.Key) != "apples\xff" || string(m.Value) != "0:1" || len(m.Headers) != 1 || m.Headers[0].Key != "h\xff" ||
+		!bytes.Equal(m.Headers[0].Value, large) {
+		w.Errorf("the dead letter has %.500v", m)
 	}
 	w.until("two fences, one with a dead letter", func() error {
 		ps, err := op.Partitions(w.ctx, operate.Filter{Topic: "orders"})
