@@ -3,6 +3,10 @@
 // Each item is a row. Its version is a number of a sequence and a random id, so that versions do
 // not repeat after a restored backup. The store works through PgBouncer in transaction mode as far
 // as the pool's query mode does.
+//
+// The pool may be that of a sink, of any size. While all its connections are in use, requests go over
+// one connection beside it, so that leases do not wait behind work. It is closed a minute after its last
+// request.
 package pgstore
 
 import (
@@ -26,6 +30,7 @@ var _ cas.BatchGetter = (*Store)(nil)
 // Store is safe for concurrent use.
 type Store struct {
 	pool                                               *pgxpool.Pool
+	beside                                             beside
 	table, facts, get, all, create, swap, remove, list string
 }
 
@@ -91,7 +96,11 @@ var facts = cas.Facts{Numbers: true, ListsWhole: true, MaxKey: 1024, MaxValue: 1
 // Facts implements [cas.Store]. Forgets is true if synchronous_commit is off. The store cannot see that
 // a failover to a standby that replicates asynchronously may lose acknowledged writes.
 func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
-	f, err := s.factsIn(ctx, s.pool)
+	var f cas.Facts
+	err := s.on(ctx, func(conn *pgx.Conn) (err error) {
+		f, err = s.factsIn(ctx, conn)
+		return err
+	})
 	if err != nil {
 		return cas.Facts{}, fmt.Errorf("pgstore: facts: %w", err)
 	}
@@ -146,14 +155,18 @@ func (s *Store) GetAll(ctx context.Context, keys []string) ([]cas.Item, error) {
 }
 
 // items runs a query that returns rows with their keys.
-func (s *Store) items(ctx context.Context, sql string, args ...any) ([]cas.Item, error) {
-	rows, _ := s.pool.Query(ctx, sql, args...)
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (item cas.Item, err error) {
-		var key pgschema.Bytea
-		err = row.Scan(&key, (*pgschema.Bytea)(&item.Value), (*pgschema.Bytea)(&item.Note), &item.Number, &item.Version)
-		item.Key, item.Live = string(key), true
-		return item, err
+func (s *Store) items(ctx context.Context, sql string, args ...any) (items []cas.Item, err error) {
+	err = s.on(ctx, func(conn *pgx.Conn) error {
+		rows, _ := conn.Query(ctx, sql, args...)
+		items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (item cas.Item, err error) {
+			var key pgschema.Bytea
+			err = row.Scan(&key, (*pgschema.Bytea)(&item.Value), (*pgschema.Bytea)(&item.Note), &item.Number, &item.Version)
+			item.Key, item.Live = string(key), true
+			return item, err
+		})
+		return err
 	})
+	return items, err
 }
 
 // Swap implements [cas.Store].
@@ -172,7 +185,10 @@ func (s *Store) item(ctx context.Context, of cas.Item, sql string, args ...any) 
 		return cas.Item{}, err
 	}
 	item := cas.Item{Key: of.Key, Live: true}
-	if err := s.pool.QueryRow(ctx, sql, args...).Scan((*pgschema.Bytea)(&item.Value), (*pgschema.Bytea)(&item.Note), &item.Number, &item.Version); err != nil {
+	err := s.on(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, sql, args...).Scan((*pgschema.Bytea)(&item.Value), (*pgschema.Bytea)(&item.Note), &item.Number, &item.Version)
+	})
+	if err != nil {
 		return cas.Item{}, err
 	}
 	return item, nil
@@ -183,7 +199,10 @@ func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
 	err := facts.Check(seen.Key, nil, nil)
 	if err == nil {
 		var tag pgconn.CommandTag
-		tag, err = s.pool.Exec(ctx, s.remove, []byte(seen.Key), seen.Version)
+		err = s.on(ctx, func(conn *pgx.Conn) (err error) {
+			tag, err = conn.Exec(ctx, s.remove, []byte(seen.Key), seen.Version)
+			return err
+		})
 		if err == nil && tag.RowsAffected() == 0 {
 			err = cas.ErrConflict
 		}
