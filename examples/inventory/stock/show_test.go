@@ -59,7 +59,7 @@ func TestWrongFlagsAreRefusedWithWhatIsWanted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = used.Close() }()
+	t.Cleanup(func() { _ = used.Close() }) // the trials are parallel
 	showtest.Refused(t, show.StatusUsage, func() show.Show { return New() }, map[string]string{
 		"-http " + used.Addr().String():  "address already in use",
 		"-workers 1":                     "-workers is 1; want 2 to 64",
