@@ -17,12 +17,13 @@ func (p *postgres) examine(ctx context.Context) []finding {
 	defer cancel()
 	var version, role string
 	began := time.Now()
-	var now time.Time
-	if err := p.pool.QueryRow(ctx, "select current_setting('server_version'), current_user, clock_timestamp()").Scan(&version, &role, &now); err != nil {
+	var now int64 // in microseconds
+	if err := p.pool.QueryRow(ctx, "select current_setting('server_version'), current_user, (extract(epoch from clock_timestamp()) * 1000000)::bigint").
+		Scan(&version, &role, &now); err != nil {
 		return []finding{{Check: "database", Status: bad, Detail: secretive(err, p.pool.Config().ConnString()).Error()}}
 	}
 	took := time.Since(began)
-	skew := now.Sub(began.Add(took / 2)).Round(time.Millisecond)
+	skew := time.UnixMicro(now).Sub(began.Add(took / 2)).Round(time.Millisecond)
 	fs := []finding{
 		{Check: "database", Status: ok, Detail: fmt.Sprintf("PostgreSQL %s, as %s", version, role)},
 		{Check: "clock", Status: info, Detail: fmt.Sprintf("the server's is %v from this machine's, give or take %v", skew, (took / 2).Round(time.Millisecond))},

@@ -60,7 +60,7 @@ var guardsOfHandlers = []guard{
 		{pgTx, "case t.refused == nil && t.undone && t.sent && err == nil && !t.fenced.alone:", "case false:"},
 	}, "sinks/pgsink", "TestACallThatUndoesWhatItWroteIsToBeAlone"},
 	{"blame", "a handle continues after its Rollback", []edit{
-		{pgTx, "case t.undone:\n\t\tt.refused = errUndone\n\t\treturn errUndone\n\t}", "}"},
+		{pgTx, "case t.undone:\n\t\tt.refused = errUndone\n\t\treturn errUndone\n", ""},
 	}, "sinks/pgsink", byPgx},
 	{"blame", "a handle within one that has ended continues", []edit{
 		{"sinks/pgsink/pgxtx.go", "return t.ended || t.outer != nil && t.outer.closed()", "return t.ended"},
