@@ -311,6 +311,11 @@ func (m *Member) acquire(p Resource, last holder, me *registration) (*owned, err
 	if seen.Key == "" {
 		seen = cas.Item{Key: item.key}
 	}
+	if seen.Version == "" {
+		if err := m.view.suitable(ctx); err != nil {
+			return nil, failure(err)
+		}
+	}
 	said := m.troubles.Of(item.key) != ""
 	now, err := item.acquire(ctx, seen, m.leaseValue(me, item))
 	switch {

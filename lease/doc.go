@@ -88,9 +88,9 @@
 //
 // Each member writes its registration every third of TTL. A store that is no [cas.Watcher] is
 // listed every tenth of TTL, and items whose value the list lacks are read when they have changed. A
-// Watcher reports the changes instead, and is read again every four TTLs. Once a TTL, and when its
-// registration is gone, the member asks the store for its facts. If they are [cas.ErrUnsuitable], it gives
-// up all leases, and registers again once they are not.
+// Watcher reports the changes instead, and is read again every four TTLs. Once a TTL, when its
+// registration is gone, and before it acts on the absence of a key, the member asks the store for its
+// facts. If they are [cas.ErrUnsuitable], it gives up all leases, and registers again once they are not.
 //
 // # Values of strangers
 //

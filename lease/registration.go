@@ -191,7 +191,10 @@ func (m *Member) remain(ctx context.Context, r *registration) error {
 			return err
 		}
 	}
-	if _, err := m.view.facts(ctx); errors.Is(err, cas.ErrUnsuitable) {
+	asked, cancel := context.WithTimeout(ctx, m.TTL/6) // half of ctx's time
+	_, err := m.view.facts(asked)
+	cancel()
+	if errors.Is(err, cas.ErrUnsuitable) {
 		return err
 	}
 	m.tell(r.id, "unregistered", "this member is not registered any more, and has lost what it had leased; registering anew", "err", r.err())
@@ -301,6 +304,9 @@ func (m *Member) isGone(ctx context.Context, id string) (bool, error) {
 	if now.Live || now.Version != "" {
 		m.view.learn(now)
 		return !now.Live || registrationOf(now.Value).Ended, nil
+	}
+	if err := m.view.suitable(ctx); err != nil {
+		return false, err // the store may have forgotten it
 	}
 	ended, err := m.endOf(ctx, now, "")
 	if errors.Is(err, cas.ErrConflict) {

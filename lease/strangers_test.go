@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -315,4 +317,68 @@ func TestARegistrationThatIsGoneHasTheSettingsLookedAt(t *testing.T) {
 			t.Errorf("%d leases were taken, and the log is\n%s", m.taken(), m.log)
 		}
 	})
+}
+
+// forgetful is a store that has evicted a key, and leaves no trace of it.
+type forgetful struct {
+	cas.Store
+	evicted atomic.Pointer[string]
+}
+
+func (f *forgetful) has(key string) bool { e := f.evicted.Load(); return e == nil || *e != key }
+
+func (f *forgetful) Get(ctx context.Context, key string) (cas.Item, error) {
+	if !f.has(key) {
+		return cas.Item{Key: key}, nil
+	}
+	return f.Store.Get(ctx, key)
+}
+
+func (f *forgetful) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
+	return func(yield func(cas.Item, error) bool) {
+		for item, err := range f.Store.List(ctx, prefix) {
+			if (err != nil || f.has(item.Key)) && !yield(item, err) {
+				return
+			}
+		}
+	}
+}
+
+func (f *forgetful) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
+	if !f.has(seen.Key) && seen.Version == "" {
+		seen, _ = f.Store.Get(ctx, seen.Key)
+		f.evicted.Store(nil)
+	}
+	return f.Store.Swap(ctx, seen, value, note)
+}
+
+// The store has evicted the holder's key, or the holder's registration, and says only now that it does.
+func TestNothingIsTakenBecauseAStoreHasForgottenIt(t *testing.T) {
+	for name, forget := range map[string]func(a *testMember) string{
+		"the lease":        func(a *testMember) string { return a.keys.resource(Resource{"nightly", 0}) },
+		"the registration": func(a *testMember) string { return memberKey(a.id) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				s := memstore.New()
+				a := join(t, s)
+				h := a.locks("nightly")
+				w := wayTo(s)
+				f := &forgetful{Store: w}
+				b := joinOn(t, w, f)
+				passes(testTTL / 2)
+				b.has(unsuitable)
+				key := forget(a)
+				f.evicted.Store(&key)
+				ctx, cancel := context.WithTimeout(t.Context(), testTTL)
+				defer cancel()
+				if _, err := b.Acquire(ctx, "nightly"); err == nil || len(b.log.with("level=ERROR", "settings with which it can lose leases")) == 0 {
+					t.Errorf("err = %v, and the log is\n%s", err, b.log)
+				}
+				if err := h.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }

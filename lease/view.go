@@ -28,8 +28,9 @@ type view struct {
 	looked time.Time           // when the facts were last asked for; belongs to run
 	read   map[string]cas.Item // the items of the last list, where it does not; belongs to readAll
 
-	mu  sync.Mutex
-	now *picture
+	mu    sync.Mutex
+	now   *picture
+	suits time.Time // when suitable last asked
 }
 
 // signal wakes all who wait for it.
@@ -226,6 +227,24 @@ func (v *view) facts(ctx context.Context) (cas.Facts, error) {
 	facts, err := v.store.Facts(ctx)
 	v.asked(err)
 	return facts, err
+}
+
+// suitable returns [cas.ErrUnsuitable] if the store can forget items. Members call it before they act on
+// the absence of a key. It asks each tenth of TTL at most.
+func (v *view) suitable(ctx context.Context) error {
+	v.mu.Lock()
+	due := time.Since(v.suits) >= v.ttl/10
+	if due {
+		v.suits = time.Now()
+	}
+	v.mu.Unlock()
+	if !due {
+		return nil
+	}
+	if _, err := v.facts(ctx); errors.Is(err, cas.ErrUnsuitable) {
+		return err
+	}
+	return nil
 }
 
 // change is an item that a watcher yields, or the error with which it ends.
