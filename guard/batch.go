@@ -12,8 +12,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Batch makes the changes of several messages of one partition, and writes each item once, when they
-// are complete. Until Write, nothing is written. It is safe for concurrent use.
+// Batch makes the changes of several messages of one partition, and writes the items when all are
+// complete. Until Write, nothing is written. It is safe for concurrent use.
 //
 // A batch begins at the position of the fence, which moves when Write has returned nil. So all messages
 // before it have been applied completely. The replay of a dead letter is a batch of its own.
