@@ -459,3 +459,20 @@ func TestAMemberThatLeavesKeepsItsLeasesUntilTheyAreGivenBack(t *testing.T) {
 		}
 	})
 }
+
+// One question for all resources is under way, and the store does not answer.
+func TestAQuestionForARegistrationWaitsForAnotherNoLongerThanItsContext(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		m := join(t, memstore.New())
+		m.asking <- struct{}{}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if gone, err := m.isGone(ctx, "dead"); gone || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, %v", gone, err)
+		}
+		<-m.asking
+		if gone, err := m.isGone(t.Context(), "dead"); !gone || err != nil {
+			t.Errorf("%v, %v", gone, err)
+		}
+	})
+}

@@ -72,7 +72,7 @@ func openLog(ctx context.Context, o Options, s Stream, f *flight) (*streamLog, e
 	l := &streamLog{
 		js: o.JetStream, group: o.Group, stream: s, budget: newBudget(o.BufferBytes / max(len(o.Streams), 1)),
 		flight: f, log: o.Logger, ttl: o.LeaseTTL,
-		skipEvery: skipEvery, renewed: func() {},
+		skipEvery: skipEvery, renewed: func() {}, mirror: mirrorGaps{asking: make(chan struct{}, 1)},
 	}
 	l.asking.ask = l.request
 	if err := l.open(ctx); err != nil {

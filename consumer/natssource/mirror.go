@@ -41,6 +41,8 @@ func (l *streamLog) lost(ctx context.Context, info *jetstream.StreamInfo, s span
 func whole(s jetstream.StreamState) bool { return s.Msgs == 0 || s.LastSeq-s.FirstSeq+1 == s.Msgs }
 
 type mirrorGaps struct {
+	asking chan struct{} // has an element while the mirror is asked what is missing
+
 	mu        sync.Mutex
 	of        incarnation
 	explained span     // messages that are missing here were deleted from inside the origin
@@ -116,26 +118,54 @@ func (l *streamLog) originBegins(ctx context.Context, info *jetstream.StreamInfo
 
 func (l *streamLog) lacks(ctx context.Context, s span) (bool, error) {
 	g := &l.mirror
+	select {
+	case g.asking <- struct{}{}: // one answer serves all partitions
+		defer func() { <-g.asking }()
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	if lacks, known := g.lacks(s); known {
+		return lacks, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var info jetstream.StreamInfo
+	err := jsapi.Ask(ctx, l.js, "STREAM.INFO."+l.stream.Name, map[string]bool{"deleted_details": true}, &info)
+	switch {
+	case err != nil:
+		return false, jsapi.Denied(l.js.Conn(), jsapi.Prefix(l.js)+"STREAM.INFO.", err)
+	case !jsapi.Leads(info.Cluster, info.Config.Replicas) || !g.learn(&info):
+		return false, jsapi.ErrNoLeader
+	}
+	lacks, known := g.lacks(s)
+	if !known {
+		return false, errBehind
+	}
+	return lacks, nil
+}
+
+// learn reports whether the answer is about the stream that the gaps are of.
+func (g *mirrorGaps) learn(info *jetstream.StreamInfo) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.upTo < s.last {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
-		defer cancel()
-		var info jetstream.StreamInfo
-		err := jsapi.Ask(ctx, l.js, "STREAM.INFO."+l.stream.Name, map[string]bool{"deleted_details": true}, &info)
-		switch {
-		case err != nil:
-			return false, jsapi.Denied(l.js.Conn(), jsapi.Prefix(l.js)+"STREAM.INFO.", err)
-		case !jsapi.Leads(info.Cluster, info.Config.Replicas) || incarnationOf(&info) != g.of:
-			return false, jsapi.ErrNoLeader
-		case info.State.LastSeq < s.last || info.State.NumDeleted != len(info.State.Deleted):
-			return false, errBehind
-		}
+	if incarnationOf(info) != g.of {
+		return false
+	}
+	if info.State.NumDeleted == len(info.State.Deleted) { // else the answer is not whole
 		g.missing, g.upTo = info.State.Deleted, info.State.LastSeq
 		slices.Sort(g.missing)
 	}
+	return true
+}
+
+func (g *mirrorGaps) lacks(s span) (lacks, known bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.upTo < s.last {
+		return false, false
+	}
 	at, _ := slices.BinarySearch(g.missing, s.first)
-	return at < len(g.missing) && g.missing[at] <= s.last, nil
+	return at < len(g.missing) && g.missing[at] <= s.last, true
 }
 
 // lostByOrigin looks for the first gap whose messages the origin of a mirror may have dropped. It

@@ -167,3 +167,19 @@ func TestTheGapsOfAMirrorAreAskedAboutWhileTheOriginKnows(t *testing.T) {
 	must(t, r.origin().Purge(r.ctx))
 	r.read(r.fence(0, 1)).values("1", "2", "3", "4", "5", "7")
 }
+
+// One request of all partitions is under way, and is not answered.
+func TestAPartitionWaitsForAMirrorsAnswerNoLongerThanItsContext(t *testing.T) {
+	t.Parallel()
+	l := &streamLog{mirror: mirrorGaps{asking: make(chan struct{}, 1)}}
+	l.mirror.asking <- struct{}{}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.lacks(ctx, span{1, 2}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	l.mirror.explain(&jetstream.StreamInfo{}, span{1, 2})
+	if !l.mirror.explains(&jetstream.StreamInfo{}, span{1, 2}) {
+		t.Error("a gap that is explained is not")
+	}
+}
