@@ -100,6 +100,26 @@ func TestAnOutageIsALineAndThenACount(t *testing.T) {
 	}
 }
 
+func TestFailuresWithinTenSecondsShareALineOnlyIfTheyAreEqual(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 4)
+		var log logged
+		fail := map[string]string{"0/0": "no such item", "0/1": "out of stock", "0/2": "out of stock"}
+		p := r.start("a", letters(r, func(m consumer.Message) error {
+			if why := fail[string(m.Value)]; why != "" {
+				return consumer.Permanent(errors.New(why))
+			}
+			return nil
+		}), options{Logger: log.logger()})
+		<-r.group().UntilApplied(r.Context()).Done()
+		lines := log.lines("failed for good")
+		if len(lines) != 3 || !strings.Contains(lines[0], "no such item") || !strings.Contains(lines[1], "out of stock") || !strings.Contains(lines[2], "over: ") || !strings.Contains(lines[2], "times=2") {
+			t.Errorf("the lines are\n%s", strings.Join(lines, ""))
+		}
+		p.end()
+	})
+}
+
 func TestARunThatIsToEndSaysWhatItWaitsFor(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		var log logged

@@ -14,9 +14,10 @@ type troubleLog struct{ *troubles.Log[epoch.Partition] }
 // notClaimed is the incident that a claim ends.
 const notClaimed = "not claimed, trying again"
 
-// add records an incident. Partitions whose databases give the same answer share the lines.
+// add records an incident. Equal failures of a partition share the lines, and so do partitions
+// whose databases give the same answer.
 func (ts troubleLog) add(l *slog.Logger, level slog.Level, p epoch.Partition, what string, err error, args ...any) {
-	key := what + " " + p.String()
+	key := what + " " + p.String() + ": " + root(err)
 	if what == notClaimed || errors.Is(err, epoch.ErrUnhealthy) || errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrInDoubt) {
 		key = what + ": " + root(err)
 	}

@@ -9,7 +9,8 @@ import (
 )
 
 // Log writes a line when an incident begins, lines with a count after waits that double, and a line
-// when the incident is over. Incidents with the same key share their lines. P identifies who has an
+// when the incident is over. Incidents with the same key share their lines, and so do those of one
+// kind beyond mostKeys. P identifies who has an
 // incident; each P has at most one. Log's methods are safe for concurrent use.
 type Log[P comparable] struct {
 	log  *slog.Logger
@@ -36,18 +37,22 @@ type tally[P comparable] struct {
 	times    int
 	unsaid   int
 	affected map[P]bool
-	over     bool // the end was logged since the last line with a count
+	met      map[P]bool // since the last line with a count
+	over     bool       // the end was logged since the last line with a count
 }
 
 const (
 	firstCount = 10 * time.Second
 	lastCount  = 10 * time.Minute
+
+	// mostKeys limits the incidents of one kind that have lines of their own at a time.
+	mostKeys = 20
 )
 
 // happened counts one more occurrence, to p. It reports whether to write a line.
 func (t *tally[P]) happened(p P) (say bool) {
 	t.times++
-	t.affected[p] = true
+	t.affected[p], t.met[p] = true, true
 	if t.times == 1 {
 		return true
 	}
@@ -86,8 +91,12 @@ func (ts *Log[P]) Add(l *slog.Logger, level slog.Level, p P, key, what string, a
 		return
 	}
 	t := ts.open[key]
+	if t == nil && ts.kinds(what) >= mostKeys {
+		key = what
+		t = ts.open[key]
+	}
 	if t == nil {
-		t = &trouble[P]{key: key, what: what, tally: tally[P]{since: time.Now(), wait: firstCount, affected: map[P]bool{}}}
+		t = &trouble[P]{key: key, what: what, tally: tally[P]{since: time.Now(), wait: firstCount, affected: map[P]bool{}, met: map[P]bool{}}}
 		ts.open[key] = t
 		t.timer = time.AfterFunc(t.wait, func() { ts.count(t) })
 	}
@@ -100,8 +109,17 @@ func (ts *Log[P]) Add(l *slog.Logger, level slog.Level, p P, key, what string, a
 		return
 	}
 	t.last = func() {
-		l.Log(context.Background(), level, what, append(args, "times", t.times, "for", time.Since(t.since).Round(time.Second), ts.unit, len(t.affected))...)
+		l.Log(context.Background(), level, what, append(args, "times", t.times, "for", time.Since(t.since).Round(time.Second), ts.unit, len(t.met))...)
 	}
+}
+
+func (ts *Log[P]) kinds(what string) (n int) {
+	for _, t := range ts.open {
+		if t.what == what {
+			n++
+		}
+	}
+	return n
 }
 
 func (ts *Log[P]) count(t *trouble[P]) {
@@ -117,6 +135,7 @@ func (ts *Log[P]) count(t *trouble[P]) {
 	}
 	if say {
 		t.last()
+		clear(t.met)
 	}
 	t.timer.Reset(t.wait)
 }

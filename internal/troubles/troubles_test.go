@@ -2,6 +2,7 @@ package troubles_test
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -72,6 +73,48 @@ func TestWhoLeavesOrHasAnotherTroubleIsNotWaitedFor(t *testing.T) {
 		}
 		if ts.Of("b") != "full" {
 			t.Errorf("b has %q", ts.Of("b"))
+		}
+	})
+}
+
+func TestALineWithACountSaysHowManyItHasMetThoughAllAreWellByThen(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&out, nil))
+		ts := troubles.New[string](log, "partitions")
+		defer ts.Close()
+		for range 2 {
+			for _, p := range []string{"a", "b"} {
+				ts.Add(log, slog.LevelWarn, p, "down", "down")
+			}
+			ts.Well("a")
+			ts.Well("b")
+		}
+		<-time.After(time.Minute)
+		if lines := out.String(); !strings.Contains(lines, "msg=down times=4 for=10s partitions=2") {
+			t.Errorf("it says\n%s", lines)
+		}
+	})
+}
+
+func TestOnlySoManyTroublesOfAKindHaveLinesOfTheirOwn(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&out, nil))
+		ts := troubles.New[string](log, "partitions")
+		defer ts.Close()
+		for i := range 1000 {
+			ts.Add(log, slog.LevelWarn, "a", fmt.Sprint("bad ", i), "bad", "err", i)
+		}
+		<-time.After(15 * time.Second)
+		if n := strings.Count(out.String(), "msg=bad"); n != 22 { // 20, the first of the others, and how many they are
+			t.Errorf("%d lines:\n%s", n, out.String())
+		}
+		<-time.After(time.Hour)
+		out.Reset()
+		ts.Add(log, slog.LevelWarn, "a", "worse", "bad")
+		if n := strings.Count(out.String(), "msg=bad"); n != 1 {
+			t.Errorf("%d lines an hour later:\n%s", n, out.String())
 		}
 	})
 }
