@@ -126,5 +126,5 @@ func nextClaim(err error, unconfirmed int) refusedClaim {
 // needsOperator reports whether only an operator can resolve the refusal of a claim.
 func needsOperator(err error) bool {
 	return errors.Is(err, epoch.ErrLogChanged) || errors.Is(err, epoch.ErrForeignLease) ||
-		errors.Is(err, epoch.ErrMissing) || errors.Is(err, epoch.ErrElsewhere) || errors.Is(err, epoch.ErrUnhealthy)
+		errors.Is(err, epoch.ErrMissing) || errors.Is(err, epoch.ErrElsewhere) || errors.Is(err, epoch.ErrUnhealthy) || errors.Is(err, ErrBlocked)
 }

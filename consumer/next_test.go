@@ -70,16 +70,17 @@ func TestWhatFollowsAClaimThatWasNotMade(t *testing.T) {
 		unconfirmed int
 		want        refusedClaim
 	}{
-		"another one was quicker": {fmt.Errorf("claim: %w", epoch.ErrStale), 0, refusedClaim{pause: retryPause, level: slog.LevelDebug, what: "another claim came first"}},
-		"paused by an operator":   {epoch.ErrPaused, 0, refusedClaim{pause: operatorPause, halted: true, level: slog.LevelWarn, what: "paused"}},
-		"another log":             {epoch.ErrLogChanged, 0, refusedClaim{pause: haltPause, halted: true, level: slog.LevelError, what: "halted"}},
-		"another kind of lease":   {epoch.ErrForeignLease, 0, refusedClaim{pause: haltPause, halted: true, level: slog.LevelError, what: "halted"}},
-		"no fence":                {epoch.ErrMissing, 0, refusedClaim{pause: haltPause, halted: true, level: slog.LevelError, what: "halted"}},
-		"in another database":     {epoch.ErrElsewhere, 0, refusedClaim{pause: haltPause, halted: true, level: slog.LevelError, what: "halted"}},
-		"a sink that cannot":      {epoch.ErrUnhealthy, 0, refusedClaim{pause: haltPause, halted: true, level: slog.LevelError, what: "halted"}},
-		"not confirmed":           {unconfirmed, 1, refusedClaim{pause: retryPause, unconfirmed: true, level: slog.LevelInfo, what: "lease not confirmed, asking again"}},
-		"not confirmed again":     {unconfirmed, 2, refusedClaim{pause: retryPause, halted: true, level: slog.LevelWarn, what: notClaimed}},
-		"the sink is not there":   {errors.New("connection refused"), 0, refusedClaim{pause: retryPause, halted: true, level: slog.LevelWarn, what: notClaimed}},
+		"another one was quicker":  {fmt.Errorf("claim: %w", epoch.ErrStale), 0, refusedClaim{pause: retryPause, level: slog.LevelDebug, what: "another claim came first"}},
+		"paused by an operator":    {epoch.ErrPaused, 0, refusedClaim{pause: operatorPause, halted: true, level: slog.LevelWarn, what: "paused"}},
+		"another log":              {epoch.ErrLogChanged, 0, refusedClaim{pause: haltPause, halted: true, level: slog.LevelError, what: "halted"}},
+		"another kind of lease":    {epoch.ErrForeignLease, 0, refusedClaim{pause: haltPause, halted: true, level: slog.LevelError, what: "halted"}},
+		"no fence":                 {epoch.ErrMissing, 0, refusedClaim{pause: haltPause, halted: true, level: slog.LevelError, what: "halted"}},
+		"in another database":      {epoch.ErrElsewhere, 0, refusedClaim{pause: haltPause, halted: true, level: slog.LevelError, what: "halted"}},
+		"a sink that cannot":       {epoch.ErrUnhealthy, 0, refusedClaim{pause: haltPause, halted: true, level: slog.LevelError, what: "halted"}},
+		"a source that is blocked": {&unconfirmedError{epoch.Partition{}, ErrBlocked}, 0, refusedClaim{pause: haltPause, halted: true, level: slog.LevelError, what: "halted"}},
+		"not confirmed":            {unconfirmed, 1, refusedClaim{pause: retryPause, unconfirmed: true, level: slog.LevelInfo, what: "lease not confirmed, asking again"}},
+		"not confirmed again":      {unconfirmed, 2, refusedClaim{pause: retryPause, halted: true, level: slog.LevelWarn, what: notClaimed}},
+		"the sink is not there":    {errors.New("connection refused"), 0, refusedClaim{pause: retryPause, halted: true, level: slog.LevelWarn, what: notClaimed}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := nextClaim(c.err, c.unconfirmed); got != c.want {

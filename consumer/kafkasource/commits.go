@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
@@ -221,6 +222,9 @@ func (c *commits) judge(one *commit, generation int32, code int16) outcome {
 		// This is no refusal: we may belong to the newest generation a moment later. Otherwise the
 		// tenure ends by itself.
 		return outcome{err: fmt.Errorf("the group is rebalancing or has let us go, ask again: %w", err)}
+	case errors.Is(err, kerr.OffsetMetadataTooLarge):
+		return outcome{err: fmt.Errorf("commit the position: its metadata of %d bytes exceeds the broker's offset.metadata.max.bytes; raise that, its default is 4096: %w: %w",
+			len(one.at.metadata), consumer.ErrBlocked, err)}
 	case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.GroupAuthorizationFailed):
 		return outcome{err: fmt.Errorf("this user may not commit to group %q for topic %q: %w", c.s.set.Group, one.t.topic, err)}
 	}

@@ -3,6 +3,7 @@ package kafkasource
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -81,6 +82,17 @@ func TestConfirmSaysAskAgainWhileTheGroupRebalances(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestConfirmNamesTheBrokersLimitOfMetadataAndNeedsAnOperator(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		_, one, _ := r.hold(short(protocols[1]))
+		r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.OffsetMetadataTooLarge, Count: -1})
+		_, err := one.Confirm(r.Context(), r.fence(one, 0))
+		if !errors.Is(err, consumer.ErrBlocked) || !errors.Is(err, kerr.OffsetMetadataTooLarge) || !strings.Contains(err.Error(), "offset.metadata.max.bytes") {
+			r.Errorf("Confirm = %v", err)
+		}
+	})
 }
 
 // The process was frozen while the answer was under way: the coordinator said

@@ -227,6 +227,6 @@ func (s *Source) leaveForGood(ctx context.Context, member string) {
 		}
 	}
 	if err != nil {
-		s.log.Warn("could not tell the group that this static member leaves; the group removes it after the session timeout", "err", err)
+		s.log.Warn("could not tell the group that this static member leaves; the group removes it after the session timeout", "session_timeout", s.contact.lease().session, "err", err)
 	}
 }

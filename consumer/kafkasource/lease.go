@@ -83,7 +83,7 @@ func (s *Source) nextGenLease(ctx context.Context) (lease, error) {
 		return l, nil
 	}
 	if err := l.check(s.set.DrainTimeout); err != nil {
-		return l, fmt.Errorf("kafkasource: group %q as the broker configures it: %w", s.set.Group, err)
+		return l, fmt.Errorf("kafkasource: group %q as the broker's consumer.heartbeat.interval.ms and consumer.session.timeout.ms and kgo.RebalanceTimeout have it: %w", s.set.Group, err)
 	}
 	return l, nil
 }

@@ -291,7 +291,7 @@ func (h groupHook) OnGroupManageError(err error) {
 	case errors.Is(err, kerr.FencedInstanceID):
 		s.fail(s.fenced(err))
 	case !joined && refuses(err):
-		s.fail(fmt.Errorf("kafkasource: group %q does not take us in: %w", s.set.Group, err))
+		s.fail(fmt.Errorf("kafkasource: group %q does not take us in%s: %w", s.set.Group, toSet(err), err))
 	default:
 		s.troubles.Add(s.log, slog.LevelWarn, topicPartition{}, "membership", "not in the group; joining again", "err", err)
 		s.notMember(err)
@@ -310,6 +310,19 @@ func refuses(err error) bool {
 		}
 	}
 	return isCredentials(err)
+}
+
+// toSet names the option that the coordinator refuses.
+func toSet(err error) string {
+	switch {
+	case errors.Is(err, kerr.InvalidSessionTimeout):
+		return "; set kgo.SessionTimeout to a value within the broker's group.min.session.timeout.ms and group.max.session.timeout.ms"
+	case errors.Is(err, kerr.InconsistentGroupProtocol):
+		return "; set kgo.Balancers and kgo.ServerSideBalancer as the group's other members have them"
+	case errors.Is(err, kerr.UnsupportedAssignor):
+		return "; set kgo.Balancers to an assignor that the broker has"
+	}
+	return ""
 }
 
 func (s *Source) fenced(err error) error {

@@ -119,7 +119,7 @@ func (o Options) resolve() (settings, error) {
 		rebalance: group.OptValue(kgo.RebalanceTimeout).(time.Duration),
 	}
 	if err := s.classic.check(o.DrainTimeout); err != nil {
-		return settings{}, fmt.Errorf("kafkasource: %w", err)
+		return settings{}, fmt.Errorf("kafkasource: %w (kgo.HeartbeatInterval, kgo.SessionTimeout and kgo.RebalanceTimeout set them)", err)
 	}
 	if s.BufferBytes == 0 {
 		s.BufferBytes = defaultBuffer

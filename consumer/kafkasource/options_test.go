@@ -38,7 +38,7 @@ func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
 		"huge drain":           {Options{DrainTimeout: 1000 * time.Hour}, "DrainTimeout"},
 		"long drain":           {Options{DrainTimeout: 55 * time.Second}, "rebalance timeout of 1m0s"},
 		"negative mirror":      {Options{MirrorInterval: -time.Second}, "MirrorInterval"},
-		"slow heartbeat":       {Options{Client: []kgo.Opt{kgo.HeartbeatInterval(20 * time.Second)}}, "third of the session timeout"},
+		"slow heartbeat":       {Options{Client: []kgo.Opt{kgo.HeartbeatInterval(20 * time.Second)}}, "kgo.SessionTimeout"},
 		"short rebalance":      {Options{Client: []kgo.Opt{kgo.RebalanceTimeout(5 * time.Second)}}, "third of the rebalance timeout"},
 		"no address":           {Options{Client: []kgo.Opt{kgo.SeedBrokers("")}}, `address "" of kgo.SeedBrokers`},
 		"a port alone":         {Options{Client: []kgo.Opt{kgo.SeedBrokers("a:9092", ":9092")}}, `address ":9092" of kgo.SeedBrokers`},
@@ -126,7 +126,7 @@ func TestUnderKIP848TheBrokerSaysHowLongASessionLasts(t *testing.T) {
 	})
 	virtually(t, 1, func(r *rig) {
 		r.cluster.SetGroupConfigs(testGroup, map[string]string{"consumer.session.timeout.ms": "6000", "consumer.heartbeat.interval.ms": "3000"})
-		r.wantRefusal(r.source(with(protocols[2].opts...)), time.Second, "as the broker configures it", "third of the session timeout")
+		r.wantRefusal(r.source(with(protocols[2].opts...)), time.Second, "consumer.session.timeout.ms", "third of the session timeout")
 	})
 	virtually(t, 1, func(r *rig) { // without the permission to ask
 		r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.DescribeConfigs}, Err: kerr.GroupAuthorizationFailed, Count: -1})

@@ -250,7 +250,7 @@ func (s *Source) leave() {
 	group := s.memberClient()
 	member, _ := group.GroupMetadata()
 	if err := group.LeaveGroupContext(ctx); err != nil {
-		s.log.Warn("could not tell the group that this member leaves; the group removes it after the session timeout", "err", err)
+		s.log.Warn("could not tell the group that this member leaves; the group removes it after the session timeout", "session_timeout", s.contact.lease().session, "err", err)
 	}
 	if s.isAway() {
 		s.leaveForGood(ctx, member)

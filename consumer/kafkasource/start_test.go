@@ -134,7 +134,9 @@ func TestRefusalsAtStartAreClearErrorsAtOnce(t *testing.T) {
 		{kmsg.Metadata, false, kerr.TopicAuthorizationFailed, nil, []string{`topic "orders"`, "may not describe"}},
 		{kmsg.FindCoordinator, false, kerr.GroupAuthorizationFailed, nil, []string{`group "billing"`, "may not use it"}},
 		{kmsg.JoinGroup, true, kerr.GroupAuthorizationFailed, nil, []string{`group "billing"`, "GROUP_AUTHORIZATION_FAILED"}},
-		{kmsg.JoinGroup, true, kerr.InvalidSessionTimeout, nil, []string{`group "billing"`, "INVALID_SESSION_TIMEOUT"}},
+		{kmsg.JoinGroup, true, kerr.InvalidSessionTimeout, nil, []string{`group "billing"`, "INVALID_SESSION_TIMEOUT", "set kgo.SessionTimeout"}},
+		{kmsg.JoinGroup, true, kerr.InconsistentGroupProtocol, nil, []string{`group "billing"`, "INCONSISTENT_GROUP_PROTOCOL", "set kgo.Balancers"}},
+		{kmsg.ConsumerGroupHeartbeat, true, kerr.UnsupportedAssignor, protocols[2].opts, []string{`group "billing"`, "set kgo.Balancers"}},
 		{kmsg.JoinGroup, true, kerr.GroupMaxSizeReached, nil, []string{`group "billing"`, "GROUP_MAX_SIZE_REACHED"}},
 		{kmsg.ConsumerGroupHeartbeat, true, kerr.GroupAuthorizationFailed, protocols[2].opts, []string{`group "billing"`, "GROUP_AUTHORIZATION_FAILED"}},
 	} {

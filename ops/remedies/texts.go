@@ -117,7 +117,7 @@ var all = []Remedy{
 	{
 		Reason: consumer.ReasonBlocked,
 		Means: "The source can be read, and does not go on from the position. A run of a job has taken longer than MaxRun, or has had as many steps as a run can have. " +
-			"Or the position of a job is more than a day ahead of the clock. Or a record batch of Kafka is larger than the client's MaxDecompressBatchBytes. " +
+			"Or the position of a job is more than a day ahead of the clock. Or a record batch of Kafka is larger than the client's MaxDecompressBatchBytes, or the broker's offset.metadata.max.bytes is too small for a position. " +
 			"Or on NATS the stream has another subject transform, the consumer in Stream.Durable does not fit, or the value of the partition's position key in the bucket is not a position.",
 		Do: "Read the error. If a run was too long, find out why: skip leaves the rest of it out, and the job continues with its next tick. To finish the run instead, restart this process with a longer MaxRun. Another process that gets the job also continues the run. " +
 			"If the position is ahead of the clock, find out which clock is wrong. If it is the clock of this process, set it right, and the job continues. If another clock was wrong, the position in the error is wrong: rewind to a second after the last tick that ran, or to now to leave out the ticks since. If a batch is too large, deploy a program with a higher limit. On NATS, correct what the error says.",
