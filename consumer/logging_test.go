@@ -120,6 +120,31 @@ func TestFailuresWithinTenSecondsShareALineOnlyIfTheyAreEqual(t *testing.T) {
 	})
 }
 
+// An outbox that sends has a transaction under way when its partition is revoked. The end of the
+// claim cuts it off, perhaps in its COMMIT.
+func TestATransactionInDoubtInAnOrdinaryRebalanceIsNoWarning(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		g := r.group()
+		g.Script()
+		var log logged
+		p := r.start("a", each(record).Background(func(ctx context.Context, b consumer.Background[tx]) {
+			_ = b.Do(ctx, func(context.Context, tx) error { return nil })
+		}), options{Logger: log.logger()}, memsink.Hooks{CommitHeld: func(ctx context.Context, _ epoch.Hold, do func() error) error {
+			<-ctx.Done()
+			return errors.Join(epoch.ErrInDoubt, do())
+		}})
+		synctest.Wait()
+		g.Grant(p.member, r.log.Name(), 0)
+		r.pass(time.Second)
+		g.Drain(p.member, r.log.Name(), 0)
+		r.pass(time.Second)
+		if lines := log.lines("in doubt"); len(lines) != 1 || !strings.Contains(lines[0], "level=INFO") {
+			t.Errorf("the lines are\n%s", strings.Join(lines, ""))
+		}
+		p.end()
+	})
+}
+
 func TestARunThatIsToEndSaysWhatItWaitsFor(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		var log logged

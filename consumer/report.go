@@ -60,11 +60,14 @@ func (o *ownership[TX]) tellEnded(out outcome, in time.Duration) {
 	case giveUp:
 		o.tellStale(out.err)
 	case claimAgain:
-		what := "nothing was committed, claiming again"
+		level, what := slog.LevelWarn, "nothing was committed"
 		if inDoubt(out.err) {
-			what = "in doubt, claiming again"
+			what = "in doubt"
 		}
-		o.trouble(slog.LevelWarn, what, out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
+		if what += ", claiming again"; !o.running(o.lease) { // the next owner's claim finds out
+			level, what = slog.LevelInfo, what+" if the partition comes back"
+		}
+		o.trouble(level, what, out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
 		o.tellInDoubt(out.err)
 		o.tellStandstill(out.err, 0, in)
 	case claimAbove:
