@@ -87,6 +87,14 @@ type Expirer interface {
 	SwapFor(ctx context.Context, seen Item, value []byte, ttl time.Duration) (Item, error)
 }
 
+// Clock is a [Store] that tells the time of its server.
+type Clock interface {
+	Store
+
+	// Now returns the time by the server's wall clock.
+	Now(ctx context.Context) (time.Time, error)
+}
+
 // Item is one item of a store.
 type Item struct {
 	// Key is any string of 1 to [Facts.MaxKey] bytes.

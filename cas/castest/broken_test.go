@@ -35,6 +35,7 @@ type broken struct {
 	lags   bool // a replica lags, see Rig.Lag
 
 	strange func(key string) // writes what is no item
+	off     time.Duration    // of its clock
 	none    error            // what Swap returns when there is no room
 
 	restored func() // is called once a backup was restored
@@ -85,6 +86,10 @@ var (
 func (b *broken) Get(ctx context.Context, key string) (cas.Item, error) { return b.get(ctx, key) }
 func (b *broken) GetAll(ctx context.Context, keys []string) ([]cas.Item, error) {
 	return b.getAll(ctx, keys)
+}
+func (b *broken) Now(ctx context.Context) (time.Time, error) {
+	now, err := b.Store.Now(ctx)
+	return now.Add(b.off), err
 }
 func (b *broken) Delete(ctx context.Context, seen cas.Item) error { return b.delete(ctx, seen) }
 
@@ -173,6 +178,7 @@ var teeth = []struct {
 }{
 	{"what is no item is absent", func(b *broken) { b.strange = func(string) {} }, "what another program"},
 	{"a full store is in doubt", func(b *broken) { b.none = errors.New("OOM") }, "a full store"},
+	{"the clock is that of another zone", func(b *broken) { b.off = 2 * time.Hour }, "a clock shows"},
 	{"nothing is compared", func(b *broken) {
 		b.swap = func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
 			return b.Store.Swap(ctx, b.now(ctx, seen), value, note)

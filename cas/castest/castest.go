@@ -81,7 +81,7 @@ func run(t *testing.T, hs []history, create func(t testing.TB) Rig) {
 // promises are what a store promises, and which of the optional interfaces it has.
 type promises struct {
 	cas.Facts
-	watches, expires, getsAll bool
+	watches, expires, getsAll, clock bool
 }
 
 func promisesOf(t *testing.T, r Rig) (p promises) {
@@ -92,6 +92,7 @@ func promisesOf(t *testing.T, r Rig) (p promises) {
 	}
 	_, p.watches = s.(cas.Watcher)
 	_, p.expires = s.(cas.Expirer)
+	_, p.clock = s.(cas.Clock)
 	_, p.getsAll = s.(cas.BatchGetter)
 	return p
 }
@@ -147,6 +148,8 @@ func aServerToWatch(r Rig, p promises) string {
 
 func anExpirer(_ Rig, p promises) string { return unless(p.expires, "a cas.Expirer") }
 
+func aClock(_ Rig, p promises) string { return unless(p.clock, "a cas.Clock") }
+
 func aBatchGetter(_ Rig, p promises) string { return unless(p.getsAll, "a cas.BatchGetter") }
 
 func unless(has bool, what string) string {
@@ -200,6 +203,7 @@ var histories = []history{
 	{"an item for a time is there until then, and is seen to be deleted if it goes", anExpirer, goesInTime},
 	{"an item for a time stays if it is replaced before, or if the time is long", anExpirer, staysIfReplaced},
 	{"a write for a time is compared, checked and ended as others are", anExpirer, comparedForATime},
+	{"a clock shows the server's time, and ends with its context", aClock, tellsTime},
 	{"items that are read together are as they are one by one", aBatchGetter, readTogether},
 	{"items that are read together have value and note as one write made them", aBatchGetter, togetherOfOneWrite},
 	{"a key that is impossible, or a context that has ended, fails a read of several", aBatchGetter, failsTogether},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/cas"
 )
@@ -295,5 +296,20 @@ func named(w *world) {
 	}
 	if errors.Is(got, cas.ErrConflict) {
 		w.Errorf("a read conflicts: %v", got)
+	}
+}
+
+func tellsTime(w *world) {
+	clock := w.client().Store.(cas.Clock)
+	const slack = 10 * time.Second // the server is on this machine
+	begun := time.Now()
+	now, err := clock.Now(w.ctx)
+	if err != nil || now.Before(begun.Add(-slack)) || now.After(time.Now().Add(slack)) {
+		w.Errorf("the clock shows %v, %v, and it is %v", now, err, begun)
+	}
+	ctx, cancel := cancelled(w)
+	defer cancel()
+	if _, err := clock.Now(ctx); !errors.Is(err, ctx.Err()) {
+		w.Errorf("a context that has ended: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/epochfence/epochfence/cas"
 )
@@ -41,6 +42,9 @@ func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
 	f.Source = s.source
 	return f, ctx.Err()
 }
+
+// Now implements [cas.Clock].
+func (s *Store) Now(ctx context.Context) (time.Time, error) { return time.Now(), ctx.Err() }
 
 // Get implements [cas.Store].
 func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {

@@ -91,6 +91,17 @@ func (s *Store) check(key string, value, note []byte) error {
 	return s.last.Load().Check(key, value, note)
 }
 
+// Now implements [cas.Clock].
+func (s *Store) Now(ctx context.Context) (time.Time, error) {
+	ctx, cancel := limited(ctx)
+	defer cancel()
+	stream, err := s.js.Stream(ctx, s.stream())
+	if err != nil {
+		return time.Time{}, fmt.Errorf("natsstore: read the server's clock: %w", err)
+	}
+	return stream.CachedInfo().TimeStamp, nil
+}
+
 // Get implements [cas.Store]. The bucket's leader answers. If there is no answer within a second, Get
 // asks again, and waits twice as long each time, until ctx ends, or for 5 s if ctx has no deadline.
 func (s *Store) Get(ctx context.Context, key string) (cas.Item, error) {

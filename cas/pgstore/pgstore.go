@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -123,6 +124,14 @@ func (s *Store) factsIn(ctx context.Context, db interface {
 	}
 	f.Source = "postgres:" + f.Source
 	return f, nil
+}
+
+// Now implements [cas.Clock].
+func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
+	if err = s.pool.QueryRow(ctx, "select clock_timestamp()").Scan(&now); err != nil {
+		err = fmt.Errorf("pgstore: read the server's clock: %w", err)
+	}
+	return now, err
 }
 
 // Get implements [cas.Store].

@@ -27,6 +27,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -125,6 +126,15 @@ func (s *Store) source(ctx context.Context) (string, error) {
 		}
 		return s.client.Get(ctx, s.own("source")).Result()
 	})
+}
+
+// Now implements [cas.Clock].
+func (s *Store) Now(ctx context.Context) (time.Time, error) {
+	now, err := cas.Await(ctx, func() (time.Time, error) { return s.client.Time(ctx).Result() })
+	if err != nil {
+		err = fmt.Errorf("redisstore: read the server's clock: %w", err)
+	}
+	return now, err
 }
 
 // Get implements [cas.Store].

@@ -21,9 +21,10 @@
 // skip, rewind, dead letters and their replay, the audit log, the status page and metrics. A job begins
 // with its first tick after its fence was created.
 //
-// The times of ticks come from the clocks of the processes. A process whose clock is ahead runs a tick
-// early, and treats the ticks before that one as late. No tick runs twice, because the position is past
-// it. A position that is more than a day ahead of the clock halts the job with an [ErrAhead].
+// The times of ticks come from the clocks of the processes. If the store is a [cas.Clock], a process
+// whose clock differs from the store's by more than a minute gives its jobs to others: see [ErrClock]. No
+// tick runs twice, because the position is past it. A position that is more than a day ahead of the clock
+// halts the job with an [ErrAhead].
 //
 // Operators cannot set a position between two steps. A position within a run is rounded up, and the
 // rest of the run is left out.

@@ -126,6 +126,9 @@ func (j Job[TX]) plan(group string) (plan, error) {
 	case j.Overrun < OverrunSkip || j.Overrun > OverrunQueue:
 		return wrong("Overrun is %d; want OverrunSkip or OverrunQueue", j.Overrun)
 	}
+	if j.Zone == "Local" {
+		return wrong("its Zone is %q, which may differ between machines; want UTC or a name such as Europe/Berlin", j.Zone)
+	}
 	where, err := time.LoadLocation(j.Zone)
 	if err != nil {
 		return wrong("its Zone %q: %w; is the name right, and does the machine have a time zone database (or the program import time/tzdata)?", j.Zone, err)

@@ -67,6 +67,9 @@ func (r *reader) isOver(step epoch.Offset) bool {
 
 // next runs a tick, or moves the position without one, or waits.
 func (r *reader) next(ctx context.Context) (more bool, err error) {
+	if wrong := r.clock.check(ctx); wrong != nil && !r.kept.Load() && r.mark == epoch.NoMark {
+		return false, r.give(wrong)
+	}
 	if err := r.checkClock(); err != nil {
 		return false, err
 	}

@@ -204,6 +204,13 @@ func (w *wire) pass() error {
 	return nil
 }
 
+func (w *wire) Now(ctx context.Context) (time.Time, error) {
+	if err := w.pass(); err != nil {
+		return time.Time{}, err
+	}
+	return w.Watcher.(cas.Clock).Now(ctx)
+}
+
 func (w *wire) Get(ctx context.Context, key string) (cas.Item, error) {
 	if err := w.pass(); err != nil {
 		return cas.Item{}, err

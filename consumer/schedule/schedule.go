@@ -24,6 +24,8 @@ type Schedule[TX any] struct {
 	resources map[string]int32 // to lease: one of each job
 	started   atomic.Bool
 
+	clock storeClock
+
 	now  func() time.Time
 	look time.Duration // how often the clock is looked at, at least
 }
@@ -70,8 +72,10 @@ func (s *Schedule[TX]) Run(ctx context.Context, joined func(error), own func(con
 		return errors.New("schedule: Run was called before; make a new Schedule")
 	}
 	base, end := context.WithCancel(context.WithoutCancel(ctx)) // until everything was given back
-	defer end()
-	m, err := s.join(ctx, joined)
+	defer func() { end(); s.clock.spares.Wait() }()
+	s.clock = storeClock{now: func() time.Time { return s.now().Round(0) }, joined: joined, given: map[string]epoch.Epoch{}}
+	s.clock.store, _ = s.Store.(cas.Clock)
+	m, err := s.join(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -89,13 +93,13 @@ func (s *Schedule[TX]) Run(ctx context.Context, joined func(error), own func(con
 	return nil
 }
 
-func (s *Schedule[TX]) join(ctx context.Context, joined func(error)) (m *lease.Member, err error) {
+func (s *Schedule[TX]) join(ctx context.Context) (m *lease.Member, err error) {
 	server := reach.Server{Name: "the store of the leases", Timeout: s.StartTimeout, Log: s.Logger, Patience: s.patience}
 	_, err = server.Wait(ctx, func(ctx context.Context) error {
 		m, err = lease.Open(ctx, s.Store, lease.Options{
 			Group: s.Group, Resources: s.resources, TTL: s.LeaseTTL, Name: s.Name, Logger: s.Logger,
 			MaxStall: -1, // package consumer gives up what hangs
-			Joined:   func(err error) { joined(leased.ReasonOf(err)) },
+			Joined:   func(err error) { s.clock.report(leased.ReasonOf(err)) },
 		})
 		return err
 	})

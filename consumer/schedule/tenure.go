@@ -23,7 +23,10 @@ type tenure struct {
 	look   time.Duration
 	log    *slog.Logger
 
+	clock    *storeClock
+	base     context.Context
 	replaced atomic.Pointer[epoch.ClaimID] // the claim in the fence that was confirmed last
+	kept     atomic.Bool                   // although the clock is wrong: nobody else has taken the job
 }
 
 var (
@@ -41,7 +44,7 @@ func (s *Schedule[TX]) newTenure(base context.Context, l *lease.Held, term time.
 	return &tenure{
 		Tenure: leased.New(base, l, origin, term), plan: j.plan, course: j.course,
 		now:  func() time.Time { return s.now().Round(0) }, // the wall clock alone
-		look: s.look, log: s.Logger.With("job", l.Name),
+		look: s.look, log: s.Logger.With("job", l.Name), clock: &s.clock, base: base,
 	}
 }
 
@@ -75,11 +78,25 @@ func (t *tenure) Committed(context.Context) (epoch.Position, bool, error) {
 // Confirm implements [consumer.Tenure].
 func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
 	confirmed, err := t.Tenure.Confirm(ctx, &seen, nil)
+	if wrong := t.clock.check(ctx); err == nil && wrong != nil {
+		if t.clock.gives(t.Name, seen.Epoch) {
+			err = t.give(wrong)
+		} else {
+			t.kept.Store(true)
+		}
+	}
 	if err != nil {
 		return epoch.Lease{}, fmt.Errorf("schedule: confirm %s: %w", t.Origin().Partition, err)
 	}
 	t.replaced.Store(&seen.Claim)
 	return confirmed, nil
+}
+
+// give leaves the job to other processes.
+func (t *tenure) give(wrong error) error {
+	t.GiveUp(t.clock.spared(t.base))
+	t.Lose(wrong)
+	return t.Err()
 }
 
 // Mirror implements [consumer.Tenure]. No tool reads positions of jobs elsewhere than in the sink.

@@ -27,7 +27,11 @@ func runGocron(ctx context.Context, p *pod) error {
 		locker := gocronlock.New(member, gocronlock.Options{})
 		return p.cron(ctx, locker, func(ctx context.Context) error {
 			return p.fencedJob(ctx, now(), func(ctx context.Context, work lease.Work[pgsink.Tx]) error {
-				return gocronlock.Do(ctx, locker, sink, "invoices", work)
+				run, err := locker.Run("invoices")
+				if err != nil {
+					return err
+				}
+				return gocronlock.Do(ctx, run, sink, work)
 			})
 		})
 	}

@@ -22,7 +22,13 @@ func schedule(member *lease.Member, sink *sqlsink.Sink) (gocron.Scheduler, error
 		_, err := tx.ExecContext(ctx, `update subscription set ends = date(ends, '+1 month') where ends <= current_date`)
 		return err
 	}
-	task := func(ctx context.Context) error { return gocronlock.Do(ctx, locker, sink, "renewals", extend) }
+	task := func(ctx context.Context) error {
+		run, err := locker.Run("renewals")
+		if err != nil {
+			return err
+		}
+		return gocronlock.Do(ctx, run, sink, extend)
+	}
 	_, err = scheduler.NewJob(gocron.CronJob("0 3 * * *", false), gocron.NewTask(task), gocron.WithName("renewals"))
 	return scheduler, err
 }

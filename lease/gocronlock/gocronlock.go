@@ -4,7 +4,11 @@
 //	locker := gocronlock.New(member, gocronlock.Options{})
 //	scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
 //	_, err = scheduler.NewJob(gocron.CronJob("0 3 * * *", false), gocron.NewTask(func(ctx context.Context) error {
-//		return gocronlock.Do(ctx, locker, sink, "renewals", renew)
+//		run, err := locker.Run("renewals")
+//		if err != nil {
+//			return err
+//		}
+//		return gocronlock.Do(ctx, run, sink, renew)
 //	}), gocron.WithName("renewals"))
 //
 // [Locker] alone is a lock, which cannot stop a process that was paused and continues after another
@@ -25,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-co-op/gocron/v2"
@@ -34,9 +39,9 @@ import (
 	"github.com/epochfence/epochfence/lease"
 )
 
-// ErrNotLocked is returned by [Do] and [Locker.Held] when no run of the job has a lease in this
-// process.
-var ErrNotLocked = errors.New("no run of this job has the lease in this process")
+// ErrNotLocked is returned by [Locker.Run] when no run of the job has a lease in this process, and by
+// [Do] and [Run.Held] when the run is over.
+var ErrNotLocked = errors.New("this run of the job does not have the lease in this process")
 
 // Options configure a [Locker].
 type Options struct {
@@ -57,7 +62,7 @@ type Locker struct {
 	splay  time.Duration
 
 	mu   sync.Mutex
-	runs map[string]*run // by the job's name
+	runs map[string]*Run // by the job's name
 }
 
 var _ gocron.Locker = (*Locker)(nil)
@@ -68,15 +73,17 @@ func New(member *lease.Member, o Options) *Locker {
 	if o.Splay == 0 {
 		o.Splay = defaultSplay
 	}
-	return &Locker{member: member, splay: o.Splay, runs: map[string]*run{}}
+	return &Locker{member: member, splay: o.Splay, runs: map[string]*Run{}}
 }
 
-// run is the lease of one run of a job, from Lock to Unlock.
-type run struct {
-	*claims.Lease
+// Run is one run of a job, with its lease. It is safe for concurrent use. A goroutine that outlives its
+// run cannot commit under the lease of the next one.
+type Run struct {
+	lease *claims.Lease
 	of    *Locker
 	job   string
 	begun time.Time
+	over  atomic.Bool
 }
 
 // Lock takes the lease of a job and does not wait. gocron skips the run after an error. The error
@@ -92,7 +99,7 @@ func (l *Locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gocronlock: lock job %q: %w", job, err)
 	}
-	r := &run{Lease: claims.New(h), of: l, job: job, begun: begun}
+	r := &Run{lease: claims.New(h), of: l, job: job, begun: begun}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.runs[job] = r
@@ -102,59 +109,61 @@ func (l *Locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
 // Unlock releases the lease, once Splay has passed since the start of the run. It returns an error
 // that matches [lease.ErrLost] if the lease was lost during the run. gocron ignores the error: the
 // task has it from Do.
-func (r *run) Unlock(ctx context.Context) error {
+func (r *Run) Unlock(ctx context.Context) error {
+	r.over.Store(true)
 	r.of.mu.Lock()
 	delete(r.of.runs, r.job) // before the lease is free for the next run
 	r.of.mu.Unlock()
-	err := r.Err()
+	err := r.lease.Err()
 	if left := r.of.splay - time.Since(r.begun); err == nil && left > 0 {
-		r.ReleaseAfter(left)
+		r.lease.ReleaseAfter(left)
 		return nil
 	}
 	// gocron's context has ended if the scheduler was shut down.
-	if err = errors.Join(err, r.Release(context.WithoutCancel(ctx))); err != nil {
+	if err = errors.Join(err, r.lease.Release(context.WithoutCancel(ctx))); err != nil {
 		return fmt.Errorf("gocronlock: unlock job %q: %w", r.job, err)
 	}
 	return nil
 }
 
-// Held returns the lease of the run of a job that is under way in this process. Its context ends when
-// the lease is lost. The context that gocron gives to the task does not. job is the name that the job
-// has by [gocron.WithName].
-func (l *Locker) Held(job string) (*lease.Held, error) {
-	r, err := l.run(job)
-	if err != nil {
-		return nil, fmt.Errorf("gocronlock: lease of job %q: %w", job, err)
-	}
-	return r.Held, nil
-}
-
-func (l *Locker) run(job string) (*run, error) {
+// Run returns the run of a job that is under way in this process. Call it at the beginning of the task,
+// and pass the Run to the goroutines that the task starts: later, it may return another run. job is the
+// name that the job has by [gocron.WithName].
+func (l *Locker) Run(job string) (*Run, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r := l.runs[job]; r != nil {
 		return r, nil
 	}
-	return nil, fmt.Errorf("%w: call it within the task, give the job this name by gocron.WithName, and the scheduler this Locker by gocron.WithDistributedLocker", ErrNotLocked)
+	return nil, fmt.Errorf("gocronlock: job %q: %w: call Run within the task, give the job this name by gocron.WithName, and the scheduler this Locker by gocron.WithDistributedLocker", job, ErrNotLocked)
+}
+
+// Held returns the lease of the run. Its context ends when the lease is lost. The context that gocron
+// gives to the task does not.
+func (r *Run) Held() (*lease.Held, error) {
+	if r.over.Load() {
+		return nil, fmt.Errorf("gocronlock: lease of job %q: %w: its task has returned", r.job, ErrNotLocked)
+	}
+	return r.lease.Held, nil
 }
 
 // Do runs work in a transaction of a sink. It commits the transaction only if no other process has
 // taken the job over and claimed it since this run began. A process that was paused until then changes
-// nothing. Call it within the task of a job. job is the name that the job has by [gocron.WithName].
+// nothing.
 //
 // The first call of a run claims the job in the sink, as [lease.Claim] does. A long job calls Do for
 // each of its steps. The context of work ends when the lease is lost. The sink must be a pointer, or
 // of another type that can be compared.
 //
 // Errors are those of [lease.Claim] and [lease.Claimed.Do]. They match [lease.ErrLost] if the lease was
-// lost, and [ErrNotLocked] if no run has one.
-func Do[TX any](ctx context.Context, l *Locker, sink epoch.Sink[TX], job string, work lease.Work[TX]) error {
-	r, err := l.run(job)
-	if err == nil {
-		err = claims.Do(ctx, r.Lease, sink, work)
-	}
+// lost, and [ErrNotLocked] if the task of the run has returned.
+func Do[TX any](ctx context.Context, r *Run, sink epoch.Sink[TX], work lease.Work[TX]) error {
+	_, err := r.Held()
 	if err != nil {
-		return fmt.Errorf("gocronlock: job %q: %w", job, err)
+		return err
+	}
+	if err = claims.Do(ctx, r.lease, sink, work); err != nil {
+		return fmt.Errorf("gocronlock: job %q: %w", r.job, err)
 	}
 	return nil
 }

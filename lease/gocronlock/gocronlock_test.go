@@ -91,6 +91,15 @@ func (r *results) all() (failed, skipped []error) {
 	return slices.Clone(r.failed), slices.Clone(r.skipped)
 }
 
+// do is what a task does.
+func do(ctx context.Context, l *Locker, sink *memsink.Sink, job string, work lease.Work[*memsink.Tx]) error {
+	run, err := l.Run(job)
+	if err != nil {
+		return err
+	}
+	return Do(ctx, run, sink, work)
+}
+
 func writes(list, line string) lease.Work[*memsink.Tx] {
 	return func(_ context.Context, tx *memsink.Tx, _ epoch.Epoch) error {
 		tx.Append(list, line)
@@ -110,7 +119,7 @@ func TestEachTickOfTwoSchedulersRunsOnce(t *testing.T) {
 				for range 2 {
 					p := start(t, store, Options{Splay: c.splay})
 					p.each(func(ctx context.Context) error {
-						return Do(ctx, p.locker, sink, invoices, writes("ticks", time.Now().Format("15:04")))
+						return do(ctx, p.locker, sink, invoices, writes("ticks", time.Now().Format("15:04")))
 					})
 					<-time.After(100 * time.Millisecond)
 				}
@@ -139,7 +148,7 @@ func TestARunThatWasFrozenCommitsNothing(t *testing.T) {
 				freeze()
 				return do()
 			}})
-			return Do(ctx, p.locker, view, invoices, func(_ context.Context, tx *memsink.Tx, _ epoch.Epoch) error {
+			return do(ctx, p.locker, view, invoices, func(_ context.Context, tx *memsink.Tx, _ epoch.Epoch) error {
 				if len(s.List("invoices")) == 0 { // outside the transaction: only the fence can refuse it
 					tx.Append("invoices", "anna")
 				}
@@ -213,7 +222,7 @@ func TestWorkEndsWithTheLeaseAndTheNextRunHasAnother(t *testing.T) {
 		p := start(t, way, Options{})
 		first := true
 		runs := p.each(func(ctx context.Context) error {
-			return Do(ctx, p.locker, sink, invoices, func(work context.Context, tx *memsink.Tx, _ epoch.Epoch) error {
+			return do(ctx, p.locker, sink, invoices, func(work context.Context, tx *memsink.Tx, _ epoch.Epoch) error {
 				tx.Append("ticks", time.Now().Format("15:04"))
 				if !first {
 					return nil
@@ -256,7 +265,7 @@ func TestARunIsSkippedWhileTheLastOneLasts(t *testing.T) {
 					}
 					h.Progress()
 				}
-				return Do(ctx, p.locker, sink, invoices, writes("ends", time.Now().Format("15:04:05")))
+				return do(ctx, p.locker, sink, invoices, writes("ends", time.Now().Format("15:04:05")))
 			}))
 		}
 		<-time.After(6*time.Minute + time.Second)
@@ -286,10 +295,10 @@ func TestWorkNeedsTheLeaseOfItsRun(t *testing.T) {
 		store, sink := memstore.New(), memsink.New()
 		p := start(t, store, Options{})
 		check := func(job string) {
-			if err := Do(t.Context(), p.locker, sink, job, writes("lines", job)); !errors.Is(err, ErrNotLocked) {
+			if err := do(t.Context(), p.locker, sink, job, writes("lines", job)); !errors.Is(err, ErrNotLocked) {
 				t.Errorf("%v", err)
 			}
-			if _, err := p.locker.Held(job); !errors.Is(err, ErrNotLocked) {
+			if _, err := p.locker.Run(job); !errors.Is(err, ErrNotLocked) {
 				t.Errorf("%v", err)
 			}
 		}
@@ -297,7 +306,12 @@ func TestWorkNeedsTheLeaseOfItsRun(t *testing.T) {
 		p.each(func(context.Context) error {
 			defer close(ran)
 			check("another")
-			h, err := p.locker.Held(invoices)
+			run, err := p.locker.Run(invoices)
+			if err != nil {
+				t.Error(err)
+				return nil
+			}
+			h, err := run.Held()
 			if err != nil {
 				t.Error(err)
 				return nil
@@ -312,6 +326,34 @@ func TestWorkNeedsTheLeaseOfItsRun(t *testing.T) {
 		<-time.After(100 * time.Millisecond) // within the splay
 		check(invoices)
 		if lines := sink.List("lines"); len(lines) > 0 {
+			t.Errorf("%q", lines)
+		}
+	})
+}
+
+func TestAGoroutineThatOutlivesItsRunCommitsNothingUnderTheNextOne(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		store, sink := memstore.New(), memsink.New()
+		p := start(t, store, Options{})
+		runs, late := 0, make(chan error, 1)
+		var first *Run
+		p.each(func(ctx context.Context) error {
+			run, err := p.locker.Run(invoices)
+			if err != nil {
+				return err
+			}
+			if runs++; runs == 1 {
+				first = run
+				return Do(ctx, run, sink, writes("lines", "first"))
+			}
+			late <- Do(ctx, first, sink, writes("lines", "late"))
+			return Do(ctx, run, sink, writes("lines", "second"))
+		}, gocron.WithLimitedRuns(2))
+		if err := <-late; !errors.Is(err, ErrNotLocked) {
+			t.Errorf("in the second run, the goroutine of the first: %v", err)
+		}
+		p.shutdown()
+		if lines := sink.List("lines"); !slices.Equal(lines, []string{"first", "second"}) {
 			t.Errorf("%q", lines)
 		}
 	})
