@@ -254,7 +254,11 @@ func TestARunIsSkippedWhileTheLastOneLasts(t *testing.T) {
 		var skips []*results
 		for _, p := range []*process{a, b} {
 			skips = append(skips, p.each(func(ctx context.Context) error {
-				h, err := p.locker.Held(invoices)
+				run, err := p.locker.Run(invoices)
+				if err != nil {
+					return err
+				}
+				h, err := run.Held()
 				if err != nil {
 					return err
 				}
@@ -265,7 +269,7 @@ func TestARunIsSkippedWhileTheLastOneLasts(t *testing.T) {
 					}
 					h.Progress()
 				}
-				return do(ctx, p.locker, sink, invoices, writes("ends", time.Now().Format("15:04:05")))
+				return Do(ctx, run, sink, writes("ends", time.Now().Format("15:04:05")))
 			}))
 		}
 		<-time.After(6*time.Minute + time.Second)
