@@ -205,8 +205,9 @@ func (b *Batch) Write(ctx context.Context) error {
 
 func (b *Batch) write(ctx context.Context) (events []Event, err error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, round := range rounds(b.steps) {
+	all := rounds(b.steps)
+	b.mu.Unlock() // a change that is made again may read other items
+	for _, round := range all {
 		var writers errgroup.Group
 		writers.SetLimit(sideBySide)
 		for it, last := range round {

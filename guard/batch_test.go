@@ -182,6 +182,26 @@ func (s *written) Swap(ctx context.Context, seen cas.Item, value, note []byte) (
 	return s.Store.Swap(ctx, seen, value, note)
 }
 
+func TestAChangeThatReadsAnotherItemMayBeMadeAgain(t *testing.T) {
+	t.Parallel()
+	mem := memstore.New()
+	must(t, second(mem.Swap(t.Context(), cas.Item{Key: "price"}, []byte("7"), nil)))
+	theirs := at(1, 7)
+	theirs.Partition.Number = 4
+	s := &overtaken{Store: mem, key: "bill", first: func() {
+		must(t, second(guard.Apply(context.Background(), mem, "bill", theirs, add("theirs"))))
+	}}
+	b := guard.Begin(s, at(1, 1))
+	must(t, second(b.Update(t.Context(), place(1), "bill", func(old guard.State) (guard.State, []byte, error) {
+		price, err := b.Read(t.Context(), "price")
+		return guard.Text(string(old.Value) + " " + string(price.Value)), nil, err
+	})))
+	must(t, b.Write(t.Context()))
+	if got, err := guard.Read(t.Context(), mem, "bill"); err != nil || string(got.Value) != "theirs 7" {
+		t.Errorf("%q, %v", got.Value, err)
+	}
+}
+
 // A change is called again on another goroutine, where nobody catches a panic.
 func TestAChangeThatDoesNotReturnWhenItIsMadeAgainIsNotTakenForWritten(t *testing.T) {
 	t.Parallel()
