@@ -101,7 +101,7 @@ func (r *runner[TX]) newOwnership(ctx context.Context, t Tenure, timeout time.Du
 	p := t.Origin().Partition
 	r.life.leased(t.Term())
 	shared := &tenancy[TX]{
-		run: r, tenure: t, loop: r.pin(p), partition: p, logger: r.log(p), timeout: timeout, lease: ctx, outcome: make(chan outcome, 1),
+		run: r, tenure: t, loop: r.pin(p), partition: p, logger: named(r.log(p), t), timeout: timeout, lease: ctx, outcome: make(chan outcome, 1),
 	}
 	for range r.handlers.background {
 		shared.applied = append(shared.applied, make(chan struct{}, 1))

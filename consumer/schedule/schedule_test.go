@@ -46,6 +46,14 @@ func TestTheFirstClaimOfAJobSaysWhenItsFirstTickIsDue(t *testing.T) {
 					t.Errorf("it does not say %s, but\n%s", want, w.said.String())
 				}
 				p.end()
+				for line := range strings.Lines(w.said.String()) {
+					if strings.Contains(line, "=946") { // 2000 in microseconds
+						t.Errorf("the line has the number of a tick: %s", line)
+					}
+				}
+				if !w.says("next=2000-01-01T01:00:02+01:00") {
+					t.Errorf("no line says where the job is:\n%s", w.said.String())
+				}
 			})
 		})
 	}

@@ -67,6 +67,16 @@ func (t *tenure) DescribeStart(first epoch.Fence) string {
 	return text
 }
 
+// DescribeOffset returns the time of the tick, for log lines.
+func (t *tenure) DescribeOffset(o epoch.Offset) string {
+	p := placeOf(o)
+	text := p.at.In(t.plan.where).Format(time.RFC3339)
+	if p.step > 0 {
+		text += fmt.Sprintf(", step %d", p.step)
+	}
+	return text
+}
+
 // Committed implements [consumer.Tenure]. Nobody else has positions of jobs.
 func (t *tenure) Committed(context.Context) (epoch.Position, bool, error) {
 	if err := t.Err(); err != nil {

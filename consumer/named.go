@@ -1,0 +1,44 @@
+package consumer
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// named returns a logger that writes offsets as the tenure describes them, if it does: those of a
+// job are times.
+func named(l *slog.Logger, t Tenure) *slog.Logger {
+	if d, ok := t.(describer); ok {
+		return slog.New(&namingHandler{l.Handler(), d})
+	}
+	return l
+}
+
+type describer interface{ DescribeOffset(o epoch.Offset) string }
+
+type namingHandler struct {
+	slog.Handler
+	describer
+}
+
+func (h *namingHandler) Handle(ctx context.Context, r slog.Record) error {
+	named := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	r.Attrs(func(a slog.Attr) bool {
+		if o, is := a.Value.Any().(epoch.Offset); is && o >= 0 {
+			a.Value = slog.StringValue(h.DescribeOffset(o))
+		}
+		named.AddAttrs(a)
+		return true
+	})
+	return h.Handler.Handle(ctx, named)
+}
+
+func (h *namingHandler) WithAttrs(as []slog.Attr) slog.Handler {
+	return &namingHandler{h.Handler.WithAttrs(as), h.describer}
+}
+
+func (h *namingHandler) WithGroup(name string) slog.Handler {
+	return &namingHandler{h.Handler.WithGroup(name), h.describer}
+}
