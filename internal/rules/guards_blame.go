@@ -49,6 +49,9 @@ var guardsOfBlame = []guard{
 	{"blame", "a message that moves its own fence is claimed again for ever", []edit{
 		{verdicts, "v.finding = p.suspicion(t, shared)\n\t}\n\tif v", "}\n\tif v"},
 	}, "consumer", "TestAMessageThatMovesItsOwnFenceHasFailedAnAttempt"},
+	{"blame", "a message that replaces the claim in its own fence is taken for a sink that went back", []edit{
+		{"consumer/ownership.go", "refused && o.unchanged()", "refused && false"},
+	}, "consumer", "TestAMessageThatMovesItsOwnFenceHasFailedAnAttempt"},
 	{"blame", "a connection that another claim or an operator has ended is an attempt", []edit{
 		{"consumer/death.go", "seen.Claim == left.Claim", "true"},
 	}, "consumer", "TestAConnectionThatSomebodyElseHasEndedIsNoAttempt"},
