@@ -45,7 +45,7 @@ var guardsOfItems = []guard{
 		{guarding, "if it.loaded {\n\t\treturn nil\n\t}\n\treturn it.take(found)", "return it.take(found)"},
 	}, "guard", "TestAnItemThatIsChangedWhileItIsLoadedKeepsTheChange"},
 	{"R1", "a deletion forgets who has changed the item", []edit{
-		{guarding, "return it.note.with(it.first", "if !it.state.Exists {\n\t\treturn nil, nil\n\t}\n\treturn it.note.with(it.first"},
+		{guarding, "return it.note.with(it.first", "if !after.Exists {\n\t\treturn note{}\n\t}\n\treturn it.note.with(it.first"},
 	}, "guard", "TestADeletedItemRemembersWhoDeletedIt"},
 	{"R1", "one message changes an item twice", []edit{
 		{changes, "if m.changed[key] {", "if false {"},
