@@ -178,7 +178,7 @@ func TestTheAlertsFireInADrillAndAreSilentOtherwise(t *testing.T) {
 func (d *drill) locks(holds, waits *worker) {
 	store := memstore.New()
 	open := func(w *worker) *lease.Member {
-		m, err := lease.Open(d.Context(), store, lease.Options{Group: "billing", Observe: w.stats.ObserveLease, Logger: slog.New(slog.DiscardHandler)})
+		m, err := lease.Open(d.Context(), store, lease.Options{Group: "billing", MaxStall: -1, Observe: w.stats.ObserveLease, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			d.Fatal(err)
 		}
