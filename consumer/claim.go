@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -12,17 +13,24 @@ import (
 //
 // The first claim of a partition also adopts the position that the group had committed to the
 // source, if the options ask for it. That position is read before the confirmation, which shows
-// that the lease has held since.
-func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool, above epoch.Epoch) (got, seen epoch.Fence, err error) {
+// that the lease has held since. Each step has its own time, so that what the source takes is not
+// missing from the sink's.
+func (r *runner[TX]) claim(ctx context.Context, t Tenure, timeout time.Duration, known bool, above epoch.Epoch) (got, seen epoch.Fence, err error) {
 	c := epoch.Candidate{Origin: t.Origin()}
 	if !known {
-		c.Missing = func(ctx context.Context) (epoch.Fence, error) { return r.seed(ctx, t) }
+		c.Missing = func(ctx context.Context) (epoch.Fence, error) {
+			ctx, done := context.WithTimeout(ctx, timeout)
+			defer done()
+			return r.seed(ctx, t)
+		}
 	}
 	c.Confirm = func(ctx context.Context, seen epoch.Fence) (epoch.Claim, error) {
-		adopt, err := r.adopt(ctx, t, seen)
+		adopt, err := r.adopt(ctx, t, timeout, seen)
 		if err != nil {
 			return epoch.Claim{}, fmt.Errorf("find what the group had committed for %s: %w", c.Origin.Partition, &sourceError{err})
 		}
+		ctx, done := context.WithTimeout(ctx, timeout)
+		defer done()
 		lease, err := t.Confirm(ctx, seen)
 		if err != nil {
 			return epoch.Claim{}, &unconfirmedError{c.Origin.Partition, err}
@@ -35,16 +43,36 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, known bool, above epoc
 		claim.Adopt, claim.Above = adopt, above
 		return claim, nil
 	}
-	if got, seen, err = epoch.TakeOver(ctx, r.sink, c); err != nil {
+	if got, seen, err = epoch.TakeOver(ctx, timed[TX]{r.sink, timeout}, c); err != nil {
 		err = fmt.Errorf("consumer: %w", err)
 	}
 	return got, seen, err
 }
 
-func (r *runner[TX]) adopt(ctx context.Context, t Tenure, seen epoch.Fence) (*epoch.Position, error) {
+// timed is a sink whose steps of a claim have a time limit.
+type timed[TX any] struct {
+	epoch.Sink[TX]
+	limit time.Duration
+}
+
+func (s timed[TX]) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
+	ctx, done := context.WithTimeout(ctx, s.limit)
+	defer done()
+	return s.Sink.Fence(ctx, p)
+}
+
+func (s timed[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+	ctx, done := context.WithTimeout(ctx, s.limit)
+	defer done()
+	return s.Sink.Claim(ctx, seen, c)
+}
+
+func (r *runner[TX]) adopt(ctx context.Context, t Tenure, timeout time.Duration, seen epoch.Fence) (*epoch.Position, error) {
 	if seen.Epoch > 0 || r.Start != StartCommitted {
 		return nil, nil
 	}
+	ctx, done := context.WithTimeout(ctx, timeout)
+	defer done()
 	at, ok, err := t.Committed(ctx)
 	if err != nil || !ok {
 		return nil, err

@@ -255,3 +255,30 @@ func TestR12AnAttemptToClaimIsBoundedInTime(t *testing.T) {
 		p.end()
 	})
 }
+
+// What one step takes is not missing from the next one's time, which would be blamed.
+func TestEachStepOfAClaimHasItsOwnTime(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		want := r.fill(0, 3)
+		slow := func(ctx context.Context) error {
+			select {
+			case <-time.After(450 * time.Millisecond):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		p := r.start("a", each(record), options{BatchTimeout: time.Second}, memsink.Hooks{
+			Fence: func(ctx context.Context, _ epoch.Partition, do func() error) error {
+				return errors.Join(slow(ctx), do())
+			},
+			Claim: func(ctx context.Context, _ epoch.Claim, do func() error) error { return errors.Join(slow(ctx), do()) },
+		})
+		r.pass(time.Minute)
+		r.wantEffects(0, want...)
+		if refused := seen[consumer.NotClaimed](p); len(refused) > 0 {
+			t.Errorf("not claimed: %v", refused[0].Err)
+		}
+		p.end()
+	})
+}

@@ -117,19 +117,17 @@ func (r *runner[TX]) newOwnership(ctx context.Context, t Tenure, timeout time.Du
 // carries it, and otherwise makes a new one. It makes none if the work under the last one hangs.
 func (o *ownership[TX]) hold(tenure context.Context) error {
 	began := time.Now()
-	ctx, done := context.WithTimeout(tenure, o.timeout)
-	defer done()
-	ctx, cancel := o.untilRevoked(ctx) // a revoked partition needs no claim
+	revoked, cancel := o.untilRevoked(tenure) // a revoked partition needs no claim
 	defer cancel()
 	if o.claimValid {
-		if ours, err := o.stillOurs(ctx); err != nil || ours {
+		if ours, err := o.stillOurs(revoked); err != nil || ours {
 			return err
 		}
 	}
 	if o.dropClaim(); o.hang != nil {
 		return nil
 	}
-	got, seen, err := o.run.claim(ctx, o.tenure, o.fence.Epoch > 0, o.above)
+	got, seen, err := o.run.claim(revoked, o.tenure, o.timeout, o.fence.Epoch > 0, o.above)
 	if seen.Partition == o.partition {
 		o.seen = seen
 		o.compare(seen)
@@ -142,6 +140,8 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	o.decideDoubt(got)
 	left := o.fence
 	o.adoptFence(got)
+	ctx, done := context.WithTimeout(revoked, o.timeout)
+	defer done()
 	o.settleDeath(ctx, left, seen, got)
 	if seen.Epoch > 0 && (left.Epoch == 0 || o.hung) { // an operator may have let it continue
 		o.recallHangs(ctx)
@@ -157,6 +157,8 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 }
 
 func (o *ownership[TX]) stillOurs(ctx context.Context) (bool, error) {
+	ctx, done := context.WithTimeout(ctx, o.timeout)
+	defer done()
 	f, err := o.run.sink.Fence(ctx, o.partition)
 	if err == nil {
 		err = f.Check(o.tenure.Origin())

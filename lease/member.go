@@ -101,11 +101,15 @@ func newMember(ctx context.Context, store cas.Store, o Options) *Member {
 func (m *Member) start(ctx context.Context) error {
 	// What this process may not do is found out here. It registers last, because the others give
 	// resources to a registered member.
-	for _, do := range []func(context.Context) error{m.view.ask, m.tryGet, m.view.start, m.begin, m.register} {
-		limited, cancel := context.WithTimeout(ctx, readLimit)
-		err := do(limited)
-		cancel()
-		if err != nil {
+	limited := func(do func(context.Context) error) func(context.Context) error {
+		return func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, readLimit)
+			defer cancel()
+			return do(ctx)
+		}
+	}
+	for _, do := range []func(context.Context) error{limited(m.view.ask), limited(m.tryGet), m.view.start, m.begin, limited(m.register)} {
+		if err := do(ctx); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 type picture struct {
 	leases  map[Resource]holder
 	members map[string]member // also those that were ended
+	turns   int               // how often a registration was added or deleted
 }
 
 // holder is the state of a resource's key.
@@ -38,7 +39,7 @@ func newPicture() *picture {
 }
 
 func (p *picture) clone() *picture {
-	return &picture{maps.Clone(p.leases), maps.Clone(p.members)}
+	return &picture{maps.Clone(p.leases), maps.Clone(p.members), p.turns}
 }
 
 // item returns the item with the key as the picture has it.
@@ -61,14 +62,15 @@ func (p *picture) isHeld(h holder) bool {
 	return h.item.Live && (h.isStrange || h.Member != "" && p.isRegistered(h.Member))
 }
 
-// membersChangedSince reports whether a member has joined or left.
+// membersChangedSince reports whether a member has joined or left, also if it has done both.
 func (p *picture) membersChangedSince(was *picture) bool {
-	return !maps.EqualFunc(p.members, was.members, func(a, b member) bool { return a.Ended == b.Ended })
+	return p.turns != was.turns || !maps.EqualFunc(p.members, was.members, func(a, b member) bool { return a.Ended == b.Ended })
 }
 
 // keep takes over from the picture before when versions were first seen, and what was learnt after
 // the store was asked for this one.
 func (p *picture) keep(was *picture, asked time.Time) {
+	p.turns = was.turns
 	for at, before := range was.leases {
 		now, ok := p.leases[at]
 		switch {
@@ -120,6 +122,9 @@ func (p *picture) setMember(id string, item cas.Item, asked time.Time) bool {
 	was, known := p.members[id]
 	if known && isOlder(item, was.item) {
 		return false
+	}
+	if known != item.Live {
+		p.turns++
 	}
 	if !item.Live {
 		delete(p.members, id)

@@ -390,3 +390,14 @@ func TestAWatchThatEndsIsBegunAnew(t *testing.T) {
 		}
 	})
 }
+
+// Pictures are compared now and then, and a process may be there for a moment only.
+func TestTheMembersChangeWhenOneJoinsAndLeavesBetweenTwoLooks(t *testing.T) {
+	k, p := keysOf("billing"), newPicture()
+	was := p.clone()
+	p.apply(k, cas.NewItem(memberKey("b"), []byte(`{"serves":{"orders":1}}`), nil), time.Now())
+	p.apply(k, cas.Item{Key: memberKey("b")}, time.Now())
+	if len(p.members) > 0 || !p.membersChangedSince(was) {
+		t.Errorf("%d members, and no change", len(p.members))
+	}
+}

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,8 +96,15 @@ func (v *view) learn(item cas.Item) bool {
 // fullReads is the number of TTLs between two full reads of a store that reports changes.
 const fullReads = 4
 
-// readLimit limits a full read.
+// readLimit limits a request. A full read ends if nothing comes for as long.
 const readLimit = 5 * time.Second
+
+// whileItComes returns a context that ends if readLimit passes without a call of came.
+func whileItComes(ctx context.Context) (_ context.Context, came, cancel func()) {
+	ctx, end := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(readLimit, func() { end(context.DeadlineExceeded) })
+	return ctx, func() { timer.Reset(readLimit) }, func() { timer.Stop(); end(nil) }
+}
 
 // run follows the store until ctx ends.
 func (v *view) run(ctx context.Context) {
@@ -137,16 +145,17 @@ func (v *view) poll(ctx context.Context) error {
 }
 
 func (v *view) readAll(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	ctx, came, cancel := whileItComes(ctx)
 	defer cancel()
 	asked, fresh, read := time.Now(), newPicture(), map[string]cas.Item{}
 	for item, err := range v.store.List(ctx, v.keys.prefix) {
+		came()
 		if err == nil && !v.whole {
 			item, err = v.fill(ctx, item)
 			read[item.Key] = item
 		}
 		if err != nil {
-			return err
+			return cmp.Or(context.Cause(ctx), err)
 		}
 		fresh.apply(v.keys, item, asked)
 	}
@@ -279,12 +288,13 @@ func (v *view) watch(ctx context.Context, w cas.Watcher) <-chan change {
 
 // readChanges replaces the view by what a watch yields first.
 func (v *view) readChanges(ctx context.Context, changes <-chan change) error {
-	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	ctx, came, cancel := whileItComes(ctx)
 	defer cancel()
 	asked, fresh := time.Now(), newPicture()
 	for {
 		select {
 		case c := <-changes:
+			came()
 			switch {
 			case c.err != nil:
 				return c.err
@@ -294,7 +304,7 @@ func (v *view) readChanges(ctx context.Context, changes <-chan change) error {
 			}
 			fresh.apply(v.keys, c.item, asked)
 		case <-ctx.Done():
-			return fmt.Errorf("read the keys of the group: %w", ctx.Err())
+			return fmt.Errorf("read the keys of the group: %w", context.Cause(ctx))
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 // ensure creates the bucket if it does not exist, checks its settings and returns its facts.
 func (s *Store) ensure(ctx context.Context) (cas.Facts, error) {
-	stream, err := s.js.Stream(ctx, s.stream())
+	stream, err := s.look(ctx)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		stream, err = s.create(ctx)
 	}
@@ -44,8 +44,17 @@ func (s *Store) ensure(ctx context.Context) (cas.Facts, error) {
 	return f, nil
 }
 
+// look asks for the bucket's stream. Each request has its own time, because a link may be slow.
+func (s *Store) look(ctx context.Context) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	return s.js.Stream(ctx, s.stream())
+}
+
 func (s *Store) create(ctx context.Context) (jetstream.Stream, error) {
-	_, err := s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+	creating, cancel := context.WithTimeout(ctx, createLimit)
+	defer cancel()
+	_, err := s.js.CreateKeyValue(creating, jetstream.KeyValueConfig{
 		Bucket: s.o.Bucket, Description: "items of epochfence", History: 1, Storage: jetstream.FileStorage,
 		Replicas: max(s.o.Replicas, 1), LimitMarkerTTL: markerTTL,
 	})
@@ -55,11 +64,11 @@ func (s *Store) create(ctx context.Context) (jetstream.Stream, error) {
 	case err != nil && !errors.Is(err, jetstream.ErrBucketExists):
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, createLimit)
+	ctx, cancel = context.WithTimeout(ctx, createLimit)
 	defer cancel()
-	stream, err := s.js.Stream(ctx, s.stream())
+	stream, err := s.look(ctx)
 	for errors.Is(err, jetstream.ErrStreamNotFound) && backoff.Sleep(ctx, 50*time.Millisecond) {
-		stream, err = s.js.Stream(ctx, s.stream()) // a cluster may not know its new stream at once
+		stream, err = s.look(ctx) // a cluster may not know its new stream at once
 	}
 	return stream, err
 }
@@ -67,10 +76,10 @@ func (s *Store) create(ctx context.Context) (jetstream.Stream, error) {
 func (s *Store) stream() string { return "KV_" + s.o.Bucket }
 
 const (
-	// createLimit limits the wait for a bucket that was created.
+	// createLimit limits the requests that create a bucket, and then the wait for it.
 	createLimit = 10 * time.Second
 
-	// requestLimit limits a request whose context has no deadline.
+	// requestLimit limits one request.
 	requestLimit = 5 * time.Second
 
 	// leastWait is the first wait for the answer to a read. Later ones are longer.

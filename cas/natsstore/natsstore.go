@@ -133,14 +133,30 @@ func (s *Store) get(ctx context.Context, key string) (cas.Item, error) {
 
 // ask asks the bucket's leader for a message, and asks again if there is no answer. A leader that is
 // killed gives none, nor does a connection that ends, and nats.go waits for it until ctx ends. Each wait is
-// twice as long as the last, for the sake of slow links.
+// twice as long as the last. The first answer counts, also if it is that to an earlier request: a link may
+// take longer than the wait.
 func (s *Store) ask(ctx context.Context, request any) (jsapi.Message, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		m   jsapi.Message
+		err error
+	}
+	answers := make(chan answer, 1)
 	for wait := leastWait; ; wait *= 2 {
-		try, cancel := context.WithTimeout(ctx, wait)
-		m, err := jsapi.Stored(try, s.js, s.stream(), request)
-		cancel()
-		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
-			return m, err
+		go func() {
+			m, err := jsapi.Stored(ctx, s.js, s.stream(), request)
+			select {
+			case answers <- answer{m, err}:
+			default:
+			}
+		}()
+		again := time.NewTimer(wait)
+		select {
+		case a := <-answers:
+			again.Stop()
+			return a.m, a.err
+		case <-again.C:
 		}
 	}
 }

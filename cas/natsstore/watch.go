@@ -87,9 +87,11 @@ func (s *Store) watch(ctx context.Context, prefix string, yield func(cas.Item) b
 // watcher starts a watcher that lives as long as ctx, which cancel ends. Nothing else limits its
 // start.
 func (s *Store) watcher(ctx context.Context, cancel func(), prefix string) (jetstream.KeyWatcher, error) {
-	started := time.AfterFunc(watchLimit, cancel)
 	begins := jsapi.Prefix(s.js)
-	kv, err := s.js.KeyValue(ctx, s.o.Bucket)
+	looking, looked := context.WithTimeout(ctx, requestLimit)
+	kv, err := s.js.KeyValue(looking, s.o.Bucket)
+	looked()
+	started := time.AfterFunc(requestLimit, cancel)
 	var w jetstream.KeyWatcher
 	if err == nil {
 		begins += "CONSUMER."
@@ -122,10 +124,7 @@ func drain(updates <-chan jetstream.KeyValueEntry) {
 	}
 }
 
-const (
-	watchLimit = 4 * time.Second // for the start of a watch
-	drainLimit = 10 * time.Second
-)
+const drainLimit = 10 * time.Second
 
 func (s *Store) watched(e jetstream.KeyValueEntry) (cas.Item, bool) {
 	key, ok := s.key(s.prefix() + e.Key())

@@ -77,6 +77,14 @@ func (t *tenure) write(ctx context.Context, p position) error {
 	}
 }
 
+func (t *tenure) publishInTime(ctx context.Context) {
+	ctx, cancel := t.UntilLost(ctx)
+	defer cancel()
+	ctx, stop := context.WithTimeout(ctx, t.s.LeaseTTL/3)
+	defer stop()
+	t.publish(ctx)
+}
+
 const publishAtOnce = 8
 
 // publishPositions writes changed positions every third of LeaseTTL until ctx ends.
@@ -87,11 +95,7 @@ func (s *Source) publishPositions(ctx context.Context) {
 		for range publishAtOnce {
 			writers.Go(func() {
 				for t := range due {
-					limited, cancel := t.UntilLost(ctx)
-					limited, stop := context.WithTimeout(limited, s.LeaseTTL/3)
-					t.publish(limited)
-					stop()
-					cancel()
+					t.publishInTime(ctx)
 				}
 			})
 		}

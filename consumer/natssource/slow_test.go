@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -25,6 +26,7 @@ import (
 type slowly struct {
 	server     *natstest.Server
 	rate       int // bytes a second; 0: as fast as it goes
+	roundTrip  time.Duration
 	partitions int
 	ttl        time.Duration // 0: the default
 	logger     *slog.Logger
@@ -39,6 +41,7 @@ type outcome struct {
 	bytes       int // of the messages
 	claims      int
 	lost        []error
+	refused     []error // claims
 	disconnects int
 }
 
@@ -66,7 +69,8 @@ func (w slowly) consume(t *testing.T, limit time.Duration) (o outcome) {
 	}
 	wires := newLink()
 	wires.Limit(w.rate)
-	js := wires.connect(t, w.server)
+	wires.Delay(w.roundTrip)
+	js := wires.connect(t, w.server, nats.Timeout(20*time.Second))
 	if w.logger == nil {
 		w.logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
@@ -98,6 +102,8 @@ func (w slowly) consume(t *testing.T, limit time.Duration) (o outcome) {
 			if o.claims++; w.burst && o.claims == w.partitions {
 				bursting.Go(publish)
 			}
+		case consumer.NotClaimed:
+			o.refused = append(o.refused, e.Err)
 		case consumer.Lost:
 			if running.Err() == nil {
 				o.lost = append(o.lost, e.Cause)
@@ -174,6 +180,19 @@ func TestSlowLink(t *testing.T) {
 			t.Parallel()
 			slowly{server: natstest.Start(t), rate: rate, partitions: partitions, sizes: sized(204, 100_000)}.consume(t, 190*time.Second).atTheRate(t, rate, 1.25)
 		})
+	}
+}
+
+// Each request has its own time: several of them do not share one.
+func TestAServerThatIsFarAwayIsReachedAndItsPartitionsAreClaimedAtOnce(t *testing.T) {
+	t.Parallel()
+	roundTrip := time.Second
+	if os.Getenv("EPOCHFENCE_LONG") != "" {
+		roundTrip += 500 * time.Millisecond // the start takes longer still
+	}
+	o := slowly{server: natstest.Start(t), roundTrip: roundTrip, partitions: 2, sizes: sized(10, 100)}.consume(t, time.Minute)
+	for _, err := range o.refused {
+		t.Errorf("not claimed: %v", err)
 	}
 }
 

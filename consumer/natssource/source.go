@@ -146,6 +146,9 @@ func (s *Source) start(ctx context.Context) error {
 	case s.patience(err) == 0:
 		return err
 	}
+	if s.connected() == nil {
+		return fmt.Errorf("natssource: JetStream at %s has not answered in time, tried for %v; is JetStream enabled there, and is the round trip much shorter than %v and a sixth of LeaseTTL? %w", at, after, attemptLimit, err)
+	}
 	return fmt.Errorf("natssource: JetStream at %s was not reached within %v; does NATS run there, with JetStream, and is the address right? %w", at, after, err)
 }
 
@@ -201,21 +204,28 @@ func (s *Source) tryStart(ctx context.Context) error {
 
 // openBucket opens the bucket, which is created with the replicas of the first stream.
 func (s *Source) openBucket(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
-	defer cancel()
-	first, err := s.JetStream.Stream(ctx, s.Streams[0].Name)
+	look := func(stream string) (jetstream.StreamConfig, error) {
+		ctx, cancel := context.WithTimeout(ctx, attemptLimit)
+		defer cancel()
+		info, err := s.JetStream.Stream(ctx, stream)
+		if err != nil {
+			return jetstream.StreamConfig{}, err
+		}
+		return info.CachedInfo().Config, nil
+	}
+	first, err := look(s.Streams[0].Name)
 	if err != nil {
 		return fmt.Errorf("natssource: look at stream %q: %w", s.Streams[0].Name, err)
 	}
-	store, err := natsstore.Open(ctx, s.JetStream, natsstore.Options{Bucket: s.Bucket, Replicas: first.CachedInfo().Config.Replicas})
+	store, err := natsstore.Open(ctx, s.JetStream, natsstore.Options{Bucket: s.Bucket, Replicas: first.Replicas})
 	if err != nil {
 		return fmt.Errorf("natssource: %w", err)
 	}
-	bucket, err := s.JetStream.Stream(ctx, "KV_"+s.Bucket)
+	bucket, err := look("KV_" + s.Bucket)
 	if err != nil {
 		return fmt.Errorf("natssource: look at bucket %q: %w", s.Bucket, err)
 	}
-	if err := s.needs().check(bucket.CachedInfo().Config); err != nil {
+	if err := s.needs().check(bucket); err != nil {
 		return fmt.Errorf("natssource: bucket %q cannot hold leases: %w", s.Bucket, err)
 	}
 	s.store = store

@@ -48,9 +48,7 @@ func TestAPositionThatIsNoneIsSaidWithTheKeyAndReplacedOnceThePartitionIsClaimed
 			f.Epoch = 3
 			g.Mirror(f)
 			g.confirmFence(t, f)
-			if m, _ := r.position(key); m.Next != 7 {
-				t.Errorf("the position is %+v", m)
-			}
+			eventually(t, "the position is published", func() bool { m, _ := r.position(key); return m.Next == 7 })
 			if lines := log.with("key="); len(lines) != 1 || !strings.Contains(lines[0], "key="+key) {
 				t.Errorf("%d lines:\n%.2000s", len(lines), strings.Join(lines, ""))
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"sync"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -22,6 +23,7 @@ type tenure struct {
 	incarnation incarnation   // of the stream
 	writing     chan struct{} // holds a token while the position is being published
 	published   published
+	publishing  sync.WaitGroup // after confirmations
 }
 
 var _ consumer.Tenure = (*tenure)(nil)
@@ -66,11 +68,12 @@ func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 		t.Mirror(seen)
 		t.Claims(seen)
 	}
-	confirmed, err := t.Tenure.Confirm(ctx, &seen, t.publish)
+	confirmed, err := t.Tenure.Confirm(ctx, &seen)
 	if err != nil {
 		return epoch.Lease{}, fmt.Errorf("natssource: confirm %s: %w", t.Origin().Partition, err)
 	}
 	t.Compare(seen)
+	t.publishing.Go(func() { t.publishInTime(t.s.base) }) // the claim does not wait for it
 	return confirmed, nil
 }
 
@@ -79,6 +82,7 @@ func (s *Source) hold(l *lease.Held) {
 	t := s.newTenure(s.logOf(l.Name), l)
 	s.begin(t)
 	defer s.over(t)
+	defer t.publishing.Wait()
 	t.Hold(s.base, func(ctx context.Context) { s.own(ctx, t) }, func() {
 		ctx, cancel := context.WithTimeout(s.base, s.goodbyeLimit())
 		defer cancel()

@@ -87,7 +87,7 @@ func (t *tenure) Committed(context.Context) (epoch.Position, bool, error) {
 
 // Confirm implements [consumer.Tenure].
 func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, error) {
-	confirmed, err := t.Tenure.Confirm(ctx, &seen, nil)
+	confirmed, err := t.Tenure.Confirm(ctx, &seen)
 	if wrong := t.clock.check(ctx); err == nil && wrong != nil {
 		if t.clock.gives(t.Name, seen.Epoch) {
 			err = t.give(wrong)

@@ -4,6 +4,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/proxy"
 )
 
 // Link is the network between one process and its server. Held data arrives later, in order, unless
@@ -13,7 +15,8 @@ type Link struct {
 	changed  *sync.Cond
 	requests bool // whether they are held
 	answers  bool
-	rate     int          // bytes per second in each direction; 0: no limit
+	rate     int // bytes per second in each direction; 0: no limit
+	delay    time.Duration
 	free     [2]time.Time // when each direction will have carried its data
 	wires    map[*wire]bool
 }
@@ -49,6 +52,13 @@ func (l *Link) Limit(bytesPerSecond int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.rate = bytesPerSecond
+}
+
+// Delay delivers what the server sends so much later, on all connections made from now on.
+func (l *Link) Delay(roundTrip time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.delay = roundTrip
 }
 
 const (
@@ -105,6 +115,9 @@ func (l *Link) Dial(network, address string) (net.Conn, error) {
 	defer l.mu.Unlock()
 	if tcp, ok := c.(*net.TCPConn); ok && l.rate > 0 {
 		_ = tcp.SetReadBuffer(slowBuffer) // otherwise the system receives megabytes that the link has not carried
+	}
+	if l.delay > 0 {
+		c = proxy.Delay(c, l.delay)
 	}
 	w := &wire{Conn: c, link: l}
 	l.wires[w] = true

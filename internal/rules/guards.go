@@ -308,7 +308,7 @@ var guardsOfTheRest = []guard{
 		{tenures, "if s.previous == nil {\n\t\tclose(s.clear)", "if true {\n\t\tclose(s.clear)"},
 	}, kafka, "TestR7OwnIsNotCalledBesideThatOfTheTenureBeforeTheLast"},
 	{"R7", "a halt makes a new claim", []edit{
-		{owning, "if ours, err := o.stillOurs(ctx); err != nil || ours {", "if ours, err := false, error(nil); err != nil || ours {"},
+		{owning, "if ours, err := o.stillOurs(revoked); err != nil || ours {", "if ours, err := false, error(nil); err != nil || ours {"},
 	}, "consumer", "TestAHaltKeepsTheClaim"},
 	{"R7", "the loss of one partition costs the others their claims", []edit{
 		{verdicts, "case lost:", "case lost && false:"},
@@ -447,7 +447,7 @@ var guardsOfTheRest = []guard{
 		{"sinks/pgsink/claim.go", "\t\treturn nil, errEach\n", "\t\treturn nil, err\n"},
 	}, "sinks/pgsink", "TestAClaimThatIsRefusedAmongOthersIsRefusedAlone"},
 	{"R12", "an attempt to claim may last for ever", []edit{
-		{owning, "context.WithTimeout(tenure, o.timeout)", "context.WithCancel(tenure)"},
+		{"consumer/claim.go", "context.WithTimeout(ctx, s.limit)\n\tdefer done()\n\treturn s.Sink.Fence", "context.WithCancel(ctx)\n\tdefer done()\n\treturn s.Sink.Fence"},
 	}, "consumer", "TestR12AnAttemptToClaimIsBoundedInTime"},
 	{"R12", "the wait for SQLite's write lock is not bounded", []edit{
 		{"internal/sqltx/db.go", "context.WithTimeout(ctx, b.limits.Wait)", "context.WithCancel(ctx)"},

@@ -284,7 +284,7 @@ var guardsOfLeases = []guard{
 		{members, "if m.isFirst() {", "if false {"},
 	}, leases, "TestMembersThatStartTogetherShareWithoutMoves"},
 	{"blame", "members that cannot start are given resources", []edit{
-		{members, "m.view.ask, m.tryGet, m.view.start, m.begin, m.register", "m.register, m.view.ask, m.tryGet, m.view.start, m.begin"},
+		{members, "limited(m.view.ask), limited(m.tryGet), m.view.start, m.begin, limited(m.register)", "limited(m.register), limited(m.view.ask), limited(m.tryGet), m.view.start, m.begin"},
 	}, leases, "TestAMemberThatCannotStartIsNotRegistered"},
 	{"blame", "nobody is told that a process is no member any more", []edit{
 		{register, "silent >= within {", "silent >= within && false {"},

@@ -8,7 +8,7 @@ const (
 
 var guardsOfNATS = []guard{
 	{"R2", "a confirmation is not asked of the bucket", []edit{
-		{leased, "generation, err = t.lease.Confirm(ctx);", "generation, err = t.lease.Generation(), error(nil);"},
+		{leased, "return t.lease.Confirm(ctx)", "_ = ctx\n\treturn t.lease.Generation(), nil"},
 	}, nats, "TestConfirmIsARenewalWithALaterNumber"},
 	{"blame", "a read of NATS whose answer is lost is waited for until its context ends", []edit{
 		{natsStore + "/natsstore.go", "for wait := leastWait;", "for wait := time.Hour;"},
@@ -200,7 +200,7 @@ var guardsOfNATS = []guard{
 		{leased, "case <-t.lease.Draining():\n\t\t\tt.Revoke()", "case <-t.lease.Draining():"},
 	}, nats, "TestPartitionsAreGivenBackOneAfterTheOther"},
 	{"R13", "a bucket without room for the leases holds them", []edit{
-		{nats + "/source.go", "s.needs().check(bucket.CachedInfo().Config)", "s.needs().check(jetstream.StreamConfig{Name: bucket.CachedInfo().Config.Name})"},
+		{nats + "/source.go", "s.needs().check(bucket)", "s.needs().check(jetstream.StreamConfig{Name: bucket.Name})"},
 	}, nats, "TestABucketThatIsTooSmallInAnyCaseIsRefusedWithTheRemedy"},
 	{"R13", "a bucket whose keys do not expire holds leases", []edit{
 		{natsStore + "/bucket.go", "case !c.AllowMsgTTL || c.SubjectDeleteMarkerTTL <= 0:", "case false:"},

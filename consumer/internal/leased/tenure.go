@@ -54,11 +54,10 @@ func (t *Tenure) Fits(seen *epoch.Fence) error {
 }
 
 // Confirm renews the lease, which the store accepts only if the lease is as our last write left it,
-// so nobody has taken it since. Then it calls proven, unless that is nil, with a context that ends
-// when the tenure is lost. At last it checks the tenure again, because the answer may have arrived
+// so nobody has taken it since. Then it checks the tenure again, because the answer may have arrived
 // after our registration expired on our own clock.
-func (t *Tenure) Confirm(ctx context.Context, seen *epoch.Fence, proven func(context.Context)) (epoch.Lease, error) {
-	generation, err := t.confirm(ctx, seen, proven)
+func (t *Tenure) Confirm(ctx context.Context, seen *epoch.Fence) (epoch.Lease, error) {
+	generation, err := t.confirm(ctx, seen)
 	if over := t.Err(); over != nil {
 		err = over // whatever the answer was
 	}
@@ -68,7 +67,7 @@ func (t *Tenure) Confirm(ctx context.Context, seen *epoch.Fence, proven func(con
 	return epoch.Lease{Origin: t.origin, Generation: generation, Owner: t.lease.Owner()}, nil
 }
 
-func (t *Tenure) confirm(ctx context.Context, seen *epoch.Fence, proven func(context.Context)) (generation int64, err error) {
+func (t *Tenure) confirm(ctx context.Context, seen *epoch.Fence) (generation int64, err error) {
 	if err := t.Err(); err != nil {
 		return 0, err
 	}
@@ -77,13 +76,7 @@ func (t *Tenure) confirm(ctx context.Context, seen *epoch.Fence, proven func(con
 	}
 	ctx, cancel := t.UntilLost(ctx)
 	defer cancel()
-	if generation, err = t.lease.Confirm(ctx); err != nil {
-		return 0, err
-	}
-	if proven != nil {
-		proven(ctx)
-	}
-	return generation, nil
+	return t.lease.Confirm(ctx)
 }
 
 // Hold calls own for as long as the lease lasts, and gives the lease back. It calls last before, unless
