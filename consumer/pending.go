@@ -25,6 +25,7 @@ type pending[TX any] struct {
 	halted   bool   // observers were told so, and it has not moved since
 	recorded Reason // of the halt in the audit log that counts since the last claim; ReasonNone without one
 	silent   bool   // the lag is requested from the source
+	tick     ticks  // of a job of package schedule
 
 	// The loop's alone.
 	state   pendingState

@@ -151,6 +151,7 @@ func (p *pending[TX]) tellHalted(err error, in time.Duration) {
 }
 
 func (p *pending[TX]) tellAdvanced(did part[TX], took time.Duration) {
+	p.recordTick(did, took)
 	p.halted, p.recorded = false, ReasonNone
 	if p.silent {
 		p.silent = false
@@ -198,6 +199,9 @@ func (p *pending[TX]) tellFailed(v verdict, in, took time.Duration) {
 	offset, attempt := p.fence.Next, p.bisect.attempts
 	if len(p.batch.Messages) > 0 {
 		offset = p.batch.Messages[0].Offset
+	}
+	if p.fence.Log == epoch.ScheduleLog {
+		p.tick.failed(offset, v.err, took)
 	}
 	if v.finding == transient {
 		p.tellStandstill(v.err, took, in)

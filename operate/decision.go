@@ -8,7 +8,7 @@ import (
 )
 
 // Decision is an entry of a sink's audit log: a claim, a refusal, a halt, or an operator
-// action, with its reason. Commits have no entries. SQL sinks delete entries after 90 days, and
+// action, with its reason. Commits have no entries, except runs of jobs. SQL sinks delete entries after 90 days, and
 // entries that no operator caused once there are about 200,000 newer ones.
 type Decision struct {
 	// ID rises in the order of the log. At is the time by the sink's clock. Role is the database user that was
@@ -84,6 +84,11 @@ const (
 	// the call was not for a message at the position.
 	DecidedHang DecisionKind = "hang"
 
+	// DecidedTick: the tick at From of a job of package schedule was run. Reason has its times, its
+	// outcome and the number of attempts. Of a job that runs more often than once a minute, one tick a
+	// minute is recorded, and each whose outcome differs from that of the tick before.
+	DecidedTick DecisionKind = "tick"
+
 	// DecidedOnFailureHang: as DecidedHang, and the call was OnFailure for the message at From.
 	DecidedOnFailureHang DecisionKind = "on-failure-hang"
 )
@@ -113,7 +118,7 @@ func (k DecisionKind) ReplacesClaim() bool {
 // decisions of other kinds when it makes them.
 func (k DecisionKind) RecordedByConsumer() bool {
 	switch k {
-	case DecidedStale, DecidedHalt, DecidedRecovery, DecidedLoss, DecidedInDoubt, DecidedHang, DecidedOnFailureHang:
+	case DecidedStale, DecidedHalt, DecidedRecovery, DecidedLoss, DecidedInDoubt, DecidedHang, DecidedOnFailureHang, DecidedTick:
 		return true
 	default:
 		return false

@@ -109,7 +109,7 @@ func tell(now Partition, all []Decision, whole bool, q Question) Story {
 	}
 	first, last := s.Spans[0].Claim.ID, s.Spans[len(s.Spans)-1].End
 	for _, d := range all {
-		if d.ID >= first && (last == nil || d.ID <= last.ID) {
+		if d.ID >= first && (last == nil || d.ID <= last.ID) && d.Kind != DecidedTick {
 			s.Decisions = append(s.Decisions, d)
 		}
 	}

@@ -48,8 +48,8 @@ func TestExplainTellsOfATakeoverAndAHalt(t *testing.T) {
 	poison := l.at(1).Next
 	story = l.does(exitOK, "explain", "orders/1").out
 	tells(t, story, "now    halted", "HALTED by worker-b", fmt.Sprintf("at offset %d", poison), "message_failed: ", "it is no order", "If the message can never be applied, skip it",
-		"epochfence skip billing/orders/1 --through OFFSET", "This claim is in the fence.")
-	tells(t, l.run("describe", "orders/1").out, "it is no order", "epochfence skip billing/orders/1 --through OFFSET")
+		fmt.Sprintf("epochfence skip billing/orders/1 --through %d --reason", poison), "This claim is in the fence.")
+	tells(t, l.run("describe", "orders/1").out, "it is no order", fmt.Sprintf("epochfence skip billing/orders/1 --through %d --reason", poison))
 	tells(t, l.does(exitTrouble, "check").out, "TROUBLE", "halted of billing/orders/1", "it is no order")
 
 	b.signal(syscall.SIGKILL)

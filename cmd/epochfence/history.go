@@ -29,7 +29,7 @@ func (a *app) history() *cobra.Command {
 actions.
 
 KIND is claim, stale (a commit was refused), halt, recovery, loss, in-doubt, hang,
-on-failure-hang; rewind, skip, pause, resume, evict, rebase, run; replay-request,
+on-failure-hang, tick (of a job); rewind, skip, pause, resume, evict, rebase, run; replay-request,
 replay-withdraw, replay, replay-failure, discard. FROM and TO are the position before
 and after, or the offset of the dead letter. For a job, FROM and TO are times. For a
 hang, the message is one with an offset in [FROM, TO). WHO is the name that the process

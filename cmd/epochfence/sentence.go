@@ -22,6 +22,8 @@ func sentence(log string, d operate.Decision) string {
 		return fmt.Sprintf("%s found it well again at %s: %s", dash(owner), from, why)
 	case operate.DecidedLoss:
 		return fmt.Sprintf("%s lost it at %s: %s", dash(owner), from, why)
+	case operate.DecidedTick:
+		return fmt.Sprintf("%s ran the tick of %s: %s", dash(owner), positionIn(log, d.From), why)
 	case operate.DecidedHang, operate.DecidedOnFailureHang:
 		return fmt.Sprintf("GIVEN UP by %s, %s: %s", dash(owner), hung(log, d), why)
 	case operate.DecidedInDoubt:

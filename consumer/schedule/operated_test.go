@@ -3,6 +3,7 @@ package schedule
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,4 +145,53 @@ func (w *world) claimed(job string) epoch.Fence {
 		}
 		<-time.After(100 * time.Millisecond)
 	}
+}
+
+func TestEachTickIsInTheAuditLog(t *testing.T) {
+	inWorld(t, func(w *world) {
+		failed := 0
+		nightly := memJob{Name: "nightly", Cron: "@hourly", Do: func(_ context.Context, tx *memsink.Tx, t Tick, _ epoch.Epoch) error {
+			if t.At.Hour() == 2 && failed < 2 {
+				failed++
+				return errors.New("not yet")
+			}
+			tx.Append("nightly", t.line())
+			return nil
+		}}
+		long := memJob{Name: "long", Cron: "@hourly", Step: func(_ context.Context, tx *memsink.Tx, t Tick, _ epoch.Epoch) (bool, error) {
+			tx.Append("long", t.line())
+			return t.Step == 2, nil
+		}}
+		busy := memJob{Name: "busy", Cron: "@every 1s", Do: func(context.Context, *memsink.Tx, Tick, epoch.Epoch) error { return nil }}
+		p := w.pod("a", nightly, long, busy)
+		w.until("01 03:10:00")
+		p.end()
+		ticks := func(job string) (ds []operate.Decision) {
+			part := w.fence(job).Partition
+			ds, err := w.db.Operator().History(w.Context(), operate.HistoryQuery{Partition: &part, Kinds: []operate.DecisionKind{operate.DecidedTick}, Limit: 100_000})
+			if err != nil {
+				w.Fatal(err)
+			}
+			slices.Reverse(ds)
+			return ds
+		}
+		for job, want := range map[string]string{"nightly": "attempt 3; the one before failed: ", "long": "3 steps"} {
+			ds := ticks(job)
+			if len(ds) != 3 {
+				w.Fatalf("%s has %d entries, want 3: %+v", job, len(ds), ds)
+			}
+			for i, d := range ds {
+				at, step := operate.JobTime(d.From)
+				if at.Hour() != i+1 || step != 0 || d.Owner == "" || d.Epoch == 0 || !strings.HasPrefix(d.Reason, "done, begun 2000-01-01T0") {
+					w.Errorf("%s: %+v", job, d)
+				}
+			}
+			if d := ds[1]; !strings.Contains(d.Reason, want) {
+				w.Errorf("%s: %q does not say %q", job, d.Reason, want)
+			}
+		}
+		if ds := ticks("busy"); len(ds) < 120 || len(ds) > 195 || !strings.Contains(ds[1].Reason, " ticks were done since ") {
+			w.Errorf("a job that ran each second for three hours has %d entries: %+v", len(ds), ds[:2])
+		}
+	})
 }

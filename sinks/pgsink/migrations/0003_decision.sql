@@ -113,7 +113,7 @@ language plpgsql security definer set search_path = "epochfence", pg_temp
 as $$
 begin
     for i in 1 .. cardinality(kinds) loop
-        if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang') then
+        if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang', 'tick') then
             raise exception using errcode = 'XF013', message = 'a consumer records no ' || kinds[i];
         end if;
         perform decide(kinds[i], groups[i], topics[i], partitions[i], epochs[i], claims[i],
