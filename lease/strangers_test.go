@@ -311,7 +311,7 @@ func TestARegistrationThatIsGoneHasTheSettingsLookedAt(t *testing.T) {
 		h := m.holding()[0]
 		m.has(unsuitable)
 		remove(t, s, memberKey(m.id))
-		lose(t, h, 2*testTTL/3)
+		_ = lose(t, h, 2*testTTL/3)
 		passes(time.Second)
 		if lines := m.log.with("level=ERROR", "settings with which it can lose leases", "edit it"); len(lines) == 0 || m.taken() != 1 {
 			t.Errorf("%d leases were taken, and the log is\n%s", m.taken(), m.log)

@@ -168,7 +168,8 @@ func prefixIn(rule types.LifecycleRule) string {
 	case f != nil:
 		return aws.ToString(f.Prefix)
 	}
-	return aws.ToString(rule.Prefix) //nolint:staticcheck // rules from before 2016 have it
+	//lint:ignore SA1019 rules from before 2016 have it
+	return aws.ToString(rule.Prefix) //nolint:staticcheck // the same for golangci-lint
 }
 
 // Get implements [cas.Store].
