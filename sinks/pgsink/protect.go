@@ -40,12 +40,15 @@ const (
 
 // Protect counts, or refuses, unfenced transactions that write to a table of the application: those in
 // which no [Sink] has checked a claim before COMMIT. It covers INSERT, UPDATE,
-// DELETE, MERGE, COPY and TRUNCATE, also through partitions. [Operator.Protected] has the counts.
+// DELETE, MERGE, COPY and TRUNCATE, also through partitions and inherited tables. [Operator.Protected]
+// has the counts.
 //
 // The table is written as in SQL, such as orders or "Shop".orders. Its owner calls Protect, with
 // the privileges of [GrantOperatorSQL]. Protecting a table again replaces its configuration, and
-// changes nothing if the configuration is the same. Call Protect again after adding partitions:
-// until then a TRUNCATE of a new partition alone is not seen.
+// changes nothing if the configuration is the same. Call Protect again after adding partitions or
+// inherited tables: until then a TRUNCATE of a new partition alone is not seen, nor is a write to a new
+// inherited table. A partition that was protected by itself before it was attached counts for both tables
+// until then.
 //
 // Protect creates triggers, for which PostgreSQL locks the table against writes. It waits for that
 // lock up to [Options.ClaimTimeout].
@@ -128,7 +131,17 @@ type arrangement struct {
 	oid    uint32
 	table  pgx.Identifier
 	found  []ownTrigger
-	tree   []pgx.Identifier // the table and its partitions
+	tree   []member // the table first, then its partitions and the tables that inherit from it
+
+	attached bool // a partition has triggers of its own beside the copies: it was protected before
+}
+
+// member is a table whose rows belong to the table.
+type member struct {
+	table pgx.Identifier
+	oid   uint32
+	own   bool // needs a trigger of its own: only partitions get copies
+	tree  bool // is partitioned
 }
 
 // ownTrigger is a trigger of ours that is no copy of another one's.
@@ -147,7 +160,13 @@ func (a *arrangement) plan(ctx context.Context, table string, p *Protection) ([]
 		if !there {
 			return a.forgotten(ctx, table)
 		}
-		return append(a.drop(), a.forget(a.table[0], a.table[1])), nil
+		sql := a.drop()
+		for _, m := range a.tree {
+			if m.own {
+				sql = append(sql, a.forget(m.table[0], m.table[1]))
+			}
+		}
+		return sql, nil
 	}
 	if err := a.known(ctx, p.Except); err != nil {
 		return nil, err
@@ -161,13 +180,13 @@ func (a *arrangement) plan(ctx context.Context, table string, p *Protection) ([]
 	if err != nil {
 		return nil, err
 	}
-	if have.enabled && have.mode == want.mode && slices.Equal(have.roles, want.roles) {
-		return a.truncates(have, a.found), nil
+	if !a.attached && have.enabled && have.mode == want.mode && slices.Equal(have.roles, want.roles) {
+		return a.missing(have, a.found), nil
 	}
 	if err := a.tx.QueryRow(ctx, "select replace(gen_random_uuid()::text, '-', '')").Scan(&want.id); err != nil {
 		return nil, err
 	}
-	return slices.Concat(a.drop(), []string{a.create(protectTrigger, a.table, "insert or update or delete", want)}, a.truncates(want, nil)), nil
+	return append(a.drop(), a.missing(want, nil)...), nil
 }
 
 // look finds the table, and what of ours is on it and on its partitions.
@@ -195,22 +214,29 @@ func (a *arrangement) look(ctx context.Context, table string, must bool) (there 
 		return false, fmt.Errorf("%w by itself: it is a partition of a protected table, which is the one to name", ErrNotProtectable)
 	}
 	a.table = pgx.Identifier{schema, name}
-	rows, err := a.tx.Query(ctx, `select n.nspname, c.relname, coalesce(t.tgname, ''), coalesce(t.tgtype & 1 = 0, false)
-		from (select $1::oid as relid union select relid from pg_catalog.pg_partition_tree($1::oid::regclass)) tree
-		join pg_catalog.pg_class c on c.oid = tree.relid join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+	rows, err := a.tx.Query(ctx, `with recursive tree as (select $1::oid as relid
+			union select i.inhrelid from tree join pg_catalog.pg_inherits i on i.inhparent = tree.relid)
+		select n.nspname, c.relname, c.oid, c.oid = $1::oid or not c.relispartition, c.relkind = 'p', coalesce(t.tgname, ''), coalesce(t.tgtype & 1 = 0, false)
+		from tree join pg_catalog.pg_class c on c.oid = tree.relid join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 		left join pg_catalog.pg_trigger t on t.tgrelid = c.oid and t.tgfoid = `+a.function()+` and t.tgparentid = 0
 		where c.relkind in ('r', 'p')
-		order by c.oid <> $1::oid, 1, 2, 3`, a.oid)
+		order by c.oid <> $1::oid, 1, 2, 6`, a.oid)
 	if err != nil {
 		return false, err
 	}
-	_, err = pgx.ForEachRow(rows, []any{&schema, &name, &kind, &copied}, func() error {
-		at := pgx.Identifier{schema, name}
-		if n := len(a.tree); n == 0 || !slices.Equal(a.tree[n-1], at) {
-			a.tree = append(a.tree, at)
+	var (
+		m        member
+		trigger  string
+		truncate bool
+	)
+	_, err = pgx.ForEachRow(rows, []any{&schema, &name, &m.oid, &m.own, &m.tree, &trigger, &truncate}, func() error {
+		m.table = pgx.Identifier{schema, name}
+		if n := len(a.tree); n == 0 || a.tree[n-1].oid != m.oid {
+			a.tree = append(a.tree, m)
 		}
-		if kind != "" {
-			a.found = append(a.found, ownTrigger{Table: at, Name: kind, Truncate: copied})
+		if trigger != "" {
+			a.found = append(a.found, ownTrigger{Table: m.table, Name: trigger, Truncate: truncate})
+			a.attached = a.attached || !truncate && !m.own
 		}
 		return nil
 	})
@@ -254,15 +280,30 @@ func (a *arrangement) drop() (sql []string) {
 	return sql
 }
 
-// truncates creates the triggers that are missing. TRUNCATE fires only triggers of the tables that
+// missing creates the triggers that are missing. TRUNCATE fires only triggers of the tables that
 // it empties, and these are not copied to partitions.
-func (a *arrangement) truncates(p protection, there []ownTrigger) (sql []string) {
-	for _, table := range a.tree {
-		if !slices.ContainsFunc(there, func(t ownTrigger) bool { return t.Truncate && slices.Equal(t.Table, table) }) {
-			sql = append(sql, a.create(truncateTrigger, table, "truncate", p))
+func (a *arrangement) missing(p protection, there []ownTrigger) (sql []string) {
+	for _, m := range a.tree {
+		has := func(truncate bool) bool {
+			return slices.ContainsFunc(there, func(t ownTrigger) bool { return t.Truncate == truncate && slices.Equal(t.Table, m.table) })
+		}
+		if m.own && !has(false) {
+			sql = append(sql, a.create(m.trigger(), m.table, "insert or update or delete", p))
+		}
+		if !has(true) {
+			sql = append(sql, a.create(truncateTrigger, m.table, "truncate", p))
 		}
 	}
 	return sql
+}
+
+// trigger names the trigger for rows. PostgreSQL refuses to attach a table that has a trigger of the name
+// that the copy would get.
+func (m member) trigger() string {
+	if m.tree {
+		return fmt.Sprint(protectTrigger, "_", m.oid)
+	}
+	return protectTrigger
 }
 
 // create returns the statement for one trigger. Its condition is true once in a transaction.

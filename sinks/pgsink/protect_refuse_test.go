@@ -128,3 +128,39 @@ func TestPartitionsAreProtectedWithTheirTable(t *testing.T) {
 	must(t, pgsink.Unprotect(t.Context(), r.admin, table, pgsink.Options{}))
 	r.wantNoTrace()
 }
+
+func TestTablesThatInheritAreProtectedWithTheirParent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.sql(`create table sale (day int, amount int); create table old_sale () inherits (sale); create table older_sale () inherits (old_sale);
+		insert into sale values (1, 1); insert into older_sale values (2, 2)`)
+	r.protect("sale", pgsink.Protection{Refuse: true})
+	r.sql("grant all on all tables in schema public to " + r.role)
+	for _, sql := range []string{`update sale set amount = 3 where day = 2`, `delete from old_sale`, `insert into older_sale values (3, 3)`, `truncate only old_sale`} {
+		wantRefused(t, sql, r.asApp(sql))
+	}
+	r.sql("create table new_sale () inherits (sale); grant all on new_sale to " + r.role)
+	r.protect("sale", pgsink.Protection{Refuse: true})
+	wantRefused(t, "a table that inherits since", r.asApp("insert into new_sale values (4, 4)"))
+	must(t, pgsink.Unprotect(t.Context(), r.admin, "sale", pgsink.Options{}))
+	r.wantNoTrace()
+}
+
+func TestAProtectedTableCanBecomeAPartitionOfAProtectedOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.sql(`create table sale (day int) partition by range (day); create table may (day int); create table june (day int) partition by list (day)`)
+	for _, table := range []string{"sale", "may", "june"} {
+		r.protect(table, pgsink.Protection{})
+	}
+	r.sql(`alter table sale attach partition may for values from (0) to (10); alter table sale attach partition june for values from (10) to (20);
+		grant all on all tables in schema public to ` + r.role)
+	must(t, r.asApp("insert into may values (1)"))
+	r.wantOutside("both are protected", "may:app:1 sale:app:1")
+	r.protect("sale", pgsink.Protection{})
+	must(t, r.asApp("insert into may values (1)"))
+	must(t, r.asApp("truncate may"))
+	r.wantOutside("protected again", "may:app:1 sale:app:3")
+	must(t, pgsink.Unprotect(t.Context(), r.admin, "sale", pgsink.Options{}))
+	must(t, r.asApp("insert into may values (1)"))
+}
