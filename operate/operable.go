@@ -22,8 +22,8 @@ type Operable[TX any] interface {
 
 	// Alive records a sign of life of p. The sink sets Since, Seen and Now by its clock.
 	// A consumer calls Alive when it starts, and then once in each p.Every. Alive deletes signs of
-	// life that are older than 7 days, and signs of life of dead processes with the group and name
-	// of p.
+	// life of dead processes with the group and name of p and, now and then, those that are older
+	// than 7 days.
 	Alive(ctx context.Context, p Process) error
 
 	// Gone deletes the sign of life of p, which has ended in good order.

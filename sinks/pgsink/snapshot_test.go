@@ -130,6 +130,32 @@ func explain(t *testing.T, conn *pgx.Conn, sql string, args ...any) int {
 	return plans[0].Plan.Hit + plans[0].Plan.Read
 }
 
+// Signs of life of other processes are as many versions of rows.
+func TestAnOldSnapshotDoesNotSlowSignsOfLife(t *testing.T) {
+	t.Parallel()
+	c := newCommitting(t)
+	c.holdSnapshot(t)
+	conn := c.db.Superuser(t)
+	sign := func(run int) int {
+		return explain(t, conn, "select epochfence.alive('run-' || $1::int, 'billing', 'process-' || $1::int, 'host', 1, 'v1', '', 15000)", run)
+	}
+	for run := range 100 {
+		sign(run)
+	}
+	c.sql(`do $$ declare place tid; begin
+		select ctid into place from epochfence.process where run = 'run-0';
+		for i in 1 .. 20000 loop update epochfence.process set seen_at = clock_timestamp() where ctid = place returning ctid into place; end loop; end $$`)
+	c.sql("analyze epochfence.process")
+	var read []int
+	for range 50 {
+		read = append(read, sign(1))
+	}
+	slices.Sort(read)
+	if t.Logf("a sign reads %v pages", read); read[25] > 40 {
+		t.Errorf("half of the signs read %d pages or more; want no more than 40", read[25])
+	}
+}
+
 // A row that leaves its page while a transaction holds the claim stays in its lap, because a change
 // of the key would wait.
 func TestAnAdvanceThatLeavesItsPagePassesBesideATransactionThatHoldsItsClaim(t *testing.T) {

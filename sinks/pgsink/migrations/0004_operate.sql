@@ -246,7 +246,9 @@ create table "epochfence".process (
     seen_at    timestamptz not null
 ) with (fillfactor = 50); -- each sign writes a version of the row
 
--- alive is a sign of life. With it, those go that were not seen for a week, and those that were not
+create index process_name on "epochfence".process (group_name, name);
+
+-- alive is a sign of life. With it, or soon, those go that were not seen for a week, and those that were not
 -- seen for three times their wait, in the place of which this one is.
 create function "epochfence".alive(in_run text, in_group text, in_name text, in_host text, in_pid bigint, in_version text, in_problems text, in_every_ms bigint)
 returns void
@@ -258,9 +260,14 @@ as $$
 
     delete from process x where x.run in (
         select p.run from process p
-        where p.seen_at < clock_timestamp() - interval '7 days'
-            or p.group_name = in_group and p.name = in_name and p.run <> in_run
-                and p.seen_at < clock_timestamp() - 3 * p.every_ms * interval '1 millisecond'
+        where p.group_name = in_group and p.name = in_name and p.run <> in_run
+            and p.seen_at < clock_timestamp() - 3 * p.every_ms * interval '1 millisecond'
+        limit 64 for update skip locked);
+
+    -- This reads the whole table, with the versions that an old snapshot keeps: one sign in 64 does.
+    delete from process x where x.run in (
+        select p.run from process p
+        where (select random() < 1.0 / 64) and p.seen_at < clock_timestamp() - interval '7 days'
         limit 64 for update skip locked)
 $$;
 
