@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/epochfence/epochfence/cas"
 )
 
 // Acquire waits for the lease of a single resource, such as a lock, and returns it once this
@@ -146,6 +148,8 @@ func (m *Member) obstacle(sl *slot, by *call, now *picture, me *registration) er
 	switch over := me.err(); {
 	case m.closing || m.base.Err() != nil:
 		return ErrClosed
+	case errors.Is(over, cas.ErrUnsuitable):
+		return failure(over)
 	case over != nil && me.item.left() <= 0:
 		return failure(ErrExpired)
 	case over != nil || sl.busy || sl.isLeft(last.item) || len(sl.queue) > 0 && sl.queue[0] != by:

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/internal/bubble"
 )
@@ -227,7 +228,14 @@ func TestTryAcquireSaysThatTheStoreDoesNotAnswer(t *testing.T) {
 					t.Errorf("without a registration: %v", err)
 				}
 				m.has(nil)
-				passes(testTTL)
+				passes(2 * testTTL)
+				m.has(unsuitable)
+				passes(2 * testTTL)
+				if _, err := m.TryAcquire("nightly"); !errors.Is(err, ErrUnanswered) || !errors.Is(err, cas.ErrUnsuitable) {
+					t.Errorf("while the store is not suitable: %v", err)
+				}
+				m.has(nil)
+				passes(2 * testTTL)
 				if h, err := m.TryAcquire("nightly"); err != nil {
 					t.Errorf("once it answers: %v", err)
 				} else if _, err = m.TryAcquire("nightly"); !errors.Is(err, ErrHeld) || errors.Is(err, ErrUnanswered) {

@@ -27,8 +27,8 @@ var (
 	// ErrHeld is returned by [Member.TryAcquire] when the lease cannot be had now.
 	ErrHeld = errors.New("the lease is held")
 
-	// ErrUnanswered is returned by [Member.TryAcquire] when the store does not answer, or refuses what is
-	// written to it.
+	// ErrUnanswered is returned by [Member.TryAcquire] when the store does not answer, refuses what is
+	// written to it, or is not suitable any more.
 	ErrUnanswered = errors.New("the store of the leases does not answer as it should")
 
 	// ErrClosed is returned once the context of [Member.Run] has ended, and after [Member.Close].
