@@ -29,6 +29,7 @@ var sqlite = []Idiom{
 	{Name: "PRAGMA case_sensitive_like", Want: Alone, Do: sends("PRAGMA case_sensitive_like = 1")},
 	{Name: "PRAGMA recursive_triggers", Want: Alone, Do: sends("PRAGMA recursive_triggers = 1")},
 	{Name: "PRAGMA ignore_check_constraints", Want: Alone, Do: sends("PRAGMA ignore_check_constraints = 1")},
+	{Name: "replaces the claims in the fences", Want: Costs, Do: sends("UPDATE epochfence_fence SET claim_id = randomblob(16)")},
 	{Name: "VACUUM", Want: Costs, Says: []string{"VACUUM"}, Do: sends("VACUUM")},
 
 	{Name: "a statement that fails, and hides the error", Want: Applied, Do: func(c *Call) error {
