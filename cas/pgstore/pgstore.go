@@ -127,11 +127,12 @@ func (s *Store) factsIn(ctx context.Context, db interface {
 }
 
 // Now implements [cas.Clock].
-func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
-	if err = s.pool.QueryRow(ctx, "select clock_timestamp()").Scan(&now); err != nil {
-		err = fmt.Errorf("pgstore: read the server's clock: %w", err)
+func (s *Store) Now(ctx context.Context) (time.Time, error) {
+	var now int64
+	if err := s.pool.QueryRow(ctx, "select (extract(epoch from clock_timestamp()) * 1000000)::bigint").Scan(&now); err != nil {
+		return time.Time{}, fmt.Errorf("pgstore: read the server's clock: %w", err)
 	}
-	return now, err
+	return time.UnixMicro(now), nil
 }
 
 // Get implements [cas.Store].

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -114,6 +115,9 @@ func TestEveryQueryModeOfThePoolWorks(t *testing.T) {
 			}
 			if err := s.Delete(t.Context(), item); err != nil || listed != 1 {
 				t.Errorf("%d listed; delete: %v", listed, err)
+			}
+			if now, err := s.Now(t.Context()); err != nil || time.Since(now).Abs() > time.Minute {
+				t.Errorf("the server's clock: %v, %v", now, err)
 			}
 		})
 	}
