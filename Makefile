@@ -240,7 +240,7 @@ cluster: ## three NATS servers, which stop, restart and are cut off
 .PHONY: balance
 balance: ## 64 partitions on NATS, members 1 -> 4 -> 3; how long takeovers take; 1,000 partitions on NATS and Kafka, members 1 -> 4
 	EPOCHFENCE_LONG=1 go test -count 1 -timeout 10m -v -run '^Test(Balance64|Takeover)' ./consumer/natssource
-	go test -count 1 -timeout 10m -v -run '^TestOneMemberBecomesFour$$' ./internal/e2e -most=5s
+	go test -count 1 -timeout 10m -v -run '^Test(Real)?OneMemberBecomesFour$$' ./internal/e2e -most=5s
 
 .PHONY: slowlink
 slowlink: ## NATS over a link of 0.5 MB/s with all defaults: 204 messages of 100 KB into 1, 12 and 64 partitions; and at a round trip of 1.5 s

@@ -171,7 +171,9 @@ func TestOneMemberBecomesFour(t *testing.T) {
 		"cooperative": nil, "eager": {kgo.Balancers(kgo.RangeBalancer())}, "KIP-848": {kgo.ServerSideBalancer()},
 	} {
 		t.Run("Kafka "+name, func(t *testing.T) {
-			cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1000, topic))
+			// Under KIP-848 a member hears of its new assignment at its next heartbeat, by default every 5 s.
+			often := kfake.BrokerConfigs(map[string]string{"group.consumer.heartbeat.interval.ms": "2000"})
+			cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1000, topic), often)
 			if err != nil {
 				t.Fatal(err)
 			}
