@@ -48,7 +48,7 @@ func (m *Member) balance() {
 	if me.err() != nil {
 		return
 	}
-	if was != nil {
+	if was != nil && len(m.Resources) > 0 {
 		m.learnFromDeaths(was, now)
 	}
 	m.endTrial(now)

@@ -101,6 +101,8 @@ func (m *Member) record() memberRecord {
 	r := memberRecord{Name: m.Name, TTL: m.TTL.Milliseconds()}
 	if time.Now().Before(m.trialUntil) {
 		r.Trial = m.trial.Milliseconds()
+	} else if m.onTrial {
+		r.Trial = 1 // by which others tell it from a member that leaves
 	}
 	if m.closing || m.onTrial {
 		return r

@@ -52,12 +52,18 @@ func (m *Member) trialLeft(now *picture) time.Duration {
 			return 0
 		}
 	}
+	if len(m.Resources) == 0 { // it only has locks
+		return 0
+	}
 	return trial - time.Since(m.opened)
 }
 
 // learnFromDeaths looks for members that are gone without having left. m.mu is held.
 func (m *Member) learnFromDeaths(was, now *picture) {
 	for id, r := range was.members {
+		if len(r.Serves) == 0 && r.Trial == 0 { // it has left, or only had locks
+			continue
+		}
 		left := time.Since(r.since) < m.termOf(r.memberRecord)*2/3 // or it would have renewed since
 		if left || r.Ended || m.isMine(id) || now.isRegistered(id) || !r.first.After(m.opened) {
 			continue

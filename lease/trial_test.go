@@ -116,3 +116,23 @@ func TestAMemberThatHasPassedItsTrialHasItsShare(t *testing.T) {
 		c.comesTo(2, 15*time.Second)
 	})
 }
+
+func TestAProcessThatOnlyHasLocksPutsNobodyOnTrialAndIsNotOnOne(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		a := join(t, s, sharing(4)).run()
+		a.comesTo(4, testTTL)
+		l := join(t, s)
+		l.locks("nightly")
+		passes(time.Second)
+		l.crash()
+		passes(2 * testTTL)
+		b := join(t, s, sharing(4)).run()
+		b.comesTo(2, time.Second)
+		b.crash()
+		passes(2 * testTTL)
+		if l := join(t, s); len(l.log.with("waits before it takes resources")) > 0 {
+			t.Errorf("it is on trial:\n%s", l.log)
+		}
+	})
+}
