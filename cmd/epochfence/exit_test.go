@@ -160,6 +160,29 @@ func TestNoPasswordIsPrinted(t *testing.T) {
 			}
 		}
 	}
+	for _, url := range []string{
+		"postgres://bob:p@ss:w/rd?#%zz@127.0.0.1:1/x", "postgres://bob:p@ss:w/rd@127.0.0.1:1/x", "postgres://bob:12?rd@127.0.0.1:1/x",
+		"postgres://bob:p@ss:w#rd@127.0.0.1:1/x", "postgres://bob:p@ss:w:rd@127.0.0.1:1/x",
+	} {
+		a := (&cli{t, map[string]string{"EPOCHFENCE_DATABASE": url}}).run("list", "--timeout", "10ms")
+		if said := a.out + a.errs; a.code == exitOK || strings.Contains(said, "ss:w") || strings.Contains(said, "rd@") || strings.Contains(said, "lookup ss") {
+			t.Errorf("%s: %+v", url, a)
+		}
+	}
+	for text, want := range map[string]string{
+		"dial postgres://bob:p%40ss%2fw@h": "dial postgres://bob:…@h", `parse "p@ss/w"`: `parse "…"`, "p%40ss%2Fw and %70@ss/w": "… and …",
+	} {
+		if got := secretive(errors.New(text), "postgres://bob:p%40ss%2Fw@h/x").Error(); got != want {
+			t.Errorf("%q is printed as %q", text, got)
+		}
+	}
+	for at, wrong := range map[string]bool{
+		"postgres://a:b@h1:5432,h2:5432/x?options=c@d": false, "postgres://h:5432/x": false, "postgres:///x?host=/run": false, "postgres://a:p%40@[::1]:1/x": false,
+	} {
+		if err := checkEscaped(at); (err != nil) != wrong {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
 	c := golden(t)
 	for _, f := range []string{"table", "json"} {
 		a := c.run("evict", "orders/0", "--nats", "nats://app:s3cret@127.0.0.1", "--format", f)

@@ -24,6 +24,9 @@ type postgres struct {
 }
 
 func openPostgres(ctx context.Context, f flags) (*postgres, error) {
+	if err := checkEscaped(f.database); err != nil {
+		return nil, err
+	}
 	config, err := pgxpool.ParseConfig(f.database)
 	if err != nil {
 		return nil, usage("the URL of PostgreSQL: %w", err)
