@@ -2,6 +2,7 @@ package pgsink
 
 import (
 	"cmp"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -45,14 +46,15 @@ func (r *rows) end() {
 }
 
 func (r *rows) Close() {
-	switch err := r.tx.take(); {
-	case err == nil:
-		defer r.tx.mu.Unlock()
-		r.inner.Close()
-		r.end()
-	case err == errTxInUse: //nolint:errorlint // it is returned as it is
-		r.wrong = err
+	if err := r.tx.take(); err != nil {
+		if errors.Is(err, errTxInUse) {
+			r.wrong = err
+		}
+		return
 	}
+	defer r.tx.mu.Unlock()
+	r.inner.Close()
+	r.end()
 }
 
 func (r *rows) Err() error {
