@@ -92,7 +92,7 @@ func judge(e Sent, a Answer) outcome {
 	}
 	o.err = fmt.Errorf("outbox: entry %d: %s %s was answered %d %s", e.ID, e.Method, receiverOf(e.URL), a.Status, http.StatusText(a.Status))
 	if isProblem && p.Detail != "" {
-		o.err = fmt.Errorf("%w: %.*s", o.err, maxDetail, hide(p.Detail, e.URL))
+		o.err = fmt.Errorf("%w: %.*s", o.err, maxDetail, hide(hideHeader(p.Detail, e.Header), e.URL))
 	}
 	return o
 }

@@ -104,3 +104,19 @@ func hide(text, of string) string {
 	}
 	return strings.NewReplacer(replace...).Replace(text)
 }
+
+// hideHeader replaces the values of an entry's header in a receiver's text, and their words: a receiver
+// may repeat a token.
+func hideHeader(text string, h http.Header) string {
+	var replace []string
+	for _, values := range h {
+		for _, v := range values {
+			for _, secret := range append([]string{v}, strings.Fields(v)...) {
+				if len(secret) >= 6 { // shorter ones are words, such as Basic or gzip
+					replace = append(replace, secret, "…")
+				}
+			}
+		}
+	}
+	return strings.NewReplacer(replace...).Replace(text)
+}

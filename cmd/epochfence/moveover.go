@@ -172,6 +172,10 @@ func (m *move) judge(p operate.Partition, v partitionView, e extent) passedView 
 		j.Why, j.stays = fmt.Sprintf("paused by %s: %s; epochfence resume %s", v.By, v.Reason, shellQuote(v.Name)), true
 	case v.State == halted:
 		j.Why = "halted: " + v.Reason
+	case v.State == orphaned:
+		j.Why = "its owner is not alive (" + v.sign + "), and no process has claimed it since"
+	case v.State == hanging:
+		j.Why = "given up: " + v.Reason
 	default:
 		j.Why = "it is on its way"
 	}

@@ -118,7 +118,7 @@ func TestAnOldConsumerThatHasPartitionsIsNotGone(t *testing.T) {
 			})
 			leave()
 			l.awaits("it is no longer", func() bool { return !strings.Contains(l.run("moveover", "--old-ended", "--wait", "0").out, "member") })
-			l.answers(exitTrouble, "2 of 2 partitions", "it is on its way")
+			l.answers(exitTrouble, "2 of 2 partitions", "its owner is not alive (no sign of life), and no process has claimed it since")
 		})
 	}
 }
