@@ -32,7 +32,7 @@ var guardsOfActs = []guard{
 		{"sinks/sqlsink/queries.go", "`SELECT requested_by FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`", "`SELECT requested_by FROM ` + letters + ` WHERE id = ? AND (request = ? OR 1)`"},
 		{"sinks/sqlsink/queries.go", "`DELETE FROM ` + letters + ` WHERE id = ? AND request = ? AND requested = 1`", "`DELETE FROM ` + letters + ` WHERE id = ? AND (request = ? OR 1)`"},
 	}, "sinks/sqlsink", actsOnSQLite + "a replay that was withdrawn, carried out or discarded meanwhile is not committed"},
-	{"R1", "the application writes operators' acts into the audit log of PostgreSQL", []edit{{decideSQL, "if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang') then", "if false then"}},
+	{"R1", "the application writes operators' acts into the audit log of PostgreSQL", []edit{{decideSQL, "if kinds[i] not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang', 'tick') then", "if false then"}},
 		"sinks/pgsink", actsOnPostgres + "what consumers record is in the audit log, and they record no acts"},
 	{"R1", "a claim takes an epoch that is out of reach", []edit{
 		{fence, "if last > f.Epoch && (last > MaxAbove || last-f.Epoch > MaxStep) {", "if last < 0 {"},

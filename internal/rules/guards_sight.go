@@ -38,7 +38,7 @@ var guardsOfSight = []guard{
 		{"operate/process.go", "return p.Now.Sub(p.Seen) <= 3*p.Every", "return true"},
 	}, "sinks/memsink", actsInMemory + signsStop},
 	{"blame", "in PostgreSQL a process that dies again and again leaves a sign each time", []edit{
-		{"sinks/pgsink/migrations/0004_operate.sql", "or p.group_name = in_group and p.name = in_name and p.run <> in_run\n                and", "or false and"},
+		{"sinks/pgsink/migrations/0004_operate.sql", "where p.group_name = in_group and p.name = in_name and p.run <> in_run\n            and", "where false and"},
 	}, "sinks/pgsink", actsOnPostgres + signsStop},
 	{"blame", "the page says that all is well where nobody is left", []edit{
 		{"ops/statusz/verdict.go", "case len(v.deserted) > 0:", "case false:"},
