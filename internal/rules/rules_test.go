@@ -88,6 +88,7 @@ var forPeople = strings.NewReplacer(slices.Concat(
 		"d.decided_at <= until", "mode_at = case kind when 'pause' then clock_timestamp()", "coalesce(d.letters, 0), clock_timestamp()",
 		"replay_failed_at = clock_timestamp()", "requested_at = case when kind = 'replay' then clock_timestamp()"),
 	gone("Since.UTC().Format(time.RFC3339)", "at := time.Now().UTC()", "return t.UTC()", "t, _ := time.Parse(time.RFC3339Nano, s)"),
+	gone("t.began.UTC().Format(time.RFC3339)", "t.recorded.UTC().Format(time.RFC3339)"), // ticks of jobs
 	gone("item.since.UTC().Format(time.RFC3339)", "since, _ := time.Parse(time.RFC3339, r.Since)"),
 	gone("VALUES (` + d.now() + `, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`", "replay_failed_at = ` + d.now()", "mode_at = ?, claimed_at = ` + d.now()",
 		"COALESCE(advanced_at, ''), ` + d.now()", "`SELECT ` + d.now()", "requested_at = CASE WHEN ? THEN ` + d.now()"),
