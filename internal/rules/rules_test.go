@@ -93,6 +93,9 @@ var forPeople = strings.NewReplacer(slices.Concat(
 	gone("VALUES (` + d.now() + `, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`", "replay_failed_at = ` + d.now()", "mode_at = ?, claimed_at = ` + d.now()",
 		"COALESCE(advanced_at, ''), ` + d.now()", "`SELECT ` + d.now()", "requested_at = CASE WHEN ? THEN ` + d.now()"),
 	gone("return time.Now().UTC().Truncate(time.Microsecond)", "begin := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)"),
+	// Ticks of jobs in the audit log, and the times of messages in dead letters.
+	gone("t.began.UTC().Format(time.RFC3339)", "t.recorded.UTC().Format(time.RFC3339)", "s, n := m.Time.Unix(), int32(m.Time.Nanosecond())",
+		"m.Time = time.Unix(*r.seconds, int64(*r.nanos)).UTC()"),
 	// Signs of life, and those that are out of date.
 	gone("in_every_ms, clock_timestamp(), clock_timestamp())", "excluded.every_ms, seen_at = clock_timestamp()", "p.seen_at < clock_timestamp() - interval '7 days'",
 		"p.seen_at < clock_timestamp() - 3 * p.every_ms * interval '1 millisecond'", "p.seen_at, clock_timestamp()",
