@@ -60,7 +60,7 @@ func (unprintable) String() string { panic(unprintable{}) }
 func hostiles() map[string]func() error {
 	var none *fs.PathError
 	boom := func() { panic("boom") }
-	block := func() { time.Sleep(time.Hour) } // for longer than anything else here
+	block := func() { <-time.After(time.Hour) } // for longer than anything else here
 	returned := map[string]error{
 		"a typed nil":             none,
 		"Error panics":            &hostile{text: boom},
@@ -104,7 +104,7 @@ func TestAnErrorWhoseMethodsPanicCostsItsMessageAndNothingElse(t *testing.T) {
 				}), options{MaxAttempts: 2, Logger: slog.New(slog.NewTextHandler(&strings.Builder{}, nil))})
 				<-r.group().UntilApplied(r.Context()).Done()
 				p.end()
-				time.Sleep(2 * time.Hour) // for what blocks
+				<-time.After(2 * time.Hour) // for what blocks
 				r.wantEffects(0, first[0], first[1], first[3], first[4])
 				r.wantEffects(1, other...)
 				if dead := r.sink.DeadLetters(); len(dead) != 1 || dead[0].Message.Offset != 2 || dead[0].Cause == "" {
@@ -128,7 +128,7 @@ func TestOnFailureWhoseErrorPanicsHaltsItsPartition(t *testing.T) {
 				}).OnFailure(func(context.Context, tx, consumer.Message, epoch.Epoch, error) error { return fail() }), options{MaxAttempts: 1})
 				r.pass(20 * time.Second)
 				p.end()
-				time.Sleep(2 * time.Hour) // for what blocks
+				<-time.After(2 * time.Hour) // for what blocks
 				r.wantEffects(0, first[0])
 				r.wantEffects(1, other...)
 				for _, h := range seen[consumer.Halted](p) {
@@ -166,7 +166,7 @@ func TestBackgroundWorkWhoseErrorPanicsIsStartedAgain(t *testing.T) {
 				}), options{})
 				r.pass(20 * time.Second)
 				p.end()
-				time.Sleep(2 * time.Hour) // for what blocks
+				<-time.After(2 * time.Hour) // for what blocks
 				r.wantEffects(0, want...)
 				if called.Load() != 2 {
 					t.Errorf("called %d times", called.Load())

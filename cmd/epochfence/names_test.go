@@ -90,7 +90,7 @@ func TestATableShowsAllOnATerminalOfAnyWidth(t *testing.T) {
 	tab.row("worker-a", 12345, "yes", "short")
 	tab.row("倉庫-1", 7, "no", long)
 	var out strings.Builder
-	for width, want := range map[int]string{
+	for width, want := range map[int]string{ //nolint:dupword // the words are wrapped
 		0:  "OWNER         N  ALIVE  WHAT\nworker-a  12345  yes    short\n倉庫-1        7  no     " + long + "\n",
 		60: "OWNER         N  ALIVE  WHAT\nworker-a  12345  yes    short\n倉庫-1        7  no\n    long long long long long long long long long long long\n    long\n",
 		40: "OWNER         N  ALIVE\n    WHAT\nworker-a  12345  yes\n    short\n倉庫-1        7  no\n    long long long long long long long\n    long long long long long\n",

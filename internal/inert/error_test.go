@@ -79,10 +79,10 @@ func TestNothingThatAnErrorHasPanics(t *testing.T) {
 		"As panics":          {hostile{as: func(any) bool { panic("boom") }}, "hostile", true},
 		"As ends goroutines": {hostile{as: func(any) bool { runtime.Goexit(); return true }}, "hostile", true},
 		"Unwrap panics":      {hostile{unwrap: func() error { panic("boom") }}, "hostile whose method Unwrap panicked: boom", false},
-		"Error blocks":       {hostile{text: func() string { time.Sleep(time.Hour); return "" }}, "hostile whose method Error has not returned", false},
-		"Is blocks":          {hostile{is: func(error) bool { time.Sleep(time.Hour); return true }}, "hostile", true},
-		"As blocks":          {hostile{as: func(any) bool { time.Sleep(time.Hour); return true }}, "hostile", true},
-		"Unwrap blocks":      {hostile{unwrap: func() error { time.Sleep(time.Hour); return nil }}, "hostile whose method Unwrap has not returned", false},
+		"Error blocks":       {hostile{text: func() string { <-time.After(time.Hour); return "" }}, "hostile whose method Error has not returned", false},
+		"Is blocks":          {hostile{is: func(error) bool { <-time.After(time.Hour); return true }}, "hostile", true},
+		"As blocks":          {hostile{as: func(any) bool { <-time.After(time.Hour); return true }}, "hostile", true},
+		"Unwrap blocks":      {hostile{unwrap: func() error { <-time.After(time.Hour); return nil }}, "hostile whose method Unwrap has not returned", false},
 		"a typed nil within": {hostile{unwrap: func() error { return none }}, "in it is a nil *fs.PathError", false},
 		"uncomparable":       {errors.Join(uncomparable{[]int{1}}, errSentinel), "uncomparable\nsentinel", true},
 		"endless":            {endless{&asked}, "endless", false},
@@ -114,7 +114,7 @@ func TestNothingThatAnErrorHasPanics(t *testing.T) {
 				if took := time.Since(began); took > 10*time.Second {
 					t.Errorf("it took %v", took)
 				}
-				time.Sleep(time.Hour) // for what blocks
+				<-time.After(time.Hour) // for what blocks
 			})
 		})
 	}

@@ -100,7 +100,7 @@ func (c *committing) pages(t *testing.T) map[string]int {
 		{"a hold", `select epochfence.hold(` + args + `, ` + mine + `) where $5::bigint >= 0`, 0},
 		{"a read", `select epochfence.read_fence($1::text, $2::text, $3::int) where ($4::text, $5::bigint) is not null`, 0},
 		{"a read of several", `select epochfence.read_fences(array[$1::text], array[$2::text], array[$3::int]) where ($4::text, $5::bigint) is not null`, 0},
-		{"a claim", `select epochfence.claim($1::text, $2::text, $3::int, 1000, f.epoch, f.claim_id, 'log', 'source', 5, 0, 'owner', gen_random_uuid(), null, null, '')
+		{"a claim", `select epochfence.claim($1::text, $2::text, $3::int, 1000, f.epoch, f.claim_id, 'log', 'source', 5, 0, 'owner', gen_random_uuid(), null, cast(null as bigint), '')
 			from epochfence.read_fence($1::text, $2::text, $3::int) f where ($4::text, $5::bigint) is not null`, 0},
 	} {
 		const times, few = 300, 5
