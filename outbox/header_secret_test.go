@@ -15,3 +15,16 @@ func TestAReceiverThatRepeatsATokenDoesNotPutItIntoAnError(t *testing.T) {
 		}
 	}
 }
+
+func TestAReceiverThatSpellsASecretOfTheURLAnotherWayDoesNotPutItIntoAnError(t *testing.T) {
+	const of = "https://bob:p%40ss%2Fw@hooks.example/services/T0KEN%2Fsecret?key=s3cr%65tkey"
+	for said, want := range map[string]string{
+		"no user with p%40ss%2fw or p@ss%2Fw":             "no user with … or …",
+		"no T0KEN%2fsecret, T0KEN/secret, %540KEN/secret": "no …, …, …",
+		"no key s3cretkey, " + of:                         "no key …, https://hooks.example",
+	} {
+		if got := hide(said, of); got != want {
+			t.Errorf("%q is told as %q, want %q", said, got, want)
+		}
+	}
+}

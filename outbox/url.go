@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/epochfence/epochfence/internal/secret"
 )
 
 // receiverOf returns the scheme and host of a URL, for texts. The rest may be secret: a password, a
@@ -92,31 +95,37 @@ func hide(text, of string) string {
 	password, _ := u.User.Password()
 	secrets = append(secrets, password)
 	for _, part := range parts {
+		if plain, err := url.PathUnescape(part); err == nil {
+			part = plain // any escapes of it are found
+		}
 		if len(part) >= 6 { // shorter parts are words, such as v1 or id
 			secrets = append(secrets, part)
 		}
 	}
-	replace := []string{of, receiverOf(of)}
-	for _, secret := range secrets {
-		if len(secret) > 1 { // "/" is not secret
-			replace = append(replace, secret, "…")
+	secrets = slices.DeleteFunc(secrets, func(s string) bool { return len(s) < 2 }) // "/" is not secret
+	return secret.Spellings(append(secrets, of)...).ReplaceAllStringFunc(text, func(found string) string {
+		if found == of {
+			return receiverOf(of)
 		}
-	}
-	return strings.NewReplacer(replace...).Replace(text)
+		return "…"
+	})
 }
 
 // hideHeader replaces the values of an entry's header in a receiver's text, and their words: a receiver
 // may repeat a token.
 func hideHeader(text string, h http.Header) string {
-	var replace []string
+	var secrets []string
 	for _, values := range h {
 		for _, v := range values {
-			for _, secret := range append([]string{v}, strings.Fields(v)...) {
-				if len(secret) >= 6 { // shorter ones are words, such as Basic or gzip
-					replace = append(replace, secret, "…")
+			for _, s := range append([]string{v}, strings.Fields(v)...) {
+				if len(s) >= 6 { // shorter ones are words, such as Basic or gzip
+					secrets = append(secrets, s)
 				}
 			}
 		}
 	}
-	return strings.NewReplacer(replace...).Replace(text)
+	if secrets == nil {
+		return text
+	}
+	return secret.Spellings(secrets...).ReplaceAllString(text, "…")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/secret"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -269,7 +270,7 @@ func (a *app) commandLine(c *cobra.Command, names []string, deeds []deed, number
 		case "execute", "reason", "plan", "format":
 			return
 		case "database", "store", "nats":
-			value = redacted(value)
+			value = secret.Text(value, value)
 		case "to":
 			if len(deeds) == 1 && strings.ContainsAny(value[:1], "+-@") && deeds[0].to != nil {
 				value = text(deeds[0].to.Offset)

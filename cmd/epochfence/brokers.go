@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/secret"
 )
 
 type broker interface {
@@ -118,7 +119,7 @@ func (a *app) brokerOf(f epoch.Fence) (broker, error) {
 				a.brokers.nats = n
 			}
 		}
-		return a.brokers.nats, secretive(err, a.flags.nats)
+		return a.brokers.nats, secret.Error(err, a.flags.nats)
 	default:
 		return nil, fmt.Errorf("%s: %w: %q", f.Partition, errNoBroker, f.Log)
 	}

@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net/url"
-	"regexp"
 	"strings"
 
+	"github.com/epochfence/epochfence/internal/secret"
 	"github.com/epochfence/epochfence/migrations"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -97,79 +95,6 @@ func (a *app) operator(ctx context.Context) (operate.Operator, error) {
 	return op, nil
 }
 
-// password matches the password of a URL inside the text of an error.
-var password = regexp.MustCompile(`(://[^:/?#\s]*):[^@/\s]*@`)
-
-func (f flags) secretive(err error) error { return secretive(err, f.database, f.store) }
-
-// secretive returns err without the passwords of these URLs.
-func secretive(err error, urls ...string) error {
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	for _, at := range urls {
-		if u, parsed := parseURL(at); parsed == nil && u.password() != "" {
-			text = spellings(u.password()).ReplaceAllString(text, "…")
-		}
-	}
-	text = password.ReplaceAllString(text, "$1:…@")
-	if text == err.Error() {
-		return err
-	}
-	return &secretError{text, err}
-}
-
-// spellings matches a secret in every spelling of percent escapes, and in quotes. One of up to three bytes
-// is matched between a colon and an @ only, as elsewhere it may be part of any word.
-func spellings(secret string) *regexp.Regexp {
-	var b strings.Builder
-	for _, c := range []byte(secret) {
-		escaped := fmt.Sprintf("%%(?i:%02x)", c)
-		switch {
-		case c == ' ':
-			fmt.Fprintf(&b, `(?: |\+|%s)`, escaped)
-		case c < 0x80:
-			fmt.Fprintf(&b, `(?:\\?%s|%s)`, regexp.QuoteMeta(string(rune(c))), escaped)
-		default: // a byte of a character, or the whole as an escape
-			fmt.Fprintf(&b, `(?:%s|\\x%02x)`, escaped, c)
-		}
-	}
-	pattern := b.String()
-	if strings.ContainsFunc(secret, func(r rune) bool { return r >= 0x80 }) {
-		pattern = "(?:" + regexp.QuoteMeta(secret) + "|" + pattern + ")"
-	}
-	if len(secret) < 4 {
-		pattern = ":" + pattern + "@"
-	}
-	return regexp.MustCompile(pattern)
-}
-
-// checkEscaped refuses a URL whose password seems to have a character that ends it, such as a slash. The
-// rest of such a password is taken for a host or a path, which errors print.
-func checkEscaped(at string) error {
-	_, rest, _ := strings.Cut(at, "://")
-	authority, beyond := rest, ""
-	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
-		authority, beyond = rest[:end], rest[end:]
-	}
-	path, _, _ := strings.Cut(beyond, "?")
-	_, err := url.Parse(at)
-	named, colon := strings.Contains(authority, "@"), strings.Contains(authority, ":")
-	if err != nil || strings.Contains(path, "@") || !named && colon && strings.Contains(beyond, "@") {
-		return usage("the URL of PostgreSQL cannot be parsed: write the characters : / ? # @ %% of its user, password and database as %%3A %%2F %%3F %%23 %%40 %%25")
-	}
-	return nil
-}
-
-type secretError struct {
-	text string
-	err  error
-}
-
-func (e *secretError) Error() string { return e.text }
-func (e *secretError) Unwrap() error { return e.err }
-
-func redacted(at string) string { return password.ReplaceAllString(at, "$1:…@") }
+func (f flags) secretive(err error) error { return secret.Error(err, f.database, f.store) }
 
 var errNoOutbox = errors.New("there is no outbox here: name its schema, or the prefix of its tables, with --outbox-schema")

@@ -34,6 +34,11 @@ func kafkaOptions(f flags) ([]kgo.Opt, error) {
 	if len(seeds) == 0 {
 		return nil, usage("which Kafka? Say it with --kafka, or bootstrap.servers in %s", f.kafkaConfig)
 	}
+	for _, seed := range seeds {
+		if strings.Contains(seed, "@") { // not printed: it may have a password
+			return nil, usage("--kafka: an address has a user: want HOST:PORT, and the user in --kafka-config")
+		}
+	}
 	return append(options, kgo.SeedBrokers(seeds...)), nil
 }
 

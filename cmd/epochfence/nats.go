@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/secret"
 )
 
 type natsBroker struct {
@@ -26,9 +27,12 @@ func openNATS(f flags) (*natsBroker, error) {
 	if f.natsCreds != "" {
 		options = append(options, nats.UserCredentials(f.natsCreds))
 	}
+	if err := secret.Check(f.nats); err != nil {
+		return nil, usage("--nats: %w", err)
+	}
 	conn, err := nats.Connect(f.nats, options...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s: is it running, and is this its client port? %w", redacted(f.nats), err)
+		return nil, fmt.Errorf("connect to NATS at %s: is it running, and is this its client port? %w", secret.Text(f.nats, f.nats), err)
 	}
 	b := &natsBroker{conn: conn, source: "nats-kv:" + f.bucket, timeout: f.timeout}
 	if f.natsDomain == "" {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/secret"
 	"github.com/epochfence/epochfence/migrations"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
@@ -24,8 +25,8 @@ type postgres struct {
 }
 
 func openPostgres(ctx context.Context, f flags) (*postgres, error) {
-	if err := checkEscaped(f.database); err != nil {
-		return nil, err
+	if err := secret.Check(f.database); err != nil {
+		return nil, usage("--database: %w", err)
 	}
 	config, err := pgxpool.ParseConfig(f.database)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/internal/pgschema"
+	"github.com/epochfence/epochfence/internal/secret"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
@@ -20,7 +21,7 @@ func (p *postgres) examine(ctx context.Context) []finding {
 	var now int64 // in microseconds
 	if err := p.pool.QueryRow(ctx, "select current_setting('server_version'), current_user, (extract(epoch from clock_timestamp()) * 1000000)::bigint").
 		Scan(&version, &role, &now); err != nil {
-		return []finding{{Check: "database", Status: bad, Detail: secretive(err, p.pool.Config().ConnString()).Error()}}
+		return []finding{{Check: "database", Status: bad, Detail: secret.Error(err, p.pool.Config().ConnString()).Error()}}
 	}
 	took := time.Since(began)
 	skew := time.UnixMicro(now).Sub(began.Add(took / 2)).Round(time.Millisecond)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/secret"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )
@@ -21,6 +22,9 @@ type store struct {
 }
 
 func openStore(ctx context.Context, f flags) (*store, error) {
+	if err := secret.Check(f.store); err != nil {
+		return nil, usage("--store: %w", err)
+	}
 	at, err := parseURL(f.store)
 	if err != nil {
 		return nil, usage("--store: %w", err)

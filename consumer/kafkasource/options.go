@@ -106,6 +106,9 @@ func (o Options) resolve() (settings, error) {
 		if seed == "" || strings.HasPrefix(seed, ":") {
 			return settings{}, fmt.Errorf("kafkasource: Options.Client: the address %q of kgo.SeedBrokers has no host; is the variable set that it comes from?", seed)
 		}
+		if strings.Contains(seed, "@") { // not printed: it may have a password
+			return settings{}, errors.New("kafkasource: Options.Client: an address of kgo.SeedBrokers has a user; want host:port, and the user in kgo.SASL")
+		}
 	}
 	if id := group.OptValues(kgo.InstanceID); id[1].(bool) {
 		instance := id[0].(string)

@@ -42,6 +42,7 @@ func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
 		"short rebalance":      {Options{Client: []kgo.Opt{kgo.RebalanceTimeout(5 * time.Second)}}, "third of the rebalance timeout"},
 		"no address":           {Options{Client: []kgo.Opt{kgo.SeedBrokers("")}}, `address "" of kgo.SeedBrokers`},
 		"a port alone":         {Options{Client: []kgo.Opt{kgo.SeedBrokers("a:9092", ":9092")}}, `address ":9092" of kgo.SeedBrokers`},
+		"a user":               {Options{Client: []kgo.Opt{kgo.SeedBrokers("sasl://bob:s3cret@a:9092")}}, "kgo.SeedBrokers has a user; want host:port"},
 		"a second group":       {Options{Client: []kgo.Opt{kgo.ConsumerGroup("x")}}, "kgo.ConsumerGroup"},
 		"topics of the client": {Options{Client: []kgo.Opt{kgo.ConsumeTopics("x")}}, "kgo.ConsumeTopics"},
 		"regex":                {Options{Client: []kgo.Opt{kgo.ConsumeTopics("x"), kgo.ConsumeRegex()}}, "patterns"},

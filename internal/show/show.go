@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/epochfence/epochfence/internal/secret"
 )
 
 // Exit codes of a show.
@@ -67,6 +69,8 @@ func Main(show Show) {
 
 // Run is the parent process of a show and returns its exit code.
 func Run(ctx context.Context, show Show, args []string, out, errOut io.Writer) int {
+	urls := urlsOf(args)
+	out, errOut = secret.Writer(out, urls...), secret.Writer(errOut, urls...)
 	switch err := Parse(show, args, errOut); {
 	case errors.Is(err, flag.ErrHelp):
 		return StatusExact
@@ -88,6 +92,10 @@ func Run(ctx context.Context, show Show, args []string, out, errOut io.Writer) i
 // Parse parses the flags of a show. If it fails, it has written the help or the mistake to out.
 func Parse(show Show, args []string, out io.Writer) error {
 	s := show.Common()
+	if err := secret.Check(urlsOf(args)...); err != nil {
+		fmt.Fprintf(out, "%s: %v\n", s.Name, err)
+		return err
+	}
 	fs := flag.NewFlagSet(s.Name, flag.ContinueOnError)
 	fs.SetOutput(out)
 	fs.BoolVar(&s.Naive, "naive", true, "also run the baseline, a second column: the same workload without the fence")
@@ -103,6 +111,19 @@ func Parse(show Show, args []string, out io.Writer) error {
 		fmt.Fprintf(out, "%s: %v\n", s.Name, err)
 	}
 	return err
+}
+
+// urlsOf returns the URLs among arguments.
+func urlsOf(args []string) (urls []string) {
+	for _, arg := range args {
+		if strings.HasPrefix(arg, "-") {
+			_, arg, _ = strings.Cut(arg, "=")
+		}
+		if strings.Contains(arg, "://") {
+			urls = append(urls, arg)
+		}
+	}
+	return urls
 }
 
 // Within returns an error unless the value of a flag is in a range.
