@@ -67,6 +67,10 @@ type Advanced struct {
 	// Lag is the number of messages to apply after To, as of the last read. It is -1 if the source
 	// does not know it. See [Batch.End].
 	Lag int64
+
+	// Missed and Late are those of the [Batch].
+	Missed int
+	Late   time.Duration
 }
 
 // Transacted reports that a transaction has ended: of messages, of a position alone, or of

@@ -167,6 +167,7 @@ func (p *pending[TX]) tellAdvanced(did part[TX], took time.Duration) {
 		Partition: p.partition, Epoch: did.epoch, From: did.advance.From, To: did.advance.To,
 		Messages: len(did.messages), Failed: failed, Bytes: size(did.messages), Took: took,
 		Oldest: timeOf(did.messages, 0), Newest: timeOf(did.messages, len(did.messages)-1), Lag: p.batch.lag(),
+		Missed: p.batch.Missed, Late: p.batch.Late,
 	})
 }
 

@@ -131,6 +131,11 @@ type Batch struct {
 	// End is Next plus the number of messages after it, as of the read, or zero if that is
 	// unknown. It is only shown to operators.
 	End epoch.Offset
+
+	// Missed and Late are of jobs, and only shown to operators: how many ticks before Next no process
+	// ran in time, so that they are left out, and how long after its time the tick of Messages begins.
+	Missed int
+	Late   time.Duration
 }
 
 func (b Batch) lag() int64 {

@@ -13,7 +13,10 @@ type decision struct {
 	skipTo time.Time // the new position, or zero
 	until  time.Time // when to decide again if there is nothing else to do; zero if there is no tick any more
 	missed int       // ticks before run or skipTo that are left out
+	late   int       // of them, those that did not come while the job was at work
 	behind int       // ticks to run after run, as of now
+
+	after time.Duration // how long after its time run begins; the reader sets it
 }
 
 // mostMissed is up to where ticks are counted.
@@ -41,13 +44,27 @@ func (p plan) decide(at, now time.Time, busy span) decision {
 	run := p.choose(begin, now, busy)
 	if run.IsZero() {
 		skipTo := now.Truncate(time.Second).Add(time.Second)
-		return decision{skipTo: skipTo, missed: p.count(at, skipTo)}
+		missed, late := p.leaves(at, skipTo, busy)
+		return decision{skipTo: skipTo, missed: missed, late: late}
 	}
-	d := decision{run: run, missed: p.count(at, run)}
+	d := decision{run: run}
+	d.missed, d.late = p.leaves(at, run, busy)
 	if p.catchUp == CatchUpAll {
 		d.behind = p.count(run.Add(time.Second), now.Add(time.Nanosecond))
 	}
 	return d
+}
+
+// leaves returns the number of ticks in [begin, end), and how many of them came while the job was idle.
+func (p plan) leaves(begin, end time.Time, busy span) (all, idle int) {
+	all = p.count(begin, end)
+	if from := busy.from.Add(time.Nanosecond); from.After(begin) {
+		begin = from
+	}
+	if to := busy.to.Add(time.Nanosecond); to.Before(end) {
+		end = to
+	}
+	return all, all - p.count(begin, end)
 }
 
 // choose returns the tick to run, of those from begin to now that did not come while the job was busy.

@@ -36,26 +36,28 @@ func TestWhatFollowsAtAPosition(t *testing.T) {
 	lastQueued := hourly
 	lastQueued.Overrun = OverrunQueue
 	for name, c := range map[string]struct {
-		job                    Job[int]
-		at, now, from, to      string // from and to: when the job was busy
-		run, skipTo, until     string
-		missed, behind, delays int
+		job                Job[int]
+		at, now, from, to  string // from and to: when the job was busy
+		run, skipTo, until string
+		missed, idle       int // idle: of the missed ones, while the job was not busy
+		behind, delays     int
 	}{
 		"the time has not come":       {job: hourly, at: "01 00:30:00", now: "01 00:59:59", until: "01 01:00:00"},
 		"it has":                      {job: hourly, at: "01 00:30:00", now: "01 01:00:00", run: "01 01:00:00"},
 		"at the position itself":      {job: hourly, at: "01 01:00:00", now: "01 01:00:00", run: "01 01:00:00"},
 		"it was run before":           {job: hourly, at: "01 01:00:01", now: "01 01:00:01", until: "01 02:00:00"},
-		"three were missed: the last": {job: hourly, at: "01 01:00:00", now: "01 03:30:00", run: "01 03:00:00", missed: 2},
+		"three were missed: the last": {job: hourly, at: "01 01:00:00", now: "01 03:30:00", run: "01 03:00:00", missed: 2, idle: 2},
 		"three were missed: all":      {job: all, at: "01 01:00:00", now: "01 03:30:00", run: "01 01:00:00", behind: 2},
-		"too late":                    {job: late, at: "01 01:00:00", now: "01 02:45:00", run: "01 02:00:00", missed: 1},
+		"too late":                    {job: late, at: "01 01:00:00", now: "01 02:45:00", run: "01 02:00:00", missed: 1, idle: 1},
 		"all are too late":            {job: late, at: "01 01:00:00", now: "01 01:00:00", run: "01 01:00:00"},
-		"all that are not too late":   {job: lateAll, at: "01 01:00:00", now: "01 04:00:00", run: "01 03:00:00", missed: 2, behind: 1},
+		"all that are not too late":   {job: lateAll, at: "01 01:00:00", now: "01 04:00:00", run: "01 03:00:00", missed: 2, idle: 2, behind: 1},
 		"one came while it worked":    {job: hourly, at: "01 01:00:01", now: "01 02:10:00", from: "01 01:00:00", to: "01 02:10:00", skipTo: "01 02:10:01", missed: 1},
 		"and one since":               {job: hourly, at: "01 01:00:01", now: "01 03:10:00", from: "01 01:00:00", to: "01 02:10:00", run: "01 03:00:00", missed: 1},
+		"suspended while it worked":   {job: hourly, at: "01 01:00:01", now: "01 11:30:00", from: "01 00:59:00", to: "01 02:10:00", run: "01 11:00:00", missed: 9, idle: 8},
 		"one before, and one while":   {job: all, at: "01 01:00:00", now: "01 03:10:00", from: "01 02:30:00", to: "01 03:10:00", run: "01 01:00:00", behind: 2},
 		"of all, those while it was":  {job: all, at: "01 02:30:00", now: "01 03:10:00", from: "01 02:30:00", to: "01 03:10:00", skipTo: "01 03:10:01", missed: 1},
 		"those queue":                 {job: queued, at: "01 02:30:00", now: "01 03:10:00", from: "01 02:30:00", to: "01 03:10:00", run: "01 03:00:00"},
-		"those queue, and the last":   {job: lastQueued, at: "01 01:00:01", now: "01 03:10:00", from: "01 01:00:00", to: "01 03:10:00", run: "01 03:00:00", missed: 1},
+		"those queue, and the last":   {job: lastQueued, at: "01 01:00:01", now: "01 03:10:00", from: "01 01:00:00", to: "01 03:10:00", run: "01 03:00:00", missed: 1, idle: 1},
 		"a delay":                     {job: delayed, delays: 600, at: "01 00:30:00", now: "01 01:05:00", until: "01 01:10:00"},
 		"a delay that is over":        {job: delayed, delays: 600, at: "01 00:30:00", now: "01 01:10:00", run: "01 01:00:00"},
 	} {
@@ -67,7 +69,7 @@ func TestWhatFollowsAtAPosition(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.delay = time.Duration(c.delays) * time.Second
-			want := decision{run: clock(t, c.run), skipTo: clock(t, c.skipTo), until: clock(t, c.until), missed: c.missed, behind: c.behind}
+			want := decision{run: clock(t, c.run), skipTo: clock(t, c.skipTo), until: clock(t, c.until), missed: c.missed, late: c.idle, behind: c.behind}
 			if got := p.decide(clock(t, c.at), clock(t, c.now), span{clock(t, c.from), clock(t, c.to)}); got != want {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}

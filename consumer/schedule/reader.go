@@ -81,10 +81,11 @@ func (r *reader) next(ctx context.Context) (more bool, err error) {
 	case !d.run.IsZero():
 		r.say(d)
 		r.at = place{at: d.run}
+		d.after = r.now().Sub(d.run.Add(r.plan.delay))
 		return r.run(d)
 	case !d.skipTo.IsZero():
 		r.say(d)
-		return r.move(place{at: d.skipTo}), nil
+		return r.skip(place{at: d.skipTo}, d.late), nil
 	}
 	r.busy = span{}
 	wait := r.look
@@ -115,7 +116,7 @@ func (r *reader) say(d decision) {
 		return
 	}
 	level, what := slog.LevelWarn, "ticks were not run in time, or failed, and are left out"
-	if !r.busy.from.IsZero() && r.plan.overrun == OverrunSkip {
+	if d.late == 0 {
 		level, what = slog.LevelDebug, "the job was at work, so ticks are left out"
 	}
 	args := []any{"ticks", d.missed, "from", r.at.at}
@@ -126,8 +127,11 @@ func (r *reader) say(d decision) {
 }
 
 // move yields a position without a message.
-func (r *reader) move(to place) bool {
-	if !r.yield(consumer.Batch{Next: to.offset(), Mark: epoch.NoMark}) {
+func (r *reader) move(to place) bool { return r.skip(to, 0) }
+
+// skip is move past missed ticks.
+func (r *reader) skip(to place, missed int) bool {
+	if !r.yield(consumer.Batch{Next: to.offset(), Mark: epoch.NoMark, Missed: missed}) {
 		return false
 	}
 	r.at, r.mark = to, epoch.NoMark
@@ -155,6 +159,7 @@ func (r *reader) run(d decision) (more bool, err error) {
 		if !r.yield(batch) {
 			return false, nil
 		}
+		d.late = 0 // once
 		r.course.worked(time.Since(began))
 		r.at, r.mark = placeOf(batch.Next), batch.Mark
 		r.busy.to = r.busy.from.Add(time.Since(r.began)) // a wall clock that was set has nothing to do with it
@@ -170,7 +175,7 @@ func (r *reader) run(d decision) (more bool, err error) {
 // step returns the next step of a tick as a batch.
 func (r *reader) step(d decision) (consumer.Message, consumer.Batch) {
 	m, b := r.message(d.missed), consumer.Batch{Next: r.at.after().offset(), Mark: epoch.NoMark}
-	b.End = b.Next + epoch.Offset(d.behind)
+	b.End, b.Missed, b.Late = b.Next+epoch.Offset(d.behind), d.late, d.after
 	if r.plan.steps {
 		b.Next, b.Mark, b.End = m.Offset+1, between, 0
 		if r.mark == requested {

@@ -75,6 +75,40 @@ func TestATickThatComesWhileNobodyIsThereRunsLate(t *testing.T) {
 		if !w.says(`msg="ticks were not run in time, or failed, and are left out" group=billing job=late ticks=3`) {
 			t.Error("no line says that three ticks are left out")
 		}
+		for job, want := range map[string]string{"last": "2 30m0s, 0 0s", "all": "0 2h30m0s, 0 1h30m0s, 0 30m0s, 0 0s", "late": "3 0s, 0 0s"} {
+			if got := p.late(job); got != want {
+				t.Errorf("%s: missed and late are %s, want %s", job, got, want)
+			}
+		}
+		p.end()
+	})
+}
+
+// late returns how many ticks were missed before each advance of a job, and how late it was.
+func (p *pod) late(job string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []string
+	for _, e := range p.events {
+		if a, ok := e.(consumer.Advanced); ok && a.Partition.Topic == job {
+			all = append(all, fmt.Sprint(a.Missed, " ", a.Late.Truncate(time.Minute)))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestTheTicksThatALongRunMissedAreCountedOnce(t *testing.T) {
+	inWorld(t, func(w *world) {
+		j := memJob{Name: "long", Cron: "@hourly", Step: func(_ context.Context, _ *memsink.Tx, t Tick, _ epoch.Epoch) (bool, error) {
+			return t.Step == 2, nil
+		}}
+		w.pod("first", j).endAt("01 01:30:00")
+		w.until("01 04:30:00")
+		p := w.pod("second", j)
+		w.until("01 04:40:00")
+		if got, want := p.late("long"), "2 30m0s, 0 30m0s, 0 30m0s, 0 0s"; got != want {
+			t.Errorf("missed and late are %s, want %s", got, want)
+		}
 		p.end()
 	})
 }

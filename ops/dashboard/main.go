@@ -47,6 +47,7 @@ var sections = []section{
 	}},
 	{"Partitions", []string{
 		"partition_lag_messages", "partition_next_offset", "partition_epoch", "partition_newest_message_timestamp_seconds", "partitions_unlisted", "partitions_lag_unknown",
+		"job_ticks_missed_total", "job_late_seconds",
 	}},
 	{"Locks", []string{
 		"lease_wait_seconds_total", "lease_waiting", "leases_held", "lease_acquisitions_total", "lease_acquire_duration_seconds", "lease_held_duration_seconds",

@@ -202,6 +202,14 @@ var scenes = map[string]struct{ before, after func(s *scene) }{
 		},
 		func(s *scene) { s.append(0, "poison") },
 	},
+	"EpochfenceJobMissed": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) { s.misses(3, time.Second) },
+	},
+	"EpochfenceJobLate": {
+		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scene) { s.misses(0, time.Hour) },
+	},
 	"EpochfenceOutboxWaits": {
 		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
 		func(s *scene) {

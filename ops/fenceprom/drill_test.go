@@ -166,6 +166,8 @@ func TestTheAlertsFireInADrillAndAreSilentOtherwise(t *testing.T) {
 	for name := range want {
 		t.Errorf("%s does not fire", name)
 	}
+	b.misses(2, time.Second)
+	d.await(`count_over_time(epochfence_job_late_seconds[1m]) >= 2`)
 	d.everyPanelShowsSomething()
 	for _, m := range stats.Metrics() { // and so does each name of the field
 		if m.KnownAs != "" {
@@ -197,6 +199,14 @@ func (d *drill) locks(holds, waits *worker) {
 		m.Close()
 		<-done
 	})
+}
+
+// misses has the process run a job after ticks that nobody ran.
+func (w *worker) misses(ticks int, late time.Duration) {
+	job := epoch.Partition{Group: "billing", Topic: "invoices"}
+	w.stats.Observe(consumer.Granted{Partition: job})
+	w.stats.Observe(consumer.Claimed{Fence: epoch.Fence{Origin: epoch.Origin{Partition: job, Log: epoch.ScheduleLog}, Epoch: 1}})
+	w.stats.Observe(consumer.Advanced{Partition: job, Epoch: 1, Messages: 1, Missed: ticks, Late: late})
 }
 
 func joined(w *worker) bool {

@@ -16,8 +16,8 @@
 // labels are known beforehand, and the series of these counters and histograms begin at zero. Two kinds
 // of metrics have other values.
 //
-// Gauges of partitions have the group, topic and number as labels, and only for partitions that this
-// process holds. If all these gauges would exceed [MaxSeries], the process exposes them for some
+// Metrics of partitions have the group, topic and number as labels, and only for partitions that this
+// process holds. If all these would exceed [MaxSeries], the process exposes them for some
 // partitions only, halted partitions first and then in the order of their names, and counts the rest
 // in epochfence_partitions_unlisted. Sums over all partitions stay complete.
 //

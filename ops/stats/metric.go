@@ -47,7 +47,7 @@ type Metric struct {
 	KnownAs string
 
 	// Labels are the names of the metric's labels. Series are the existing combinations of their
-	// values; nil for a gauge of partitions, which has one series for each partition. For a metric of
+	// values; nil for a metric of partitions, which has one series for each partition. For a metric of
 	// resources they are the combinations of the values of the other labels, see [Metric.PerResource].
 	Labels []string
 	Series [][]string
@@ -82,6 +82,9 @@ func (m *Metric) OpenTelemetry() string {
 func (m *Metric) PerResource() bool { return len(m.Labels) > 0 && m.Labels[0] == "resource" }
 
 func (m *Metric) perPartition() bool { return m.Series == nil }
+
+// perJob reports whether only the partitions that are jobs have the metric.
+func (m *Metric) perJob() bool { return strings.HasPrefix(m.Name, "epochfence_job_") }
 
 // Metrics returns the table of all metrics. Callers must not change it.
 func Metrics() []Metric { return table[:] }

@@ -26,8 +26,8 @@ func TestTheTableKeepsTheConventions(t *testing.T) {
 			t.Errorf("%s has unit %q and help %q", m.Name, m.Unit, m.Help)
 		case (m.Kind == stats.Histogram) != (len(m.Buckets) > 0) || !slices.IsSorted(m.Buckets):
 			t.Errorf("%s is a %v with buckets %v", m.Name, m.Kind, m.Buckets)
-		case slices.Contains(m.Labels, "partition") != (m.Series == nil) || m.Series == nil && m.Kind != stats.Gauge:
-			t.Errorf("%s is a %v with labels %v: only gauges have those of a partition", m.Name, m.Kind, m.Labels)
+		case slices.Contains(m.Labels, "partition") != (m.Series == nil) || m.Series == nil && m.Kind == stats.Histogram:
+			t.Errorf("%s is a %v with labels %v: no histogram has those of a partition", m.Name, m.Kind, m.Labels)
 		}
 		for _, s := range m.Series {
 			if m.PerResource() {

@@ -94,11 +94,11 @@ func (s *Stats) readPartitions(held []consumer.PartitionStatus, set func(metric 
 	set(lag, float64(behind))
 	set(lagUnknown, float64(unknown))
 	listed := held
-	if len(held) > mostListed {
+	if most := mostListed(len(s.jobs) > 0); len(held) > most {
 		slices.SortStableFunc(held, func(a, b consumer.PartitionStatus) int {
 			return cmp.Compare(number(b.State == consumer.StateHalted), number(a.State == consumer.StateHalted))
 		})
-		listed = held[:mostListed]
+		listed = held[:most]
 	}
 	set(partitionsUnlisted, float64(len(held)-len(listed)))
 	for _, p := range listed {
@@ -118,6 +118,10 @@ func (s *Stats) readPartitions(held []consumer.PartitionStatus, set func(metric 
 		if !p.Newest.IsZero() {
 			set(partitionNewest, float64(p.Newest.UnixMilli())/1000, at...)
 		}
+		if j := s.jobs[p.Partition]; j != nil {
+			set(jobMissed, float64(j.missed), at...)
+			set(jobLate, j.late.Seconds(), at...)
+		}
 	}
 }
 
@@ -135,7 +139,7 @@ func (s *Stats) readOutbox(now time.Time, set func(metric int, value float64, la
 
 // mostListed limits the partitions that have their own series, so that a Stats has no more than
 // [MaxSeries] series.
-var mostListed = func() int {
+func mostListed(jobs bool) int {
 	series, each := 0, 0
 	for _, m := range table {
 		n := len(m.Series)
@@ -144,7 +148,9 @@ var mostListed = func() int {
 		}
 		switch {
 		case m.perPartition():
-			each++
+			if jobs || !m.perJob() {
+				each++
+			}
 		case m.PerResource():
 			series += mostResources * n
 		default:
@@ -152,7 +158,7 @@ var mostListed = func() int {
 		}
 	}
 	return (MaxSeries - series) / each
-}()
+}
 
 // Partition is the state of a partition that this process holds.
 type Partition struct {

@@ -27,6 +27,7 @@ type Stats struct {
 	speeds    map[epoch.Partition]*speed         // of held partitions only
 	backlogs  map[epoch.Partition]outbox.Backlog // of held partitions only
 	snapshots map[string]int64                   // the age of the oldest, by holder
+	jobs      map[epoch.Partition]*ticks         // of held partitions only
 	resources map[string]*resource
 	changed   chan struct{}                                        // closed at the next change; nil while nobody waits
 	feeds     []func(m *Metric, labels []string, observed float64) // see Feed
@@ -34,11 +35,17 @@ type Stats struct {
 
 type speed struct{ messages, bytes rate }
 
+// ticks are those of a job.
+type ticks struct {
+	missed int
+	late   time.Duration // the last one
+}
+
 // New returns Stats in which everything is zero.
 func New() *Stats {
 	return &Stats{
 		values: newValues(func(m *Metric) bool { return !m.PerResource() }),
-		speeds: map[epoch.Partition]*speed{}, backlogs: map[epoch.Partition]outbox.Backlog{}, resources: map[string]*resource{},
+		speeds: map[epoch.Partition]*speed{}, backlogs: map[epoch.Partition]outbox.Backlog{}, resources: map[string]*resource{}, jobs: map[epoch.Partition]*ticks{},
 	}
 }
 
@@ -101,6 +108,9 @@ func (s *Stats) count(now time.Time, e consumer.Event) {
 	case consumer.Claimed:
 		s.values.add(claims, 1, claimed)
 		s.observe(claimDuration, e.Waited.Seconds())
+		if e.Fence.Log == epoch.ScheduleLog && s.jobs[e.Fence.Partition] == nil {
+			s.jobs[e.Fence.Partition] = &ticks{}
+		}
 	case consumer.Advanced:
 		s.advanced(now, e)
 	case consumer.Transacted:
@@ -139,6 +149,12 @@ func (s *Stats) advanced(now time.Time, e consumer.Advanced) {
 	if !e.Oldest.IsZero() {
 		s.observe(applyDelay, max(now.Sub(e.Oldest), 0).Seconds())
 	}
+	if j := s.jobs[e.Partition]; j != nil {
+		j.missed += e.Missed
+		if e.Messages > 0 {
+			j.late = e.Late
+		}
+	}
 	for _, v := range []*speed{&s.total, s.speeds[e.Partition]} {
 		if v != nil {
 			v.messages.add(now, float64(e.Messages))
@@ -170,6 +186,7 @@ func (s *Stats) transacted(e consumer.Transacted) {
 func (s *Stats) over(p epoch.Partition) {
 	delete(s.speeds, p)
 	delete(s.backlogs, p)
+	delete(s.jobs, p)
 }
 
 func (s *Stats) gap(ours, held epoch.Epoch) {

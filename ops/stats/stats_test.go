@@ -275,7 +275,46 @@ func TestEachValueOfAnEventIsCountedSomewhere(t *testing.T) {
 	}
 }
 
+func TestTicksOfJobsAreCountedWhileTheJobIsHeld(t *testing.T) {
+	const ofJob = "{group=g,topic=orders,partition=3}"
+	s, job := stats.New(), fence(7, 20, "a")
+	job.Log = epoch.ScheduleLog
+	ticks := func() (missed, late float64, known bool) {
+		now := values(s)
+		late, known = now["job_late_seconds"+ofJob]
+		return now["job_ticks_missed_total"+ofJob], late, known
+	}
+	for i, step := range []struct {
+		event        consumer.Event
+		missed, late float64
+	}{
+		{consumer.Claimed{Fence: job}, 0, 0},
+		{consumer.Advanced{Partition: at, Messages: 1, Missed: 2, Late: time.Minute}, 2, 60},
+		{consumer.Advanced{Partition: at, Missed: 3}, 5, 60}, // none of them is run
+		{consumer.Claimed{Fence: job}, 5, 60},
+		{consumer.Advanced{Partition: at, Messages: 1}, 5, 0},
+	} {
+		if i == 0 {
+			s.Observe(consumer.Granted{Partition: at})
+		}
+		s.Observe(step.event)
+		if missed, late, _ := ticks(); missed != step.missed || late != step.late {
+			t.Errorf("after %+v: %v missed, %v s late", step.event, missed, late)
+		}
+	}
+	s.Observe(consumer.Drained{Partition: at})
+	if _, _, known := ticks(); known {
+		t.Error("a job that is not held has series")
+	}
+}
+
 func TestAProcessHasNoMoreSeriesThanItMay(t *testing.T) {
+	for _, log := range []string{"", epoch.ScheduleLog} {
+		t.Run(log, func(t *testing.T) { hasNoMoreSeriesThanItMay(t, log) })
+	}
+}
+
+func hasNoMoreSeriesThanItMay(t *testing.T, log string) {
 	s := stats.New()
 	const partitions = 5000
 	for n := range int32(100) {
@@ -284,7 +323,7 @@ func TestAProcessHasNoMoreSeriesThanItMay(t *testing.T) {
 	for n := range int32(partitions) {
 		p := epoch.Partition{Group: "g", Topic: "t", Number: n}
 		s.Observe(consumer.Granted{Partition: p})
-		s.Observe(consumer.Claimed{Fence: epoch.Fence{Origin: epoch.Origin{Partition: p}, Epoch: 1}})
+		s.Observe(consumer.Claimed{Fence: epoch.Fence{Origin: epoch.Origin{Partition: p, Log: log}, Epoch: 1}})
 		s.Observe(consumer.Advanced{Partition: p, Epoch: 1, To: 1, Messages: 1, Lag: 1, Newest: time.Now()})
 		if n >= 4900 {
 			s.Observe(consumer.Halted{Partition: p, Epoch: 1, Next: 1, Reason: consumer.ReasonSink})

@@ -42,6 +42,8 @@ const (
 	partitionEpoch
 	partitionHalted
 	partitionNewest
+	jobMissed
+	jobLate
 	outboxDeliveries
 	outboxEntries
 	outboxOldest
@@ -223,7 +225,16 @@ var table = [rows]Metric{
 	},
 	partitionNewest: {
 		Name: "epochfence_partition_newest_message_timestamp_seconds", Kind: Gauge, Unit: "s",
-		Help: "When the last applied message was written, in seconds since 1970.", Labels: ofPartition,
+		Help: "When the last applied message was written, in seconds since 1970; of a job (topic), the time of its last tick.", Labels: ofPartition,
+	},
+	jobMissed: {
+		Name: "epochfence_job_ticks_missed_total", Kind: Counter, Unit: "{tick}",
+		Help:   "Ticks of a job (topic) that no process ran in time and that are left out, since this process has the job. Those that OverrunSkip leaves out are not counted.",
+		Labels: ofPartition,
+	},
+	jobLate: {
+		Name: "epochfence_job_late_seconds", Kind: Gauge, Unit: "s",
+		Help: "How long after its time (and Jitter) the last tick of a job (topic) began. 0 before the first.", Labels: ofPartition,
 	},
 	outboxDeliveries: {
 		Name: "epochfence_outbox_deliveries_total", Kind: Counter, Unit: "{attempt}",
