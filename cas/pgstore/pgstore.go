@@ -77,6 +77,9 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 			err = sc.Check(have)
 		}
 		if err == nil {
+			err = sc.CheckOrigin(ctx, tx, have)
+		}
+		if err == nil {
 			_, err = s.factsIn(ctx, tx)
 		}
 		return err

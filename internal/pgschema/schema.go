@@ -5,8 +5,11 @@ package pgschema
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io/fs"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -45,7 +48,7 @@ func Read(files fs.FS, dir, of, written, name string) []migrations.Migration {
 // Migrations returns the scripts for the user's migration tool. The first one creates the schema if
 // it does not exist.
 func (s Schema) Migrations() []migrations.Migration {
-	all := append([]migrations.Migration(nil), s.Scripts...)
+	all := s.marked()
 	all[0].SQL = "create schema if not exists " + Quote(s.Name) + ";\n\n" + all[0].SQL
 	return all
 }
@@ -88,7 +91,10 @@ func (s Schema) migrate(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	return s.Remedy.Upgrade(have, s.Scripts, func(script string) error {
+	if err := s.CheckOrigin(ctx, tx, have); err != nil {
+		return err
+	}
+	return s.Remedy.Upgrade(have, s.marked(), func(script string) error {
 		_, err := tx.Exec(ctx, script)
 		return err
 	})
@@ -108,6 +114,51 @@ func (s Schema) Version(ctx context.Context, tx pgx.Tx) (v int, err error) {
 		return 0, fmt.Errorf("read the version of the schema: %w", err)
 	}
 	return v, nil
+}
+
+// marked returns the scripts, each of which also leaves a comment on the table of versions: from which
+// text the tables are. Every role can read it.
+func (s Schema) marked() []migrations.Migration {
+	all := slices.Clone(s.Scripts)
+	for i := range all {
+		all[i].SQL += fmt.Sprintf("\ncomment on table %s.%s is '%s';\n", Quote(s.Name), Quote(s.Table), s.mark(i+1))
+	}
+	return all
+}
+
+var (
+	remarks = regexp.MustCompile(`--.*`)
+	spaces  = regexp.MustCompile(`\s+`)
+)
+
+// mark names the text of the scripts up to a version, whatever the schema's name.
+func (s Schema) mark(version int) string {
+	sum := sha256.New()
+	for _, m := range s.Scripts[:version] {
+		text := strings.ReplaceAll(m.SQL, Quote(s.Name), `""`)
+		fmt.Fprintln(sum, spaces.ReplaceAllString(remarks.ReplaceAllString(text, ""), " "))
+	}
+	return fmt.Sprintf("epochfence %s %d, %x", s.Of, version, sum.Sum(nil)[:8])
+}
+
+// CheckOrigin returns an error if the tables of a version that the program knows are from scripts of
+// another text: before a release, a version's can change.
+func (s Schema) CheckOrigin(ctx context.Context, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, have int) error {
+	if have < 1 || have > len(s.Scripts) {
+		return nil
+	}
+	var mark string
+	err := db.QueryRow(ctx, `select coalesce(pg_catalog.obj_description(c.oid, 'pg_class'), '') from pg_catalog.pg_class c
+		join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname = $1::text and c.relname = $2::text`, s.Name, s.Table).Scan(&mark)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read of which commit the schema is: %w", err)
+	case mark != s.mark(have):
+		return fmt.Errorf("the tables have version %d of another commit than this program, and no migration leads from there: replace the schema, as docs/upgrading.md says", have)
+	}
+	return nil
 }
 
 // Check returns an error unless the schema has the program's version.

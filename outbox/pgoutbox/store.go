@@ -102,6 +102,9 @@ func checked(ctx context.Context, db DB, o Options, further ...func(context.Cont
 		if err := schema(o).Check(v); err != nil {
 			return err
 		}
+		if err := schema(o).CheckOrigin(ctx, tx, v); err != nil {
+			return err
+		}
 		for _, check := range further {
 			if err := check(ctx, tx, o); err != nil {
 				return err

@@ -401,7 +401,7 @@ func explain(err error) error {
 	}
 	switch pg.Code {
 	case codePermission:
-		return fmt.Errorf("%w: %w", ErrPermission, err)
+		return fmt.Errorf("%w: run epochfence grants as the schema's owner (--as application for consumers, --as operator for commands that act): %w", ErrPermission, err)
 	case codeUndefinedTable, codeUndefinedFunc, codeInvalidSchema:
 		return fmt.Errorf("%w: %w", remedy.NotMigrated(), err)
 	default:

@@ -66,7 +66,8 @@ func TestEachKindOfRoleMayDoWhatItIsFor(t *testing.T) {
 			t.Errorf("a reader %s: %v", name, err)
 		}
 	}
-	if _, err := pgsink.OpenOperator(t.Context(), r.pool(), pgsink.Options{Logger: slog.New(slog.DiscardHandler)}); !errors.Is(err, pgsink.ErrPermission) {
+	if _, err := pgsink.OpenOperator(t.Context(), r.pool(), pgsink.Options{Logger: slog.New(slog.DiscardHandler)}); !errors.Is(err, pgsink.ErrPermission) ||
+		!strings.Contains(err.Error(), "--as operator") || strings.Contains(err.Error(), "--as application") {
 		t.Errorf("the application opened what is for people: %v", err)
 	}
 	if _, err := pgsink.Open(t.Context(), newPool(t, readerURL), pgsink.Options{}); !errors.Is(err, pgsink.ErrPermission) {

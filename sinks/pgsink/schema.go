@@ -82,5 +82,12 @@ func Grant(ctx context.Context, db DB, role string, o Options) error {
 // GrantSQL returns the SQL that [Grant] runs, for your own migration tool.
 func GrantSQL(role string, o Options) (string, error) { return grantSQL(role, o, appFunctions) }
 
-// ErrPermission is returned when the role may not use the schema or execute its functions. Run [Grant].
-var ErrPermission = errors.New("role lacks a permission: run pgsink.Grant, epochfence grants, or the SQL of pgsink.GrantSQL, as the schema's owner")
+// ErrPermission is returned when the role may not use the schema or execute its functions. An
+// application's needs [Grant], and one for [OpenOperator] the SQL of [GrantOperatorSQL] or [GrantReaderSQL].
+var ErrPermission = errors.New("role lacks a permission")
+
+// What gives a role its permissions.
+const (
+	grantApplication = "run pgsink.Grant, epochfence grants --as application, or the SQL of pgsink.GrantSQL, as the schema's owner"
+	grantOperator    = "run epochfence grants --as operator (or reader), or the SQL of pgsink.GrantOperatorSQL, as the schema's owner"
+)

@@ -104,6 +104,15 @@ func TestOpenSaysWhatIsWrongWithTheSchema(t *testing.T) {
 		t.Errorf("after Migrate brought it up to date: %v", err)
 	}
 
+	for _, mark := range []string{"'epochfence pgsink 5, 0000'", "null"} {
+		r.sql("comment on table old.migration is " + mark)
+		for what, err := range map[string]error{"Open": open(r.db.URL, "old"), "Migrate": pgsink.Migrate(t.Context(), r.admin, pgsink.Options{Schema: "old"})} {
+			if err == nil || !strings.Contains(err.Error(), "version 5 of another commit") || !strings.Contains(err.Error(), "docs/upgrading.md") {
+				t.Errorf("tables of another commit: %s = %v", what, err)
+			}
+		}
+	}
+
 	r.sql("insert into epochfence.migration (version, name) values (99, 'of tomorrow')")
 	check("a schema of a newer version", open(r.appURL, ""), migrations.ErrNewer, "99")
 	check("a schema of a newer version", pgsink.Migrate(t.Context(), r.admin, pgsink.Options{}), migrations.ErrNewer, "99")

@@ -145,6 +145,10 @@ func open(ctx context.Context, pool *pgxpool.Pool, o Options, functions []string
 }
 
 func (s *Sink) check(ctx context.Context, functions []string) error {
+	grants := grantApplication
+	if !slices.Contains(functions, "claim") {
+		grants = grantOperator
+	}
 	var (
 		encoding, role         string
 		server                 int
@@ -172,9 +176,9 @@ func (s *Sink) check(ctx context.Context, functions []string) error {
 	case !exists || !slices.Contains(found, "schema_version"):
 		return remedy.NotMigrated()
 	case !usage:
-		return fmt.Errorf("%w: role %q has no USAGE on the schema", ErrPermission, role)
+		return fmt.Errorf("%w: role %q has no USAGE on the schema: %s", ErrPermission, role, grants)
 	case !slices.Contains(executable, "schema_version"):
-		return fmt.Errorf("%w: role %q may not execute schema_version", ErrPermission, role)
+		return fmt.Errorf("%w: role %q may not execute schema_version: %s", ErrPermission, role, grants)
 	}
 	var version int
 	if err := s.pool.QueryRow(ctx, "select "+pgschema.Quote(s.options.Schema)+".schema_version()").Scan(&version); err != nil {
@@ -183,9 +187,12 @@ func (s *Sink) check(ctx context.Context, functions []string) error {
 	if err := schema(s.options).Check(version); err != nil {
 		return err
 	}
+	if err := schema(s.options).CheckOrigin(ctx, s.pool, version); err != nil {
+		return err
+	}
 	for _, f := range functions {
 		if !slices.Contains(executable, f) {
-			return fmt.Errorf("%w: role %q may not execute %s", ErrPermission, role, f)
+			return fmt.Errorf("%w: role %q may not execute %s: %s", ErrPermission, role, f, grants)
 		}
 	}
 	return s.reading(ctx, nil, nil)
