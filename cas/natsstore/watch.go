@@ -84,6 +84,10 @@ func (s *Store) watch(ctx context.Context, prefix string, yield func(cas.Item) b
 	}
 }
 
+// watchLimit is less than the time for which package lease waits for anything to come: a server that
+// forbids the consumer does not answer, and is named then.
+const watchLimit = requestLimit * 4 / 5
+
 // watcher starts a watcher that lives as long as ctx, which cancel ends. Nothing else limits its
 // start.
 func (s *Store) watcher(ctx context.Context, cancel func(), prefix string) (jetstream.KeyWatcher, error) {
@@ -91,7 +95,7 @@ func (s *Store) watcher(ctx context.Context, cancel func(), prefix string) (jets
 	looking, looked := context.WithTimeout(ctx, requestLimit)
 	kv, err := s.js.KeyValue(looking, s.o.Bucket)
 	looked()
-	started := time.AfterFunc(requestLimit, cancel)
+	started := time.AfterFunc(watchLimit, cancel)
 	var w jetstream.KeyWatcher
 	if err == nil {
 		begins += "CONSUMER."

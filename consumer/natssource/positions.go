@@ -77,12 +77,12 @@ func (t *tenure) write(ctx context.Context, p position) error {
 	}
 }
 
-func (t *tenure) publishInTime(ctx context.Context) {
+func (t *tenure) inTime(ctx context.Context, do func(context.Context)) {
 	ctx, cancel := t.UntilLost(ctx)
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, t.s.LeaseTTL/3)
 	defer stop()
-	t.publish(ctx)
+	do(ctx)
 }
 
 const publishAtOnce = 8
@@ -95,7 +95,7 @@ func (s *Source) publishPositions(ctx context.Context) {
 		for range publishAtOnce {
 			writers.Go(func() {
 				for t := range due {
-					t.publishInTime(ctx)
+					t.inTime(ctx, t.publish)
 				}
 			})
 		}

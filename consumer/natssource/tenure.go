@@ -72,8 +72,9 @@ func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 	if err != nil {
 		return epoch.Lease{}, fmt.Errorf("natssource: confirm %s: %w", t.Origin().Partition, err)
 	}
+	t.inTime(ctx, func(ctx context.Context) { _ = t.learn(ctx, seen) }) // publishing tries again
 	t.Compare(seen)
-	t.publishing.Go(func() { t.publishInTime(t.s.base) }) // the claim does not wait for it
+	t.publishing.Go(func() { t.inTime(t.s.base, t.publish) }) // the claim does not wait for it
 	return confirmed, nil
 }
 
