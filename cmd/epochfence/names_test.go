@@ -86,15 +86,16 @@ func TestHostileTextDoesNotReachATerminal(t *testing.T) {
 // What was asked for is shown whatever the width is, and columns stay under their titles.
 func TestATableShowsAllOnATerminalOfAnyWidth(t *testing.T) {
 	tab := newTable("OWNER", ">N", "ALIVE", "WHAT")
-	long := strings.TrimSpace(strings.Repeat("long ", 12))
+	words := func(n int) string { return strings.TrimSpace(strings.Repeat("long ", n)) }
+	long := words(12)
 	tab.row("worker-a", 12345, "yes", "short")
 	tab.row("倉庫-1", 7, "no", long)
 	var out strings.Builder
-	for width, want := range map[int]string{ //nolint:dupword // the words are wrapped
+	for width, want := range map[int]string{
 		0:  "OWNER         N  ALIVE  WHAT\nworker-a  12345  yes    short\n倉庫-1        7  no     " + long + "\n",
-		60: "OWNER         N  ALIVE  WHAT\nworker-a  12345  yes    short\n倉庫-1        7  no\n    long long long long long long long long long long long\n    long\n",
-		40: "OWNER         N  ALIVE\n    WHAT\nworker-a  12345  yes\n    short\n倉庫-1        7  no\n    long long long long long long long\n    long long long long long\n",
-		16: "OWNER         N\n    ALIVE\n    WHAT\nworker-a  12345\n    yes\n    short\n倉庫-1        7\n    no\n    long long\n    long long\n    long long\n    long long\n    long long\n    long long\n",
+		60: "OWNER         N  ALIVE  WHAT\nworker-a  12345  yes    short\n倉庫-1        7  no\n    " + words(11) + "\n    long\n",
+		40: "OWNER         N  ALIVE\n    WHAT\nworker-a  12345  yes\n    short\n倉庫-1        7  no\n    " + words(7) + "\n    " + words(5) + "\n",
+		16: "OWNER         N\n    ALIVE\n    WHAT\nworker-a  12345\n    yes\n    short\n倉庫-1        7\n    no\n    " + words(2) + "\n    " + words(2) + "\n    " + words(2) + "\n    " + words(2) + "\n    " + words(2) + "\n    " + words(2) + "\n",
 	} {
 		out.Reset()
 		tab.printTo(&out, width)
