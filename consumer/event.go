@@ -132,7 +132,8 @@ func (f Failure) String() string {
 	return names[f]
 }
 
-// Stale reports that a transaction was refused because a later claim owns the fence.
+// Stale reports that a later claim owns the fence: a transaction was refused, as [Transacted] says, or the
+// partition was idle and its fence was looked at.
 type Stale struct {
 	Ours epoch.Fence // as we claimed it
 	Held epoch.Fence // as the sink found it

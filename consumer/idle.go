@@ -149,5 +149,5 @@ func foundOut(err error) outcome {
 	if p == (epoch.Partition{}) {
 		return outcome{action: claimAgain, err: err}
 	}
-	return outcome{action: v.action, err: err}
+	return outcome{action: v.action, err: err, looked: true}
 }

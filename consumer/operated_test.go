@@ -208,6 +208,23 @@ func TestAPausedPartitionWaitsAndComesBackByItself(t *testing.T) {
 	})
 }
 
+func TestAPauseOfAnIdlePartitionIsNoRefusalOfATransaction(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		p := r.start("a", each(record), options{})
+		r.fill(0, 3)
+		r.pass(time.Minute)
+		r.acts(operate.ActPause, 0)
+		r.pass(time.Minute)
+		if ds := r.decided(0, operate.DecidedStale); len(ds) > 0 {
+			t.Errorf("nothing was in hand, and the audit log has %+v", ds)
+		}
+		if ds, es := r.decided(0, operate.DecidedHalt), seen[consumer.Halted](p); len(ds) != 1 || len(es) == 0 {
+			t.Errorf("the log has %+v, and the events are %+v", ds, es)
+		}
+		p.end()
+	})
+}
+
 func TestAPausedPartitionThatIsResumedIsNotMissed(t *testing.T) {
 	inBubble(t, 1, func(r *rig) { // without a look that would tell of the act
 		deaf := memsink.Hooks{Requests: func(context.Context, []epoch.Partition, func() error) error { return errors.New("no answer") }}

@@ -58,7 +58,7 @@ func (o *ownership[TX]) began(got epoch.Fence) string {
 func (o *ownership[TX]) tellEnded(out outcome, in time.Duration) {
 	switch out.action {
 	case giveUp:
-		o.tellStale(out.err)
+		o.tellStale(out.err, out.looked)
 	case claimAgain:
 		level, what := slog.LevelWarn, "nothing was committed"
 		if inDoubt(out.err) {
@@ -116,14 +116,21 @@ func (o *ownership[TX]) tellElsewhere(seen epoch.Fence) {
 	o.run.Observe(WentBack{Was: at, Now: seen})
 }
 
-func (o *ownership[TX]) tellStale(err error) {
+// tellStale reports a later claim. If an idle partition's look has found it, no transaction was refused.
+func (o *ownership[TX]) tellStale(err error, looked bool) {
 	var stale *epoch.StaleError
 	errors.As(err, &stale)
-	o.logger.Warn("stale: the partition belongs to a later claim; rolled back",
+	level, what := slog.LevelWarn, "stale: the partition belongs to a later claim; rolled back"
+	if looked {
+		level, what = slog.LevelInfo, "stale: the partition belongs to a later claim; it had nothing in hand"
+	}
+	o.logger.Log(context.Background(), level, what,
 		"epoch", o.fence.Epoch, "claim", o.fence.Claim, "next", o.fence.Next,
 		"held_epoch", stale.Held.Epoch, "held_claim", stale.Held.Claim,
 		"held_owner", stale.Held.Owner, "held_next", stale.Held.Next)
-	o.decide(operate.DecidedStale, err, "the fence is held by claim %s, epoch %d, owner %q", stale.Held.Claim, stale.Held.Epoch, stale.Held.Owner)
+	if !looked {
+		o.decide(operate.DecidedStale, err, "the fence is held by claim %s, epoch %d, owner %q", stale.Held.Claim, stale.Held.Epoch, stale.Held.Owner)
+	}
 	o.run.Observe(Stale{Ours: o.fence, Held: stale.Held})
 }
 

@@ -31,6 +31,7 @@ type outcome struct {
 	beside bool        // the transaction moves no position: it was of background work or a replay
 	own    bool        // the sink still has our fence: the transaction that was refused had changed it itself
 	hang   *hang       // with abandon
+	looked bool        // with giveUp: a look at an idle partition found it, and no transaction was refused
 }
 
 func (t *tenancy[TX]) running(ctx context.Context) bool {
