@@ -91,6 +91,7 @@ func TestALineWithACountSaysHowManyItHasMetThoughAllAreWellByThen(t *testing.T) 
 			ts.Well("b")
 		}
 		<-time.After(time.Minute)
+		synctest.Wait()
 		if lines := out.String(); !strings.Contains(lines, "msg=down times=4 for=10s partitions=2") {
 			t.Errorf("it says\n%s", lines)
 		}
@@ -107,10 +108,12 @@ func TestOnlySoManyTroublesOfAKindHaveLinesOfTheirOwn(t *testing.T) {
 			ts.Add(log, slog.LevelWarn, "a", fmt.Sprint("bad ", i), "bad", "err", i)
 		}
 		<-time.After(15 * time.Second)
+		synctest.Wait()
 		if n := strings.Count(out.String(), "msg=bad"); n != 22 { // 20, the first of the others, and how many they are
 			t.Errorf("%d lines:\n%s", n, out.String())
 		}
 		<-time.After(time.Hour)
+		synctest.Wait()
 		out.Reset()
 		ts.Add(log, slog.LevelWarn, "a", "worse", "bad")
 		if n := strings.Count(out.String(), "msg=bad"); n != 1 {
