@@ -52,23 +52,24 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	sc := schema(o)
 	in := pgschema.Quote(o.Schema)
 	literal := "'" + strings.ReplaceAll(in, "'", "''") + "."
-	item, next := in+".cas_item", "nextval("+literal+"cas_number')"
+	item, place, next := in+".cas_item", in+".cas_place", "nextval("+literal+"cas_number')"
 	s := &Store{
 		pool:  pool,
 		table: item,
 		facts: "select id::text, pg_is_in_recovery(), (select relpersistence = 'u' from pg_class where oid = " + literal + "cas_item'::regclass)," +
 			" current_setting('synchronous_commit') = 'off' from " + in + ".cas_source",
-		get: "select " + columns + " from " + item + " where key = $1",
-		all: "select key, " + columns + " from " + item + " where key = any($1)",
+		get: "select " + columns + " from " + item + " where ctid = " + place + "($1)",
+		all: "select i.* from unnest($1::bytea[]) as wanted (key)" +
+			" cross join lateral (select key, " + columns + " from " + item + " where ctid = " + place + "(wanted.key) offset 0) as i",
 		// The lock is taken before the number. Otherwise an item could be written and deleted
 		// between the two, and have had a higher number.
 		create: "insert into " + item + " (key, value, note, number, nonce)" +
 			" select $1::bytea, $2::bytea, $3::bytea, " + next + ", gen_random_uuid()" +
 			" from (select pg_advisory_xact_lock(hashtextextended(encode($1::bytea, 'hex'), 0)) offset 0) as locked" +
-			" on conflict do nothing returning " + columns,
+			" returning " + columns,
 		swap: "update " + item + " set value = $2, note = $3, number = " + next + ", nonce = gen_random_uuid()" +
-			" where key = $1 and number || '.' || nonce = $4 returning " + columns,
-		remove: "delete from " + item + " where key = $1 and number || '.' || nonce = $2",
+			" where ctid = " + place + "($1) and number || '.' || nonce = $4 returning " + columns,
+		remove: "delete from " + item + " where ctid = " + place + "($1) and number || '.' || nonce = $2",
 		list:   "select key, " + columns + " from " + item + " where key >= $1 and key < $2 and " + onPrimary + " order by key limit $3",
 	}
 	err = wait().InTx(ctx, pool, func(tx pgx.Tx) error {
@@ -111,9 +112,11 @@ func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
 	return f, nil
 }
 
-func (s *Store) factsIn(ctx context.Context, db interface {
+type rower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}) (cas.Facts, error) {
+}
+
+func (s *Store) factsIn(ctx context.Context, db rower) (cas.Facts, error) {
 	f := facts
 	var lags, unlogged bool
 	err := db.QueryRow(ctx, s.facts).Scan(&f.Source, &lags, &unlogged, &f.Forgets)
@@ -192,6 +195,10 @@ func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (ca
 	return item, failed("swap", seen.Key, conflict(err))
 }
 
+// stricter is the SQLSTATE with which cas_only_item refuses a create, where the default isolation is
+// not READ COMMITTED.
+const stricter = "XF101"
+
 // item runs a statement that returns one row.
 func (s *Store) item(ctx context.Context, of cas.Item, sql string, args ...any) (cas.Item, error) {
 	if err := facts.Check(of.Key, of.Value, of.Note); err != nil {
@@ -199,7 +206,14 @@ func (s *Store) item(ctx context.Context, of cas.Item, sql string, args ...any) 
 	}
 	item := cas.Item{Key: of.Key, Live: true}
 	err := s.on(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, sql, args...).Scan((*pgschema.Bytea)(&item.Value), (*pgschema.Bytea)(&item.Note), &item.Number, &item.Version)
+		run := func(db rower) error {
+			return db.QueryRow(ctx, sql, args...).Scan((*pgschema.Bytea)(&item.Value), (*pgschema.Bytea)(&item.Note), &item.Number, &item.Version)
+		}
+		err := run(conn)
+		if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == stricter {
+			return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error { return run(tx) })
+		}
+		return err
 	})
 	if err != nil {
 		return cas.Item{}, err

@@ -1,9 +1,12 @@
 package pgstore_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -186,6 +189,155 @@ func TestASerializableDatabaseConflictsInsteadOfFailing(t *testing.T) {
 		}
 	}
 }
+
+// Items are created, changed and deleted at once, and an item has one row at any time.
+func TestAnItemHasOneRowAtEachDefaultIsolation(t *testing.T) {
+	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			db := pgtest.Start(t)
+			admin := db.Superuser(t)
+			if err := pgstore.Migrate(t.Context(), admin, pgstore.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			s := open(t, pool(t, db.URL+"&default_transaction_isolation="+strings.ReplaceAll(level, " ", "%20"), func(address string) string { return address }))
+			var mu sync.Mutex
+			ended := map[string]int{} // by version
+			created, deleted := 0, 0
+			var writers sync.WaitGroup
+			for writer := range 6 {
+				writers.Go(func() {
+					for i := range 200 {
+						seen, err := s.Get(t.Context(), "orders")
+						deletes := seen.Live && (writer+i)%3 == 0
+						if err == nil && deletes {
+							err = s.Delete(t.Context(), seen)
+						} else if err == nil {
+							_, err = s.Swap(t.Context(), seen, []byte("x"), nil)
+						}
+						if err != nil {
+							if !errors.Is(err, cas.ErrConflict) {
+								t.Error(err)
+							}
+							continue
+						}
+						mu.Lock()
+						if !seen.Live {
+							created++
+						} else if ended[seen.Version]++; deletes {
+							deleted++
+						}
+						mu.Unlock()
+					}
+				})
+			}
+			over := make(chan struct{})
+			go func() { writers.Wait(); close(over) }()
+			rows := 0
+			for done := false; !done; {
+				select {
+				case <-over:
+					done = true
+				default:
+				}
+				if err := admin.QueryRow(t.Context(), "select count(*) from epochfence_cas.cas_item").Scan(&rows); err != nil || rows > 1 {
+					t.Fatalf("%d rows, %v", rows, err)
+				}
+			}
+			if created-deleted != rows {
+				t.Errorf("%d times created and %d times deleted, and there are %d rows", created, deleted, rows)
+			}
+			for version, n := range ended {
+				if n != 1 {
+					t.Errorf("%d writes replaced version %s", n, version)
+				}
+			}
+		})
+	}
+}
+
+// While somebody holds a snapshot, no dead version of a row is removed, and each write adds one.
+func TestAnOldSnapshotDoesNotSlowAnItem(t *testing.T) {
+	db := pgtest.Start(t)
+	admin, holder := db.Superuser(t), db.Superuser(t)
+	if err := pgstore.Migrate(t.Context(), admin, pgstore.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holder.Exec(t.Context(), "begin isolation level repeatable read; select from pg_class limit 1"); err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgxpool.ParseConfig(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := &lastQuery{}
+	config.ConnConfig.Tracer = last
+	p, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	s, items := open(t, p), []cas.Item{{Key: "orders"}, {Key: "payments"}, {Key: "stock"}}
+	for i := range 10_000 {
+		item := &items[i%len(items)]
+		if *item, err = s.Swap(t.Context(), *item, []byte("x"), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	item := items[0]
+	if _, err := admin.Exec(t.Context(), "analyze epochfence_cas.cas_item"); err != nil { // plans must not depend on it
+		t.Fatal(err)
+	}
+	pages := func(args ...any) int {
+		t.Helper()
+		var text []byte
+		if err := admin.QueryRow(t.Context(), "explain (analyze, buffers, format json) "+last.sql, args...).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		var plans []struct {
+			Plan struct {
+				Hit  int `json:"Shared Hit Blocks"`
+				Read int `json:"Shared Read Blocks"`
+			}
+		}
+		if err := json.Unmarshal(text, &plans); err != nil {
+			t.Fatal(err)
+		}
+		return plans[0].Plan.Hit + plans[0].Plan.Read
+	}
+	const most = 20
+	read := map[string]int{}
+	key, none := []byte(item.Key), []byte{}
+	for range 2 { // the first ones also plan
+		if item, err = s.Get(t.Context(), item.Key); err != nil {
+			t.Fatal(err)
+		}
+		get := pages(key)
+		if _, err = s.GetAll(t.Context(), []string{item.Key}); err != nil {
+			t.Fatal(err)
+		}
+		several := pages([][]byte{key})
+		if item, err = s.Swap(t.Context(), item, none, none); err != nil {
+			t.Fatal(err)
+		}
+		swap := pages(key, none, none, item.Version)
+		read = map[string]int{"a get": get, "a get of several": several, "a swap": swap}
+	}
+	for what, pages := range read {
+		if t.Logf("%s reads %d pages", what, pages); pages > most {
+			t.Errorf("%s reads %d pages, want no more than %d", what, pages, most)
+		}
+	}
+}
+
+// lastQuery remembers the last query of a pool.
+type lastQuery struct{ sql string }
+
+func (l *lastQuery) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	l.sql = q.SQL
+	return ctx
+}
+
+func (l *lastQuery) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 func TestSettingsWithWhichItemsAreForgottenAreNoticedLater(t *testing.T) {
 	db := pgtest.Start(t)
