@@ -169,6 +169,10 @@ func TestOfAMemberThatLeftItsLastTenureTheNewestPositionIsPublished(t *testing.T
 	m := r.start("a")
 	g := m.granted(0)
 	g.confirm(t, 1)
+	eventually(t, "the position of the claim is published", func() bool {
+		at, ok, err := m.source.mirrored(inTime(t), lease.Resource{Name: "orders"})
+		return err == nil && ok && at.Next == 1
+	})
 	g.Mirror(g.fence(77))
 	m.leave()
 	at, ok, err := m.source.mirrored(inTime(t), lease.Resource{Name: "orders"})
