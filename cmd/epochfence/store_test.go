@@ -41,7 +41,7 @@ func TestAStoreThatIsSaidWronglyIsAUsageError(t *testing.T) {
 		"mysql://h/x":                       "mysql:// is none of consul://",
 		"etcd:///stock":                     "a host is missing",
 		"etcd://a,,b":                       "a host is missing",
-		"etcd://an%zz@h":                    "not escaped",
+		"etcd://an%zz@h":                    "the URL cannot be parsed",
 		"etcd://h/%zz":                      "%zz",
 		"etcd://h?prefix=stock":             `etcd:// has no parameter "prefix"`,
 		"redis://h:6379/0?prefx=stock":      "prefx",

@@ -72,7 +72,14 @@ func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 	if err != nil {
 		return epoch.Lease{}, fmt.Errorf("natssource: confirm %s: %w", t.Origin().Partition, err)
 	}
-	t.inTime(ctx, func(ctx context.Context) { _ = t.learn(ctx, seen) }) // publishing tries again
+	t.inTime(ctx, func(ctx context.Context) {
+		select {
+		case t.writing <- struct{}{}: // who writes the key learns as well, and says what is wrong with it
+			_ = t.learn(ctx, seen) // or the next who writes it
+			<-t.writing
+		case <-ctx.Done():
+		}
+	})
 	t.Compare(seen)
 	t.publishing.Go(func() { t.inTime(t.s.base, t.publish) }) // the claim does not wait for it
 	return confirmed, nil

@@ -52,7 +52,7 @@ func TestWrongFlagsOfPaymentsAreRefusedWithWhatIsWanted(t *testing.T) {
 		"-nats nats://":                      "-nats: want URLs",
 		"-nats nats://a:4222,,nats://b:4222": "-nats: want URLs",
 		"-nats ftp://u:secret@a:4222":        "-nats: want URLs",
-		"-nats nats://u:secret@a:port":       "-nats: want URLs",
+		"-nats nats://u:secret@a:port":       "the URL cannot be parsed",
 		"-replicas 6":                        "-replicas is 6; want 1 to 5",
 		"-replicas 3":                        "name a cluster with -nats",
 		"-messages 20":                       "-messages is 20; want 400 to 20000000",

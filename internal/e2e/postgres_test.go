@@ -98,7 +98,7 @@ func TestNoPermissionOnTheSchemaIsAnErrorAndNothingIsLost(t *testing.T) {
 	d.exec("revoke usage on schema epochfence from " + d.role)
 	d.disconnect()
 	produce(t, reach(c), numbered(topic, 10, 10)...)
-	r.reported(soonEnough, "pgsink: ", "billing/orders/0", "pgsink.Grant")
+	r.reported(soonEnough, "pgsink: ", "billing/orders/0", "epochfence grants")
 	d.granted()
 	r.advancedTo(part(group, topic), 20)
 	r.stop()
