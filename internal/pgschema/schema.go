@@ -7,8 +7,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -120,25 +120,25 @@ func (s Schema) Version(ctx context.Context, tx pgx.Tx) (v int, err error) {
 // text the tables are. Every role can read it.
 func (s Schema) marked() []migrations.Migration {
 	all := slices.Clone(s.Scripts)
-	for i := range all {
-		all[i].SQL += fmt.Sprintf("\ncomment on table %s.%s is '%s';\n", Quote(s.Name), Quote(s.Table), s.mark(i+1))
+	for i, mark := range s.marks() {
+		all[i].SQL += fmt.Sprintf("\ncomment on table %s.%s is '%s';\n", Quote(s.Name), Quote(s.Table), mark)
 	}
 	return all
 }
 
-var (
-	remarks = regexp.MustCompile(`--.*`)
-	spaces  = regexp.MustCompile(`\s+`)
-)
-
-// mark names the text of the scripts up to a version, whatever the schema's name.
-func (s Schema) mark(version int) string {
+// marks name the text of the scripts up to each version, whatever the schema's name, remarks and spaces.
+func (s Schema) marks() (all []string) {
 	sum := sha256.New()
-	for _, m := range s.Scripts[:version] {
-		text := strings.ReplaceAll(m.SQL, Quote(s.Name), `""`)
-		fmt.Fprintln(sum, spaces.ReplaceAllString(remarks.ReplaceAllString(text, ""), " "))
+	for i, m := range s.Scripts {
+		for line := range strings.Lines(strings.ReplaceAll(m.SQL, Quote(s.Name), `""`)) {
+			code, _, _ := strings.Cut(line, "--")
+			for _, word := range strings.Fields(code) {
+				_, _ = io.WriteString(sum, word+" ")
+			}
+		}
+		all = append(all, fmt.Sprintf("epochfence %s %d, %x", s.Of, i+1, sum.Sum(nil)[:8]))
 	}
-	return fmt.Sprintf("epochfence %s %d, %x", s.Of, version, sum.Sum(nil)[:8])
+	return all
 }
 
 // CheckOrigin returns an error if the tables of a version that the program knows are from scripts of
@@ -155,7 +155,7 @@ func (s Schema) CheckOrigin(ctx context.Context, db interface {
 	switch {
 	case err != nil:
 		return fmt.Errorf("read of which commit the schema is: %w", err)
-	case mark != s.mark(have):
+	case mark != s.marks()[have-1]:
 		return fmt.Errorf("the tables have version %d of another commit than this program, and no migration leads from there: replace the schema, as docs/upgrading.md says", have)
 	}
 	return nil
