@@ -25,7 +25,7 @@ func TestAPasswordIsTakenOutInEachSpelling(t *testing.T) {
 			t.Errorf("%q is printed as %q, want %q", text, got, want)
 		}
 	}
-	if err := Error(io.EOF, at); err != io.EOF { //nolint:errorlint // the same value
+	if err := Error(io.EOF, at); err != io.EOF {
 		t.Errorf("an error without a password is %v", err)
 	}
 	if err := Error(nil, at); err != nil {
