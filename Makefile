@@ -53,7 +53,7 @@ postgres: ## what runs on PostgreSQL, on the oldest version that is supported an
 	$(MAKE) --no-print-directory -j2 -Otarget postgres-14 postgres-18
 
 postgres-%:
-	EPOCHFENCE_TEST_POSTGRES=embedded:$* go test -count 1 -timeout 10m ./sinks/pgsink ./outbox/pgoutbox ./httpfence ./sqlfence
+	EPOCHFENCE_TEST_POSTGRES=embedded:$* go test -count 1 -timeout 10m ./sinks/pgsink ./outbox/pgoutbox ./outbox/httpfence ./lease/sqlfence
 
 .PHONY: attacks
 attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven; KAFKA_VERSION=4.1.1 for another one)
@@ -67,7 +67,7 @@ hang: kafka ## a handler that never returns: Kafka (classic, static, KIP-848) an
 .PHONY: dead-group
 dead-group: ## all processes of a group are killed: what check, describe and owners say, and the alert
 	go test -count 1 -timeout 10m -v -run 'DeadGroup|ToBeDead' ./cmd/epochfence
-	go test -count 1 -timeout 10m -v -run 'NobodyIsLeft' ./ops/fenceprom
+	go test -count 1 -timeout 10m -v -run 'NobodyIsLeft' ./operate/fenceprom
 
 .PHONY: idioms
 idioms: ## what people write in handlers, on all sinks in all modes (IDIOMS=-idioms.update writes the table of what comes of it)
@@ -75,7 +75,7 @@ idioms: ## what people write in handlers, on all sinks in all modes (IDIOMS=-idi
 	go test -run TestThePageOfHandlersHasTheTablesOfTheSinks ./docs $(if $(IDIOMS),-update)
 
 # Modules that are not in go.work, because their clients or servers take minutes to compile.
-apart := cas/consulstore cas/dynamostore cas/etcdstore cas/redisstore cas/s3store cas/searchstore cas/zkstore internal/etcdtest
+apart := cas/consulstore cas/dynamostore cas/etcdstore cas/redisstore cas/s3store cas/searchstore cas/zkstore internal/servers/etcdtest
 
 # Modules that make leases the locks of other libraries. They need no server.
 adapters := lease/gocronlock lease/leaderlock
@@ -168,8 +168,8 @@ $(CONSUL):
 apt = apt-get -qq -o Acquire::Languages=none -o Dir::Etc::SourceList=$(CACHE)/consul/sources.list -o Dir::Etc::SourceParts=/dev/null \
   -o Dir::State::Lists=$(CACHE)/consul/lists -o Dir::Cache=$(CACHE)/consul
 
-$(KUBERNETES)/.complete: internal/kubetest/go.mod
-	cd internal/kubetest && export GOWORK=off CGO_ENABLED=0 && nice go build -o $(@D)/etcd go.etcd.io/etcd/server/v3 && \
+$(KUBERNETES)/.complete: internal/servers/kubetest/go.mod
+	cd internal/servers/kubetest && export GOWORK=off CGO_ENABLED=0 && nice go build -o $(@D)/etcd go.etcd.io/etcd/server/v3 && \
 	  nice go build -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3' -o $(@D)/kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
 	@touch $@
 
@@ -184,7 +184,7 @@ memory: ## ten million messages into a slow sink: the heap stays bounded (MESSAG
 
 .PHONY: rules
 rules: ## take each guard of the rules away and see its test fail (minutes)
-	go run ./internal/rules
+	go run ./internal/mutation
 
 .PHONY: demo
 demo: ## the inventory example: freezes, kills, and who loses stock
@@ -198,12 +198,12 @@ DEMO := -workers 3 -partitions 8 -messages 1000000
 
 .PHONY: demo-real
 demo-real: kafka ## the same on a real Kafka and PostgreSQL, with a million messages (DEMO=… to change)
-	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go run ./internal/kafkatest/withservices \
+	EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go run ./internal/servers/kafkatest/withservices \
 		sh -c 'exec go run ./examples/inventory -brokers "$$EPOCHFENCE_KAFKA" -database "$$EPOCHFENCE_DATABASE" $(DEMO)'
 
 .PHONY: services
 services: kafka ## a real Kafka and PostgreSQL until Ctrl-C, a topic, and where they are: for docs/kafka-to-postgresql.md without Docker
-	@EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go run ./internal/kafkatest/withservices
+	@EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)} go run ./internal/servers/kafkatest/withservices
 
 .PHONY: demo-payments
 demo-payments: ## the payments example: freezes, kills, and who is charged twice
@@ -229,7 +229,7 @@ CLUSTER  := -kill-every 1m -down 5s
 
 .PHONY: demo-payments-real
 demo-payments-real: ## half a million on three NATS nodes, killed in turn, and PostgreSQL (a quarter of an hour; NAIVE=-naive=false halves it)
-	go run ./internal/natstest/withcluster $(CLUSTER) \
+	go run ./internal/servers/natstest/withcluster $(CLUSTER) \
 		sh -c 'exec go run ./examples/payments -nats "$$EPOCHFENCE_NATS" -replicas 3 -database "$$EPOCHFENCE_DATABASE" $(PAYMENTS) $(NAIVE)'
 
 # Its leases last for 2 s, which three servers cannot renew on a machine that is busy with other packages.
@@ -248,7 +248,7 @@ slowlink: ## NATS over a link of 0.5 MB/s with all defaults: 204 messages of 100
 
 .PHONY: receiver
 receiver: ## 10,000 concurrent requests to a receiver, with epochs out of order
-	go test -count 1 -timeout 10m -v -run '^TestManyConcurrentRequests' ./httpfence -receiver.requests=10000
+	go test -count 1 -timeout 10m -v -run '^TestManyConcurrentRequests' ./outbox/httpfence -receiver.requests=10000
 
 .PHONY: contention
 contention: ## 2 and 4 processes on ten hot rows, beside one message per transaction (minutes)
@@ -273,30 +273,30 @@ dbmate: ## the tables through dbmate, which is no Go library here (needs npm, to
 
 .PHONY: pictures
 pictures: ## docs/status*.png, of the status page (needs chromium)
-	go run ./ops/statusz/browser -o docs
+	go run ./operate/statusz/browser -o docs
 
 PEERS :=
 
 .PHONY: job-peers
 job-peers: $(TEMPORAL) ## a frozen pod under nine schedulers, for docs/jobs.md (half an hour, of which minutes to compile; needs redis-server, pip and Debian's postgresql-15-cron; PEERS='river dbos' to choose)
-	cd internal/jobpeers && GOWORK=off EPOCHFENCE_TEMPORAL=$(TEMPORAL) go run . $(PEERS)
+	cd internal/bench/jobpeers && GOWORK=off EPOCHFENCE_TEMPORAL=$(TEMPORAL) go run . $(PEERS)
 
 .PHONY: bench
 bench: kafka ## what the fence costs, as medians of ratios within a round (BENCH='-row fence' to choose)
-	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench $(BENCH)
+	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./internal/bench $(BENCH)
 
 .PHONY: performance
-performance: kafka ## docs/performance.md and bench/ratios.json, measured here and now (an hour)
-	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench -page docs/performance.md -json docs/performance.json
+performance: kafka ## docs/performance.md and internal/bench/ratios.json, measured here and now (an hour)
+	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./internal/bench -page docs/performance.md -json docs/performance.json
 	$(MAKE) ratios
 
 .PHONY: ratios
-ratios: kafka ## bench/ratios.json alone, which CI compares with (ten minutes)
-	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench -ci -rounds 25 -json bench/ratios.json
+ratios: kafka ## internal/bench/ratios.json alone, which CI compares with (ten minutes)
+	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./internal/bench -ci -rounds 25 -json internal/bench/ratios.json
 
 .PHONY: bench-ci
-bench-ci: kafka ## fail if a ratio or the allocations are worse than in bench/ratios.json (minutes; BENCH='-row read' to choose)
-	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./bench -ci -rounds 5 -against bench/ratios.json $(BENCH)
+bench-ci: kafka ## fail if a ratio or the allocations are worse than in internal/bench/ratios.json (minutes; BENCH='-row read' to choose)
+	EPOCHFENCE_KAFKA_LIBS=$(KAFKA_LIBS) go run ./internal/bench -ci -rounds 5 -against internal/bench/ratios.json $(BENCH)
 
 .PHONY: lint
 lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint, and no binary files but pictures
@@ -307,7 +307,7 @@ lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint, and no bi
 	@$(call each,$(golangci) run ./...)
 
 # What users import.
-imported := ./epoch ./cas/... ./lease/... ./guard/... ./consumer/... ./sinks/... ./outbox/... ./httpfence ./sqlfence ./migrations ./ops/stats
+imported := ./epoch ./cas/... ./lease/... ./consumer/... ./sinks/... ./outbox/... ./migrations ./operate/stats
 
 # The files of a package without its tests, which would have to be built with all they need.
 sources = {{$$d := .Dir}}{{range .GoFiles}}{{$$d}}/{{.}} {{end}}
@@ -341,7 +341,7 @@ endef
 .PHONY: kafka
 kafka: $(KAFKA_LIBS)/.complete ## fetch Apache Kafka for the tests that need the real one (needs Java 17 and Maven)
 
-$(KAFKA_LIBS)/.complete: internal/kafkatest/pom.xml
+$(KAFKA_LIBS)/.complete: internal/servers/kafkatest/pom.xml
 	$(call jars,$(addprefix -Dkafka=,$(KAFKA_VERSION)))
 
 # jars fetches what a pom.xml names into the target's directory.

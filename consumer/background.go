@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Background is one claim of one partition. Its methods are safe for concurrent use.
@@ -154,7 +154,7 @@ func (b *background[TX]) hangs(since time.Time, goroutine string, f Function) *h
 // run calls the user's function, and again after a panic or a Goexit, until it returns.
 func (b *background[TX]) run() {
 	defer close(b.returned)
-	wait := backoff.New(b.owner.run.RetryMin, b.owner.run.RetryMax)
+	wait := waits.New(b.owner.run.RetryMin, b.owner.run.RetryMax)
 	for b.ctx.Err() == nil {
 		err := b.call()
 		if err == nil {

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // contended is the first wait after a transient failure of a single message: about as long
@@ -24,13 +24,13 @@ type bisection struct {
 	first    epoch.Offset // the first message, if it has attempts
 	doubts   int          // transactions in a row that were in doubt
 	deaths   int          // likewise, of the first message alone
-	wait     *backoff.Backoff
-	refusals int              // transient failures in a row
-	pause    *backoff.Backoff // after transient failures
+	wait     *waits.Backoff
+	refusals int            // transient failures in a row
+	pause    *waits.Backoff // after transient failures
 }
 
 func newBisection(retryMin, retryMax time.Duration) bisection {
-	return bisection{wait: backoff.New(retryMin, retryMax), pause: backoff.New(min(retryMin, contended), retryMax)}
+	return bisection{wait: waits.New(retryMin, retryMax), pause: waits.New(min(retryMin, contended), retryMax)}
 }
 
 // active reports whether the next transaction must not be shared, because it would fail again.

@@ -11,8 +11,8 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -44,7 +44,7 @@ func (s *least) Commit(ctx context.Context, as []epoch.Advance, calls ...func(co
 		s.many++
 	}
 	s.mu.Unlock()
-	backoff.Sleep(ctx, time.Millisecond) // what a transaction costs
+	waits.Sleep(ctx, time.Millisecond) // what a transaction costs
 	if n <= s.fits {
 		return s.in.Commit(ctx, as, calls...)
 	}

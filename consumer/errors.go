@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/inert"
+	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
 // ErrLost is the cause of a tenure's context after the lease was lost. Confirm returns it

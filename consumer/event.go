@@ -12,7 +12,7 @@ import (
 // [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted], [Resumed],
 // [Drained], [Lost], [Retried], [Overdue], [Returned], [WentBack], [Replayed] and [Behind], which
 // are about a partition. More may be added. [Status] derives the current state from events. Package
-// ops/stats counts what has happened since the process started.
+// operate/stats counts what has happened since the process started.
 //
 // A tenure begins with Granted and ends with Drained or Lost. A Next of -1 means that this process
 // has not claimed the partition yet.

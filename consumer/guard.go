@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/inert"
+	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
 // guard calls f, a user's function, and turns a panic into an error, so that one message cannot

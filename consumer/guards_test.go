@@ -20,7 +20,7 @@ import (
 )
 
 // Each of these tests, and of those in claim_guards_test.go, fails without one
-// guard that nothing else here would miss. internal/rules takes the guards away,
+// guard that nothing else here would miss. internal/mutation takes the guards away,
 // one at a time, and wants that failure.
 
 type commitHook = memsink.Hook[[]epoch.Advance]

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -124,7 +124,7 @@ func (l *life) sign(run context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(run), aliveTimeout)
 	defer cancel()
 	defer context.AfterFunc(run, func() {
-		if backoff.Sleep(ctx, lastRecords) {
+		if waits.Sleep(ctx, lastRecords) {
 			cancel()
 		}
 	})()

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // ownership is one tenure: claim the partition, consume until the claim ends, wait, start over.
@@ -28,8 +28,8 @@ type ownership[TX any] struct {
 	unclaimedAt time.Time // since when there is no claim
 	attempts    int       // failed attempts to claim since then
 	hang        *hang
-	halts       *backoff.Backoff
-	retries     *backoff.Backoff
+	halts       *waits.Backoff
+	retries     *waits.Backoff
 }
 
 func (r *runner[TX]) own(ctx context.Context, t Tenure) {
@@ -108,8 +108,8 @@ func (r *runner[TX]) newOwnership(ctx context.Context, t Tenure, timeout time.Du
 	}
 	return &ownership[TX]{
 		tenancy: shared, pending: newPending(shared), unclaimedAt: time.Now(),
-		halts:   backoff.New(r.HaltMin, r.HaltMax),
-		retries: backoff.New(r.RetryMin, r.RetryMax),
+		halts:   waits.New(r.HaltMin, r.HaltMax),
+		retries: waits.New(r.RetryMin, r.RetryMax),
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/inert"
-	"github.com/epochfence/epochfence/internal/troubles"
+	"github.com/epochfence/epochfence/internal/text/inert"
+	"github.com/epochfence/epochfence/internal/text/troubles"
 	"github.com/epochfence/epochfence/operate"
 )
 

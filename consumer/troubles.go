@@ -5,7 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/troubles"
+	"github.com/epochfence/epochfence/internal/text/troubles"
 )
 
 // troubleLog logs what is wrong with partitions without flooding the log.

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/operate"
 )
 

@@ -264,8 +264,8 @@ var folders = map[string]string{
 	"epoch": "epoch", "consumer": "consumer", "kafkasource": "consumer/kafkasource", "natssource": "consumer/natssource",
 	"memsource": "consumer/memsource", "sourcetest": "consumer/sourcetest", "pgsink": "sinks/pgsink", "sqlsink": "sinks/sqlsink", "shardsink": "sinks/shardsink",
 	"memsink": "sinks/memsink", "sinktest": "sinks/sinktest", "outbox": "outbox", "pgoutbox": "outbox/pgoutbox",
-	"sqloutbox": "outbox/sqloutbox", "httpfence": "httpfence",
-	"sqlfence": "sqlfence",
+	"sqloutbox": "outbox/sqloutbox", "httpfence": "outbox/httpfence",
+	"sqlfence": "lease/sqlfence",
 }
 
 var name = regexp.MustCompile(`\b([a-z]+)((?:\.[A-Z]\w*)+)`)

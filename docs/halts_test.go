@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/ops/remedies"
+	"github.com/epochfence/epochfence/operate/remedies"
 )
 
 const (

@@ -12,10 +12,10 @@ import (
 
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/lease/sqlfence"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
-	"github.com/epochfence/epochfence/sqlfence"
 )
 
 // nightly makes the report, in one process at a time.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/epochfence/epochfence/ops/stats"
+	"github.com/epochfence/epochfence/operate/stats"
 )
 
 const (

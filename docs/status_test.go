@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/operate"
-	"github.com/epochfence/epochfence/ops/stats"
-	"github.com/epochfence/epochfence/ops/statusz"
+	"github.com/epochfence/epochfence/operate/stats"
+	"github.com/epochfence/epochfence/operate/statusz"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 

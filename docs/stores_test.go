@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/epochfence/epochfence/internal/tokentest"
+	"github.com/epochfence/epochfence/internal/suites/tokentest"
 )
 
 // The suite of each driver has seen its rows on the real server, see `make token-rows`.
@@ -45,7 +45,7 @@ func plays(t *testing.T, driver, suite string) bool {
 	t.Helper()
 	files, err := filepath.Glob("../cas/" + driver + "/*_test.go")
 	if driver == "etcdstore" {
-		files, err = filepath.Glob("../internal/etcdtest/*_test.go")
+		files, err = filepath.Glob("../internal/servers/etcdtest/*_test.go")
 	}
 	if err != nil || len(files) == 0 {
 		t.Fatalf("the tests of %s: %v", driver, err)

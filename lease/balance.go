@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // slot is a resource that this process serves, or that Acquire wants. At most one lease of it is used
@@ -262,7 +262,7 @@ func (m *Member) markFree(sl *slot, failure error) {
 	sl.busy, sl.held = false, nil
 	if failure != nil && !errors.Is(failure, errLate) {
 		sl.failure = failure
-		sl.notUntil = time.Now().Add(backoff.Jitter(max(m.TTL/10, 100*time.Millisecond)))
+		sl.notUntil = time.Now().Add(waits.Jitter(max(m.TTL/10, 100*time.Millisecond)))
 	}
 	m.mu.Unlock()
 	m.wake.fire()

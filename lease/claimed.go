@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Work is the work of one transaction under a lease. The transaction commits only if no other process
@@ -197,7 +197,7 @@ const (
 )
 
 func (c *Claimed[TX]) do(ctx context.Context, work Work[TX]) error {
-	pause, losses, said := backoff.New(pauseMin, pauseMax), 0, false
+	pause, losses, said := waits.New(pauseMin, pauseMax), 0, false
 	for {
 		err := c.try(ctx, work)
 		then, above := c.follows(err)
@@ -227,7 +227,7 @@ func (c *Claimed[TX]) do(ctx context.Context, work Work[TX]) error {
 			said = true
 			c.m.log.Warn("the work of a lock was rolled back and is done again", "resource", c.String(), "epoch", c.Epoch(), "err", err)
 		}
-		if !backoff.Sleep(ctx, pause.Next()) {
+		if !waits.Sleep(ctx, pause.Next()) {
 			return err
 		}
 	}
@@ -271,7 +271,7 @@ func (c *Claimed[TX]) try(ctx context.Context, work Work[TX]) error {
 	abandoned, abandon := context.WithCancel(context.Background())
 	defer abandon()
 	stop := context.AfterFunc(ctx, func() {
-		if backoff.Sleep(abandoned, c.m.TTL/10) {
+		if waits.Sleep(abandoned, c.m.TTL/10) {
 			abandon()
 		}
 	})
@@ -366,7 +366,7 @@ func (d *doubt) replaced(seen, got epoch.Fence) {
 
 // claim makes this process the owner of the fence, and tries until it is. d is what is to be found out by it, or nil.
 func (c *Claimed[TX]) claim(ctx context.Context, above epoch.Epoch, d *doubt) error {
-	pause, said := backoff.New(pauseMin, pauseMax), false
+	pause, said := waits.New(pauseMin, pauseMax), false
 	for {
 		f, err := c.takeOver(ctx, above, d)
 		if err == nil {
@@ -382,7 +382,7 @@ func (c *Claimed[TX]) claim(ctx context.Context, above epoch.Epoch, d *doubt) er
 			said = true
 			c.m.log.Warn("cannot claim the resource of a lease yet, trying again", "resource", c.String(), "err", err)
 		}
-		if !backoff.Sleep(ctx, pause.Next()) {
+		if !waits.Sleep(ctx, pause.Next()) {
 			return errors.Join(err, context.Cause(ctx))
 		}
 	}

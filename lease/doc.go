@@ -22,7 +22,7 @@
 // docs/leases.md is the guide. It has the stores and what each promises, the steps of a takeover,
 // what is lost in which outage, and how to see who has what.
 //
-// [Options.Observe] gets an [Event] for each step in the life of a lease. Package ops/stats counts them.
+// [Options.Observe] gets an [Event] for each step in the life of a lease. Package operate/stats counts them.
 //
 // # What a lease proves
 //

@@ -10,7 +10,7 @@ import (
 
 // Event is one of [Joined] and [Left], which are about the member, of [Waiting], [Acquired],
 // [NotAcquired], [Renewed], [Released] and [Lost], which are about a lease, and of [NotClaimed] and
-// [Worked], which are about a [Claimed]. More may be added. Package ops/stats counts them.
+// [Worked], which are about a [Claimed]. More may be added. Package operate/stats counts them.
 //
 // A lease begins with Acquired and ends with one Released or Lost.
 type Event interface{ event() }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Held is a lease that this process has, or had. Its methods are safe for concurrent use.
@@ -136,7 +136,7 @@ func (h *Held) watchProgress() {
 			h.lose(lost(ErrStalled))
 			return
 		}
-		if !backoff.Sleep(h.held, h.m.MaxStall-stalled) {
+		if !waits.Sleep(h.held, h.m.MaxStall-stalled) {
 			return
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas/memstore"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 const lockKey = "billing/lease/resource/nightly/0"

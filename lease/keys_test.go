@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/epochfence/epochfence/cas/memstore"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 // names draws names that keys could mistake for something else.

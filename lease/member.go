@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/backoff"
-	"github.com/epochfence/epochfence/internal/troubles"
+	"github.com/epochfence/epochfence/internal/text/troubles"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Member is this process's part in a group. Make one with [Open], and call [Member.Close] at the end.
@@ -162,7 +162,7 @@ func (m *Member) Run(ctx context.Context, own func(*Held)) error {
 	if m.isFirst() {
 		// Other members may be starting, too. The first one would take everything and give most of
 		// it back at once.
-		backoff.Sleep(ctx, min(time.Second, m.TTL/10))
+		waits.Sleep(ctx, min(time.Second, m.TTL/10))
 	}
 	m.mu.Lock()
 	m.own = own
@@ -185,7 +185,7 @@ func (m *Member) lead(ctx context.Context) {
 		woken, began := m.wake.next(), time.Now()
 		m.balance()
 		// The changes of a moment are one. A large group takes half of a processor at most.
-		backoff.Sleep(ctx, max(balanceRest, time.Since(began)))
+		waits.Sleep(ctx, max(balanceRest, time.Since(began)))
 		select {
 		case <-ctx.Done():
 		case <-woken:

@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/epochfence/epochfence/internal/process"
+	"github.com/epochfence/epochfence/internal/text/process"
 )
 
 // Options configure a [Member].

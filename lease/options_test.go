@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas/memstore"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {

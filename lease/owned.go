@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // owned is an item that this process holds: a lease, or the registration that its leases name. Each
@@ -186,7 +186,7 @@ func (o *owned) resolve(ctx context.Context) error {
 	// An answer may be older than the refusal. After a while it is not: the store has lost the write in
 	// between.
 	for n := 0; n < lags && err == nil && o.refused && now.Version == o.item.Version; n++ {
-		if !backoff.Sleep(ctx, min(o.ttl/100, 50*time.Millisecond)) {
+		if !waits.Sleep(ctx, min(o.ttl/100, 50*time.Millisecond)) {
 			return ctx.Err()
 		}
 		now, err = o.get(ctx)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 func newMemberID() string { return rand.Text()[:16] }
@@ -148,7 +148,7 @@ func (m *Member) renewRegistration(ctx context.Context, r *registration) error {
 // registers again when it is over. At the end it removes the registration.
 func (m *Member) stayRegistered(ctx context.Context) {
 	every := m.TTL / 3
-	for pause := backoff.Jitter(every); ; {
+	for pause := waits.Jitter(every); ; {
 		r := m.current()
 		timer := time.NewTimer(pause)
 		select {
@@ -169,7 +169,7 @@ func (m *Member) stayRegistered(ctx context.Context) {
 		limited, cancel := context.WithTimeout(ctx, every)
 		err := m.remain(limited, r)
 		cancel()
-		pause = backoff.Jitter(every)
+		pause = waits.Jitter(every)
 		if err == nil {
 			m.isMember(asked)
 			m.troubles.Well(asMember)
@@ -178,9 +178,9 @@ func (m *Member) stayRegistered(ctx context.Context) {
 		} else if ctx.Err() == nil {
 			m.isSilent(m.TTL, err)
 			m.trouble(asMember, "membership not renewed, trying again", err, "left", max(r.item.left(), 0).Round(time.Millisecond))
-			pause = backoff.Jitter(every / 8)
+			pause = waits.Jitter(every / 8)
 			if r.held.Err() != nil {
-				backoff.Sleep(ctx, pause) // r.held has ended, so select does not wait
+				waits.Sleep(ctx, pause) // r.held has ended, so select does not wait
 			}
 		}
 	}
@@ -228,10 +228,10 @@ func (m *Member) tellRenewed(r *registration) {
 func (m *Member) watchClock(ctx context.Context) {
 	for ctx.Err() == nil {
 		r := m.current()
-		for r.err() == nil && backoff.Sleep(ctx, r.item.left()) {
+		for r.err() == nil && waits.Sleep(ctx, r.item.left()) {
 		}
 		m.isSilent(m.TTL/2, ErrExpired) // or it ended otherwise, and we register again soon
-		for m.current() == r && backoff.Sleep(ctx, m.TTL/20) {
+		for m.current() == r && waits.Sleep(ctx, m.TTL/20) {
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 func registrationIn(t *testing.T, s cas.Store, id string) memberRecord {

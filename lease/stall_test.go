@@ -9,8 +9,8 @@ import (
 
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -71,7 +71,7 @@ func TestProgressOfOthersDoesNotKeepWorkThatHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 		go func() {
-			for backoff.Sleep(c.Context(), 10*time.Second) {
+			for waits.Sleep(c.Context(), 10*time.Second) {
 				c.Progress()
 			}
 		}()

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas/memstore"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 // crash ends the member without a word to the store.

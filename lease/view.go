@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // view keeps a picture of the group's keys. It follows the changes of a [cas.Watcher], and lists the
@@ -118,7 +118,7 @@ func (v *view) run(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			v.source = "" // so that it is asked, which creates a store that is gone
 			v.trouble("cannot read the keys of the group, trying again", err)
-			backoff.Sleep(ctx, backoff.Jitter(v.ttl/10))
+			waits.Sleep(ctx, waits.Jitter(v.ttl/10))
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (v *view) poll(ctx context.Context) error {
 			return err
 		}
 		v.well()
-		timer := time.NewTimer(backoff.Jitter(v.ttl / 10))
+		timer := time.NewTimer(waits.Jitter(v.ttl / 10))
 		select {
 		case <-timer.C:
 		case <-v.again:
@@ -196,9 +196,9 @@ func (v *view) follow(ctx context.Context, w cas.Watcher) error {
 		return err
 	}
 	v.well()
-	look := time.NewTicker(backoff.Jitter(v.ttl))
+	look := time.NewTicker(waits.Jitter(v.ttl))
 	defer look.Stop()
-	due := time.NewTimer(backoff.Jitter(fullReads * v.ttl))
+	due := time.NewTimer(waits.Jitter(fullReads * v.ttl))
 	defer due.Stop()
 	for {
 		select {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // request is one request of a member to the store.
@@ -78,7 +78,7 @@ func unanswered(ctx context.Context, _ request, do func(context.Context) error) 
 
 // distant carries all requests out, and takes some time for each.
 func distant(ctx context.Context, _ request, do func(context.Context) error) error {
-	if !backoff.Sleep(ctx, time.Millisecond) {
+	if !waits.Sleep(ctx, time.Millisecond) {
 		return ctx.Err()
 	}
 	return do(ctx)

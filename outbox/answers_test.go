@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/outbox"
 )
 

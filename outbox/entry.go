@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
 // Entry is a request that is sent after the transaction that adds it has committed.

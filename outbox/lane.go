@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // laneKey identifies a lane: the Key of its entries, or the ID of an entry without a Key.
@@ -24,20 +24,20 @@ type lane struct {
 	attempt int
 	outcome outcome
 	took    time.Duration // to get the outcome
-	wait    *backoff.Backoff
+	wait    *waits.Backoff
 	until   time.Time
 	trouble *troubleKey // if it fails
 }
 
 // next returns how long the lane waits after one more failure.
-func (l *lane) next(b interface{ newBackoff() *backoff.Backoff }) time.Duration {
+func (l *lane) next(b interface{ newBackoff() *waits.Backoff }) time.Duration {
 	if l.wait == nil {
 		l.wait = b.newBackoff()
 	}
 	return l.wait.Next()
 }
 
-func (b *Box[TX]) newBackoff() *backoff.Backoff { return backoff.New(b.o.RetryMin, b.o.RetryMax) }
+func (b *Box[TX]) newBackoff() *waits.Backoff { return waits.New(b.o.RetryMin, b.o.RetryMax) }
 
 // waiting is a queue of lanes by the time when their wait ends.
 type waiting struct{ lanes lanesByTime }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -57,7 +57,7 @@ type relay[TX any] struct {
 	again int    // the answers at the front of finished whose transaction failed; no other joins them
 	alone bool   // settle these one at a time, to find the failing one
 	apart bool   // read the next entries in a transaction that settles nothing
-	pause *backoff.Backoff
+	pause *waits.Backoff
 
 	stopped map[target]*stop
 	ask     []target // stopped targets that the sink was not asked about yet

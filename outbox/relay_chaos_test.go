@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/outbox"
 )
 

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
 func ok(*http.Request, string) int { return http.StatusOK }

@@ -18,8 +18,8 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
 // database is one in memory: entries, and a list that transactions append to.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
 type outcome struct {

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
 // FuzzAnEntryThatIsAddedArrives adds entries, and sends those that Add takes to a

@@ -22,9 +22,9 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/httpfence"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/httpfence"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/epochfence/epochfence/internal/secret"
+	"github.com/epochfence/epochfence/internal/text/secret"
 )
 
 // receiverOf returns the scheme and host of a URL, for texts. The rest may be secret: a password, a

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
 // late is a network in which requests can be held back, and delivered when the

@@ -10,8 +10,8 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
-	"github.com/epochfence/epochfence/internal/bubble"
-	"github.com/epochfence/epochfence/internal/verdict"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
+	"github.com/epochfence/epochfence/internal/suites/verdict"
 )
 
 func remotely(t testing.TB, get func(*remote)) Rig {

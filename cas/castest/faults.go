@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/proxy"
+	"github.com/epochfence/epochfence/internal/servers/proxy"
 )
 
 func cancelled(w *world) (context.Context, context.CancelFunc) {

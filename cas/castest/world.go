@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/proxy"
+	"github.com/epochfence/epochfence/internal/servers/proxy"
 )
 
 // patience bounds each history.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/epochfence/epochfence/internal/tokentest"
+	"github.com/epochfence/epochfence/internal/suites/tokentest"
 )
 
 // Each write is an acquisition by another session, as Consul's guide has it for locks.

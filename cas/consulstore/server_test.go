@@ -11,8 +11,8 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/epochfence/epochfence/internal/freeport"
-	"github.com/epochfence/epochfence/internal/servertest"
+	"github.com/epochfence/epochfence/internal/servers/freeport"
+	"github.com/epochfence/epochfence/internal/servers/servertest"
 )
 
 // serverEnv is the path of consul. `make stores` fetches Consul 1.8.7, which Debian 11 has. These

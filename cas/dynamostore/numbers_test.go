@@ -8,7 +8,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/epochfence/epochfence/internal/tokentest"
+	"github.com/epochfence/epochfence/internal/suites/tokentest"
 )
 
 func TestRealWhichNumbersGrow(t *testing.T) {

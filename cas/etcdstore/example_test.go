@@ -9,10 +9,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/epochfence/epochfence/cas/etcdstore"
+	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )
 

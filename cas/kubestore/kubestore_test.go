@@ -23,12 +23,12 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/cas/guard/guardtest"
 	"github.com/epochfence/epochfence/cas/kubestore"
-	"github.com/epochfence/epochfence/guard/guardtest"
-	"github.com/epochfence/epochfence/internal/freeport"
-	"github.com/epochfence/epochfence/internal/locktest"
-	"github.com/epochfence/epochfence/internal/servertest"
-	"github.com/epochfence/epochfence/internal/tlstest"
+	"github.com/epochfence/epochfence/internal/servers/freeport"
+	"github.com/epochfence/epochfence/internal/servers/servertest"
+	"github.com/epochfence/epochfence/internal/servers/tlstest"
+	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 )
 

@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/epochfence/epochfence/internal/tokentest"
+	"github.com/epochfence/epochfence/internal/suites/tokentest"
 )
 
 // Each write is a change of the leader, as client-go makes it: leaseTransitions is one more.

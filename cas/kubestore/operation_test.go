@@ -28,7 +28,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/kubestore"
-	"github.com/epochfence/epochfence/internal/servertest"
+	"github.com/epochfence/epochfence/internal/servers/servertest"
 )
 
 func TestReal(t *testing.T) {

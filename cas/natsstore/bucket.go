@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/internal/jsapi"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // ensure creates the bucket if it does not exist, checks its settings and returns its facts.
@@ -67,7 +67,7 @@ func (s *Store) create(ctx context.Context) (jetstream.Stream, error) {
 	ctx, cancel = context.WithTimeout(ctx, createLimit)
 	defer cancel()
 	stream, err := s.look(ctx)
-	for errors.Is(err, jetstream.ErrStreamNotFound) && backoff.Sleep(ctx, 50*time.Millisecond) {
+	for errors.Is(err, jetstream.ErrStreamNotFound) && waits.Sleep(ctx, 50*time.Millisecond) {
 		stream, err = s.look(ctx) // a cluster may not know its new stream at once
 	}
 	return stream, err

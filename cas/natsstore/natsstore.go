@@ -37,8 +37,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/internal/jsapi"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 const (
@@ -254,13 +254,13 @@ func (s *Store) publish(ctx context.Context, seen cas.Item, m *nats.Msg, value, 
 func (s *Store) settled(ctx context.Context, m *nats.Msg) (*jetstream.PubAck, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
-	wait := backoff.New(time.Millisecond, 50*time.Millisecond)
+	wait := waits.New(time.Millisecond, 50*time.Millisecond)
 	for {
 		ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectStream(s.stream()), jetstream.WithRetryAttempts(0))
 		if !jsapi.HasCode(err, jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
 			return ack, err
 		}
-		if !backoff.Sleep(ctx, wait.Next()) {
+		if !waits.Sleep(ctx, wait.Next()) {
 			return nil, fmt.Errorf("another write of it is in process: %w", ctx.Err())
 		}
 	}

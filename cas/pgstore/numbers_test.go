@@ -3,8 +3,8 @@ package pgstore_test
 import (
 	"testing"
 
-	"github.com/epochfence/epochfence/internal/pgtest"
-	"github.com/epochfence/epochfence/internal/tokentest"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
+	"github.com/epochfence/epochfence/internal/suites/tokentest"
 )
 
 func TestWhichNumbersGrow(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/pgstore"
-	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/migrations"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/epochfence/epochfence/internal/pgschema"
-	"github.com/epochfence/epochfence/internal/reach"
-	"github.com/epochfence/epochfence/internal/sqlschema"
+	"github.com/epochfence/epochfence/internal/sql/pgschema"
+	"github.com/epochfence/epochfence/internal/sql/sqlschema"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/migrations"
 )
 
@@ -33,7 +33,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-func wait() pgschema.Wait { return pgschema.Wait{Timeout: reach.Timeout, Log: slog.Default()} }
+func wait() pgschema.Wait { return pgschema.Wait{Timeout: waits.Timeout, Log: slog.Default()} }
 
 //go:embed migrations/*.sql
 var migrationFiles embed.FS

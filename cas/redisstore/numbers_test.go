@@ -3,7 +3,7 @@ package redisstore_test
 import (
 	"testing"
 
-	"github.com/epochfence/epochfence/internal/tokentest"
+	"github.com/epochfence/epochfence/internal/suites/tokentest"
 )
 
 func TestWhichNumbersGrow(t *testing.T) {

@@ -15,11 +15,11 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/cas/guard/guardtest"
 	"github.com/epochfence/epochfence/cas/s3store"
-	"github.com/epochfence/epochfence/guard/guardtest"
-	"github.com/epochfence/epochfence/internal/commandtest"
-	"github.com/epochfence/epochfence/internal/locktest"
-	"github.com/epochfence/epochfence/internal/servertest"
+	"github.com/epochfence/epochfence/internal/servers/servertest"
+	"github.com/epochfence/epochfence/internal/suites/commandtest"
+	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )

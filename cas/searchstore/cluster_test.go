@@ -12,8 +12,8 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
-	"github.com/epochfence/epochfence/internal/freeport"
-	"github.com/epochfence/epochfence/internal/servertest"
+	"github.com/epochfence/epochfence/internal/servers/freeport"
+	"github.com/epochfence/epochfence/internal/servers/servertest"
 )
 
 // TestRealCluster has a cluster manager, to which the clients connect, and four nodes with the data.

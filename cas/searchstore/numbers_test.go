@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/epochfence/epochfence/internal/tokentest"
+	"github.com/epochfence/epochfence/internal/suites/tokentest"
 )
 
 func TestRealWhichNumbersGrow(t *testing.T) {

@@ -19,10 +19,10 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/cas/guard/guardtest"
 	"github.com/epochfence/epochfence/cas/searchstore"
-	"github.com/epochfence/epochfence/guard/guardtest"
-	"github.com/epochfence/epochfence/internal/freeport"
-	"github.com/epochfence/epochfence/internal/servertest"
+	"github.com/epochfence/epochfence/internal/servers/freeport"
+	"github.com/epochfence/epochfence/internal/servers/servertest"
 )
 
 // libsEnv is the directory of OpenSearch's jars. `make stores` fetches them.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/secret"
+	"github.com/epochfence/epochfence/internal/text/secret"
 )
 
 type broker interface {

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/instant"
+	"github.com/epochfence/epochfence/internal/text/instant"
 	"github.com/epochfence/epochfence/operate"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/operate"
-	"github.com/epochfence/epochfence/ops/remedies"
+	"github.com/epochfence/epochfence/operate/remedies"
 )
 
 func (a *app) describe() *cobra.Command {

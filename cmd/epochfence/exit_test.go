@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/freeport"
+	"github.com/epochfence/epochfence/internal/servers/freeport"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )

@@ -113,7 +113,7 @@ require (
 )
 
 replace (
-	github.com/epochfence/epochfence => ../../
+	github.com/epochfence/epochfence => ../..
 	github.com/epochfence/epochfence/cas/consulstore => ../../cas/consulstore
 	github.com/epochfence/epochfence/cas/dynamostore => ../../cas/dynamostore
 	github.com/epochfence/epochfence/cas/etcdstore => ../../cas/etcdstore

@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/tlstest"
+	"github.com/epochfence/epochfence/internal/servers/tlstest"
 )
 
 // A cluster that asks for TLS and a login is reached with the file's settings, and not without.

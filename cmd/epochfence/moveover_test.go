@@ -14,7 +14,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/natssource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
 )
 
 // answers asks whether the table may go, and wants the answer to name each of these.

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/secret"
+	"github.com/epochfence/epochfence/internal/text/secret"
 )
 
 type natsBroker struct {

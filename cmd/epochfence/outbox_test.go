@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/httpfence"
+	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
 // What a receiver has refused is sent at once when an operator says so, or not at all, while

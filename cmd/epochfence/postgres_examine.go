@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/pgschema"
-	"github.com/epochfence/epochfence/internal/secret"
+	"github.com/epochfence/epochfence/internal/sql/pgschema"
+	"github.com/epochfence/epochfence/internal/text/secret"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/operate"
 )
 

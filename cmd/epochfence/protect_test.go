@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
 )
 
 // From psql: who writes to a protected table is listed by role, is a finding, and is refused.

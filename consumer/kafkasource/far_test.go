@@ -8,7 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/epochfence/epochfence/internal/proxy"
+	"github.com/epochfence/epochfence/internal/servers/proxy"
 )
 
 func TestABrokerThatIsFarAwayIsReachedAndItsPartitionsAreClaimedAtOnce(t *testing.T) {

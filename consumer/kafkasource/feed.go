@@ -9,7 +9,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 type topicPartition struct {
@@ -44,7 +44,7 @@ type feed struct {
 	// Only the poller uses these.
 	stumbled time.Time // when the transient errors began
 	latest   time.Time // when the last of them came
-	wait     *backoff.Backoff
+	wait     *waits.Backoff
 	shut     bool // nobody reads any more
 }
 
@@ -317,7 +317,7 @@ const (
 func (f *feed) stumble(unknown bool) (wait time.Duration, goOn bool) {
 	now := time.Now()
 	if now.Sub(f.latest) > 5*mostStumble { // a new series of errors
-		f.stumbled, f.wait = now, backoff.New(leastPause, mostStumble)
+		f.stumbled, f.wait = now, waits.New(leastPause, mostStumble)
 	}
 	f.latest = now
 	patience := errorPatience

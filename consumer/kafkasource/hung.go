@@ -9,7 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // A member cannot give up a single partition: in the classic protocol the leader's balancer assigns
@@ -100,7 +100,7 @@ func (s *Source) anyHung() (some, held bool) {
 
 // attend runs until ctx ends or an error ends Run. It leaves the group while a handler hangs.
 func (s *Source) attend(ctx, base context.Context) error {
-	pause := backoff.New(leastAway, mostAway)
+	pause := waits.New(leastAway, mostAway)
 	var due time.Time // when the member may leave
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -12,7 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/internal/process"
+	"github.com/epochfence/epochfence/internal/text/process"
 )
 
 // slot is a partition that the group has assigned to us at least once.

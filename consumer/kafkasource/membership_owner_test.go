@@ -5,7 +5,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/epochfence/epochfence/internal/process"
+	"github.com/epochfence/epochfence/internal/text/process"
 )
 
 // TestAnOwnerIsNamedSoThatItsProcessIsFound: by the host and the process, behind the client's id where it was given one.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/epochfence/epochfence/internal/reach"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Options configure a [Source]: which group reads which topics, and how to reach the cluster.
@@ -128,7 +128,7 @@ func (o Options) resolve() (settings, error) {
 		s.BufferBytes = defaultBuffer
 	}
 	if s.StartTimeout == 0 {
-		s.StartTimeout = reach.Timeout
+		s.StartTimeout = waits.Timeout
 	}
 	if s.MirrorInterval == 0 {
 		s.MirrorInterval = 5 * time.Second

@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/epochfence/epochfence/internal/reach"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // soonPatience limits the tries after an error that usually needs an operator: a broker that closes
@@ -30,7 +30,7 @@ const (
 // reach reads the ids of the cluster and the topics, and checks that we may use the group's
 // coordinator. It tries for StartTimeout at most, and gives up at once if another try cannot help.
 func (s *Source) reach(ctx context.Context) error {
-	cluster := reach.Server{Name: "Kafka at " + s.seeds(), Timeout: s.set.StartTimeout, Log: s.log, Patience: s.patience}
+	cluster := waits.Server{Name: "Kafka at " + s.seeds(), Timeout: s.set.StartTimeout, Log: s.log, Patience: s.patience}
 	after, err := cluster.Wait(ctx, s.tryReachUntil)
 	if err != nil {
 		return s.unreached(err, after)
@@ -117,7 +117,7 @@ func (s *Source) findGroup(ctx context.Context) error {
 func (s *Source) patience(err error) time.Duration {
 	var eof *kgo.ErrFirstReadEOF
 	switch {
-	case isCredentials(err), reach.IsTLS(err), isPermission(err),
+	case isCredentials(err), waits.IsTLS(err), isPermission(err),
 		errors.Is(err, errNoClusterID), errors.Is(err, errNoTopicID),
 		errors.Is(err, kerr.InvalidGroupID), errors.Is(err, kerr.InvalidTopicException):
 		return 0
@@ -149,7 +149,7 @@ func (s *Source) unreached(err error, after time.Duration) error {
 	switch {
 	case isCredentials(err):
 		return fmt.Errorf("kafkasource: the cluster at %s refuses the credentials: %w", at, err)
-	case reach.IsTLS(err):
+	case waits.IsTLS(err):
 		return fmt.Errorf("kafkasource: TLS with the cluster at %s fails; is it the right port and certificate authority? %w", at, err)
 	case errors.As(err, &topic) && errors.Is(err, kerr.TopicAuthorizationFailed):
 		return fmt.Errorf("kafkasource: a topic does not exist, or this user may not describe it: %w", err)

@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/epochfence/epochfence/internal/kafkatest"
+	"github.com/epochfence/epochfence/internal/servers/kafkatest"
 )
 
 // Under KIP-848 Confirm takes a commit that the coordinator accepts for a proof that nobody

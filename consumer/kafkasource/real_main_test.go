@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/epochfence/epochfence/internal/kafkatest"
+	"github.com/epochfence/epochfence/internal/servers/kafkatest"
 )
 
 func TestMain(m *testing.M) {

@@ -21,8 +21,8 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
-	"github.com/epochfence/epochfence/internal/kafkatest"
-	"github.com/epochfence/epochfence/internal/tlstest"
+	"github.com/epochfence/epochfence/internal/servers/kafkatest"
+	"github.com/epochfence/epochfence/internal/servers/tlstest"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/consumer/sourcetest"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/kafkatest"
-	"github.com/epochfence/epochfence/internal/pulsetest"
+	"github.com/epochfence/epochfence/internal/servers/kafkatest"
+	"github.com/epochfence/epochfence/internal/suites/pulsetest"
 )
 
 // The suite that every source must pass, in each of the ways in which Kafka

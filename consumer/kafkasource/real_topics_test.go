@@ -10,7 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/kafkatest"
+	"github.com/epochfence/epochfence/internal/servers/kafkatest"
 )
 
 // Ten messages are applied under topic id X. The topic is deleted and created

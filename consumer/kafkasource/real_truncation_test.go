@@ -10,7 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
-	"github.com/epochfence/epochfence/internal/kafkatest"
+	"github.com/epochfence/epochfence/internal/servers/kafkatest"
 )
 
 // Twenty messages are applied at leader epoch 0. The broker loses its disk's

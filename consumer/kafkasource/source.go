@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/internal/troubles"
+	"github.com/epochfence/epochfence/internal/text/troubles"
 )
 
 // Source is a [consumer.Source] that leases partitions from a Kafka consumer group and reads them.

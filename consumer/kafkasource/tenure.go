@@ -9,7 +9,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // tenure implements [consumer.Tenure], under one membership.
@@ -59,7 +59,7 @@ func (t *tenure) prepare() bool {
 	defer cancel()
 	who := t.topicPartition
 	defer t.s.troubles.Left(who)
-	for pause := backoff.New(leastPause, mostPause); ; {
+	for pause := waits.New(leastPause, mostPause); ; {
 		id, err := t.s.topics.fresh(ctx, t.topic, t.began)
 		if err == nil {
 			t.s.troubles.Well(who)
@@ -73,7 +73,7 @@ func (t *tenure) prepare() bool {
 		}
 		const what = "cannot start with the partition yet"
 		t.s.troubles.Add(t.s.log, slog.LevelWarn, who, what, what, "topic", t.topic, "partition", t.number, "err", err)
-		if !backoff.Sleep(ctx, pause.Next()) {
+		if !waits.Sleep(ctx, pause.Next()) {
 			return false
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 // process is a member whose own is written by the test.

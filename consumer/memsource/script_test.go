@@ -8,7 +8,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 func TestScriptedDrainLeavesThePartitionWithItsHolderUntilOwnReturns(t *testing.T) {

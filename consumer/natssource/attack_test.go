@@ -13,7 +13,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
 )
 
 // reader is one at a position, and is not run.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
-	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Messages are published to all partitions, deleted one by one, and purged by
@@ -67,7 +67,7 @@ func playLogChaos(t *testing.T, random *rand.Rand) {
 					mu.Unlock()
 					from.Next, from.Mark = b.Next, b.Mark
 					if slow {
-						backoff.Sleep(r.ctx, time.Millisecond)
+						waits.Sleep(r.ctx, time.Millisecond)
 					}
 					select {
 					case <-over:

@@ -16,8 +16,8 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
-	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -255,7 +255,7 @@ func TestClusterNodesAreStoppedRestartedAndCutOffWhileMembersConsume(t *testing.
 		// lose what they have to others.
 		n := o.leader(stream)
 		o.cluster.Isolate(n)
-		backoff.Sleep(o.ctx, 8*time.Second)
+		waits.Sleep(o.ctx, 8*time.Second)
 		o.cluster.Heal(n)
 		o.whole()
 		o.progress(fmt.Sprintf("the leader of %s was cut off with its clients, and is back", stream), 50)
@@ -270,7 +270,7 @@ func TestClusterNodesAreStoppedRestartedAndCutOffWhileMembersConsume(t *testing.
 	// Two at once, so that nothing can be stored for a while.
 	o.cluster.Cut(0)
 	must(t, o.cluster.Stop(1))
-	backoff.Sleep(o.ctx, 5*time.Second)
+	waits.Sleep(o.ctx, 5*time.Second)
 	must(t, o.cluster.Start(1))
 	o.cluster.Heal(0)
 	o.whole()

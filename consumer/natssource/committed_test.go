@@ -12,7 +12,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
 )
 
 func TestContains(t *testing.T) {

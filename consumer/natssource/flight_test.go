@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/backoff"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // path is a network that carries bytes one after the other, in virtual time.
@@ -22,7 +22,7 @@ type path struct {
 
 // carry returns when an answer of so many bytes has arrived.
 func (p *path) carry(bytes int) {
-	backoff.Sleep(context.Background(), p.there/2)
+	waits.Sleep(context.Background(), p.there/2)
 	p.mu.Lock()
 	now := time.Now()
 	if p.free.Before(now) {
@@ -32,7 +32,7 @@ func (p *path) carry(bytes int) {
 	wait := p.free.Sub(now)
 	p.most = max(p.most, wait)
 	p.mu.Unlock()
-	backoff.Sleep(context.Background(), wait+p.there/2)
+	waits.Sleep(context.Background(), wait+p.there/2)
 }
 
 // TestWhatIsInFlightArrivesInTimeAndFillsTheLink plays readers that always have messages waiting, on links
@@ -80,7 +80,7 @@ func TestWhatIsInFlightArrivesInTimeAndFillsTheLink(t *testing.T) {
 							<-turn.granted
 							bytes := min(turn.bytes, 4000*c.size) / c.size * c.size
 							p.carry(bytes)
-							backoff.Sleep(context.Background(), c.verify)
+							waits.Sleep(context.Background(), c.verify)
 							f.came(turn, bytes, c.size)
 							f.end(turn, true)
 							if past := time.Since(began); past > learning && past < lasts {
@@ -91,7 +91,7 @@ func TestWhatIsInFlightArrivesInTimeAndFillsTheLink(t *testing.T) {
 						}
 					})
 				}
-				backoff.Sleep(context.Background(), learning)
+				waits.Sleep(context.Background(), learning)
 				p.mu.Lock()
 				p.most = 0
 				p.mu.Unlock()
@@ -148,7 +148,7 @@ func TestMessagesThatCameTellHowRarelyALeaderMayBeAskedForOne(t *testing.T) {
 		}
 		turn := f.ask(1, 100_000)
 		<-turn.granted
-		backoff.Sleep(context.Background(), 200*time.Millisecond)
+		waits.Sleep(context.Background(), 200*time.Millisecond)
 		f.came(turn, 100_000, 100_000)
 		f.end(turn, true) // 0.5 MB/s
 		if each := f.usual(); each < 100_000 || each > 150_000 {
@@ -170,7 +170,7 @@ func TestALostConnectionBeginsAnewWithLessInFlight(t *testing.T) {
 				turn := f.ask(1, want)
 				<-turn.granted
 				bytes := turn.bytes
-				backoff.Sleep(context.Background(), time.Millisecond)
+				waits.Sleep(context.Background(), time.Millisecond)
 				f.came(turn, bytes, 1)
 				f.end(turn, true)
 				switch {
@@ -199,7 +199,7 @@ func TestALostConnectionBeginsAnewWithLessInFlight(t *testing.T) {
 		if first, then := in(all); first != beginFlight || then != 8<<20 {
 			t.Errorf("after a connection was lost with nothing in flight there are %d bytes, then %d", first, then)
 		}
-		backoff.Sleep(context.Background(), ceilingLasts)
+		waits.Sleep(context.Background(), ceilingLasts)
 		if first, then := in(all); first != beginFlight || then != 16<<20 {
 			t.Errorf("after a while there are %d bytes, then %d", first, then)
 		}

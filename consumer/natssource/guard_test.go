@@ -10,7 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
 )
 
 func TestAConfirmationThatComesAfterTheTenureCountsAsLost(t *testing.T) {

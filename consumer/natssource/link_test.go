@@ -6,7 +6,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
 )
 
 // link is the network between one process and its server.

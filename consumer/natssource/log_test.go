@@ -15,9 +15,9 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/bubble"
 	"github.com/epochfence/epochfence/internal/jsapi"
-	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 func TestAStreamThatCannotBeReadAsAskedIsRefusedWithTheReason(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
 	"github.com/epochfence/epochfence/lease"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/epochfence/epochfence/internal/process"
-	"github.com/epochfence/epochfence/internal/reach"
+	"github.com/epochfence/epochfence/internal/text/process"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Options configure a [Source]: which group reads which streams, and where its leases are.
@@ -116,7 +116,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.BufferBytes = defaultBuffer
 	}
 	if o.StartTimeout == 0 {
-		o.StartTimeout = reach.Timeout
+		o.StartTimeout = waits.Timeout
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

@@ -10,7 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/lease"
 )
 
@@ -89,7 +89,7 @@ const publishAtOnce = 8
 
 // publishPositions writes changed positions every third of LeaseTTL until ctx ends.
 func (s *Source) publishPositions(ctx context.Context) {
-	for backoff.Sleep(ctx, backoff.Jitter(s.LeaseTTL/3)) {
+	for waits.Sleep(ctx, waits.Jitter(s.LeaseTTL/3)) {
 		due := make(chan *tenure)
 		var writers sync.WaitGroup
 		for range publishAtOnce {

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
 )
 
 func TestWhatTheServerSaysEndsOneRequestAndNoOther(t *testing.T) {

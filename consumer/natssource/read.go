@@ -13,8 +13,8 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/internal/jsapi"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 const (
@@ -140,7 +140,7 @@ type reader struct {
 
 func (r *reader) run(ctx context.Context) error {
 	var failing time.Time // since when nothing has worked
-	var wait *backoff.Backoff
+	var wait *waits.Backoff
 	for {
 		at := r.at
 		r.opened = time.Time{}
@@ -150,13 +150,13 @@ func (r *reader) run(ctx context.Context) error {
 		}
 		worked := r.at > at || !r.opened.IsZero() && time.Since(r.opened) > lasting
 		if worked || failing.IsZero() {
-			failing, wait = time.Now(), backoff.New(leastWait, mostRetryWait)
+			failing, wait = time.Now(), waits.New(leastWait, mostRetryWait)
 		}
 		quiet := time.Since(failing)
 		if final(err) || quiet > longSilence || quiet > absence && errors.Is(err, jetstream.ErrStreamNotFound) {
 			return r.explain(err)
 		}
-		if !backoff.Sleep(ctx, wait.Next()) {
+		if !waits.Sleep(ctx, wait.Next()) {
 			return nil
 		}
 	}
@@ -410,12 +410,12 @@ func (r *reader) verify(ctx context.Context, ms []consumer.Message) (int, error)
 // reached yet.
 func (r *reader) lookBehind(ctx context.Context, last uint64) (*jetstream.StreamInfo, error) {
 	began := time.Now()
-	for pause := backoff.New(time.Millisecond, time.Second); ; {
+	for pause := waits.New(time.Millisecond, time.Second); ; {
 		info, err := r.lookAgain(ctx)
 		if err != nil || info.State.LastSeq >= last {
 			return info, err
 		}
-		if time.Since(began) > 2*time.Second || !backoff.Sleep(ctx, pause.Next()) {
+		if time.Since(began) > 2*time.Second || !waits.Sleep(ctx, pause.Next()) {
 			return nil, errBehind
 		}
 	}

@@ -16,8 +16,8 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/natstest"
-	"github.com/epochfence/epochfence/internal/tlstest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
+	"github.com/epochfence/epochfence/internal/servers/tlstest"
 )
 
 // signer is a level of NATS's decentralised authentication: an operator, or an account.

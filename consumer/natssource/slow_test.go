@@ -17,8 +17,8 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/natstest"
-	"github.com/epochfence/epochfence/internal/pulsetest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
+	"github.com/epochfence/epochfence/internal/suites/pulsetest"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 

@@ -21,7 +21,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/leased"
 	"github.com/epochfence/epochfence/internal/jsapi"
-	"github.com/epochfence/epochfence/internal/reach"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/lease"
 )
 
@@ -129,14 +129,14 @@ func (s *Source) closedError() error {
 // start retries passing errors for StartTimeout.
 func (s *Source) start(ctx context.Context) error {
 	at := strings.Join(s.JetStream.Conn().Servers(), ", ")
-	server := reach.Server{Name: "NATS at " + at, Timeout: s.StartTimeout, Log: s.log, Patience: s.patience}
+	server := waits.Server{Name: "NATS at " + at, Timeout: s.StartTimeout, Log: s.log, Patience: s.patience}
 	after, err := server.Wait(ctx, s.tryStart)
 	switch {
 	case err == nil:
 		return nil
 	case isCredentials(err):
 		return fmt.Errorf("natssource: NATS at %s refuses the credentials: %w", at, err)
-	case reach.IsTLS(err):
+	case waits.IsTLS(err):
 		return fmt.Errorf("natssource: TLS with NATS at %s fails; is it the right port and certificate authority (nats.RootCAs)? %w", at, err)
 	case errors.Is(err, nats.ErrConnectionClosed):
 		return fmt.Errorf("natssource: the connection to NATS at %s is closed; make it try for as long as it takes "+
@@ -154,7 +154,7 @@ func (s *Source) start(ctx context.Context) error {
 
 func (s *Source) patience(err error) time.Duration {
 	var denied *PermissionError
-	if errors.As(err, &denied) || errors.Is(err, cas.ErrFull) || isCredentials(err) || reach.IsTLS(err) || !passing(err) {
+	if errors.As(err, &denied) || errors.Is(err, cas.ErrFull) || isCredentials(err) || waits.IsTLS(err) || !passing(err) {
 		return 0
 	}
 	return s.StartTimeout

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/epochfence/epochfence/internal/pulsetest"
+	"github.com/epochfence/epochfence/internal/suites/pulsetest"
 )
 
 // startPulse writes to a stream of its own until the test ends.

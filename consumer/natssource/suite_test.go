@@ -22,8 +22,8 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/sourcetest"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/natstest"
-	"github.com/epochfence/epochfence/internal/pulsetest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
+	"github.com/epochfence/epochfence/internal/suites/pulsetest"
 )
 
 // Most tests wait for something to run out, or for a server. The command line goes

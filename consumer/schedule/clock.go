@@ -9,7 +9,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // ErrClock is returned when the clock of this process and that of the store of the leases differ by more
@@ -115,7 +115,7 @@ func (c *storeClock) spared(ctx context.Context) <-chan struct{} {
 	until := make(chan struct{})
 	c.spares.Go(func() {
 		defer close(until)
-		for end := time.Now().Add(spare); time.Now().Before(end) && backoff.Sleep(ctx, lookAgain); {
+		for end := time.Now().Add(spare); time.Now().Before(end) && waits.Sleep(ctx, lookAgain); {
 			if c.check(ctx) == nil {
 				return
 			}

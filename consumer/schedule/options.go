@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/process"
-	"github.com/epochfence/epochfence/internal/reach"
+	"github.com/epochfence/epochfence/internal/text/process"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Options configure a [Schedule].
@@ -55,7 +55,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.LeaseTTL = defaultTTL
 	}
 	if o.StartTimeout == 0 {
-		o.StartTimeout = reach.Timeout
+		o.StartTimeout = waits.Timeout
 	}
 	for _, name := range []struct{ option, v string }{{"Group", o.Group}, {"Name", o.Name}} {
 		if !isName(name.v) {
@@ -66,7 +66,7 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("schedule: Options.LeaseTTL is %v; want 0 for the default of %v, or %v to %v", o.LeaseTTL, defaultTTL, leastTTL, mostWait)
 	}
 	if o.StartTimeout < 0 || o.StartTimeout > mostWait {
-		return o, fmt.Errorf("schedule: Options.StartTimeout is %v; want 0 for the default of %v, or up to %v", o.StartTimeout, reach.Timeout, mostWait)
+		return o, fmt.Errorf("schedule: Options.StartTimeout is %v; want 0 for the default of %v, or up to %v", o.StartTimeout, waits.Timeout, mostWait)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

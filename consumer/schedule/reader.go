@@ -9,7 +9,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -92,7 +92,7 @@ func (r *reader) next(ctx context.Context) (more bool, err error) {
 	if !d.until.IsZero() {
 		wait = min(wait, d.until.Sub(r.now()))
 	}
-	return backoff.Sleep(ctx, max(wait, time.Millisecond)), nil
+	return waits.Sleep(ctx, max(wait, time.Millisecond)), nil
 }
 
 func (r *reader) checkClock() error {

@@ -11,7 +11,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/leased"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/reach"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -94,7 +94,7 @@ func (s *Schedule[TX]) Run(ctx context.Context, joined func(error), own func(con
 }
 
 func (s *Schedule[TX]) join(ctx context.Context) (m *lease.Member, err error) {
-	server := reach.Server{Name: "the store of the leases", Timeout: s.StartTimeout, Log: s.Logger, Patience: s.patience}
+	server := waits.Server{Name: "the store of the leases", Timeout: s.StartTimeout, Log: s.Logger, Patience: s.patience}
 	_, err = server.Wait(ctx, func(ctx context.Context) error {
 		m, err = lease.Open(ctx, s.Store, lease.Options{
 			Group: s.Group, Resources: s.resources, TTL: s.LeaseTTL, Name: s.Name, Logger: s.Logger,

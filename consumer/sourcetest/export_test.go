@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 // Play plays the histories whose claims begin with the prefix on a source that is

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 // patience is how long a history waits for anything that has to happen.

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
 // gatewayGrace is longer than the clients' timeout.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
 // startGateway serves a gateway that does not answer one in silent requests.

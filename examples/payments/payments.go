@@ -12,7 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/epochfence/epochfence/internal/localnats"
+	"github.com/epochfence/epochfence/internal/servers/localnats"
 	"github.com/epochfence/epochfence/internal/show"
 )
 

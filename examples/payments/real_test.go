@@ -6,9 +6,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/epochfence/epochfence/internal/localnats"
-	"github.com/epochfence/epochfence/internal/pgtest"
-	"github.com/epochfence/epochfence/internal/showtest"
+	"github.com/epochfence/epochfence/internal/servers/localnats"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
+	"github.com/epochfence/epochfence/internal/suites/showtest"
 )
 
 func startNATS(t *testing.T) (url string, js jetstream.JetStream) {

@@ -20,8 +20,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	_ "modernc.org/sqlite"
 
-	"github.com/epochfence/epochfence/internal/natstest"
-	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
 )
 
 func TestKafkaToPostgreSQLWorksAsItStands(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
-	"github.com/epochfence/epochfence/internal/freeport"
+	"github.com/epochfence/epochfence/internal/servers/freeport"
 )
 
 func TestABrokerThatCannotBeReachedAtStartIsAnErrorAndNothingIsLost(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/consumer/natssource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/kafkatest"
-	"github.com/epochfence/epochfence/internal/natstest"
+	"github.com/epochfence/epochfence/internal/servers/kafkatest"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 

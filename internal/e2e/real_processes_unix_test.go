@@ -23,7 +23,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/kafkatest"
+	"github.com/epochfence/epochfence/internal/servers/kafkatest"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 

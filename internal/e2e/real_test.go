@@ -13,7 +13,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
-	"github.com/epochfence/epochfence/internal/kafkatest"
+	"github.com/epochfence/epochfence/internal/servers/kafkatest"
 )
 
 // The real broker has its own ideas of names, sizes and bytes: all of it in one

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/epochfence/epochfence/ops/statusz"
+	"github.com/epochfence/epochfence/operate/statusz"
 )
 
 // The columns of a show.

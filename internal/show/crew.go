@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Crew is the worker processes of one column and their reports. It is safe for concurrent use.
@@ -90,7 +90,7 @@ func (c *Crew) Poll(ctx context.Context, limit time.Duration, what string, done 
 }
 
 func (c *Crew) poll(ctx context.Context, every, limit time.Duration, what string, done func(context.Context) (bool, error)) error {
-	for deadline := time.Now().Add(limit); backoff.Sleep(ctx, every); {
+	for deadline := time.Now().Add(limit); waits.Sleep(ctx, every); {
 		c.mu.Lock()
 		failure := c.failure
 		c.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Incident is what happens to the worker that is first at a point of its next transactions or requests.
@@ -97,7 +97,7 @@ func (c *Crew) freezeUnlocked(ctx context.Context, p *process) error {
 		if err := thaw(p.cmd.Process); err != nil {
 			return err
 		}
-		if !backoff.Sleep(ctx, 20*time.Millisecond) {
+		if !waits.Sleep(ctx, 20*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Load is the settings of a show whose workers consume messages.
@@ -166,7 +166,7 @@ func (p *pace) send(ctx context.Context, send func(ctx context.Context, from, to
 				return err
 			}
 			from = to
-		} else if !backoff.Sleep(ctx, burst) {
+		} else if !waits.Sleep(ctx, burst) {
 			return context.Cause(ctx)
 		}
 	}

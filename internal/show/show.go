@@ -14,7 +14,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/epochfence/epochfence/internal/secret"
+	"github.com/epochfence/epochfence/internal/text/secret"
 )
 
 // Exit codes of a show.

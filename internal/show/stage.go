@@ -14,7 +14,7 @@ import (
 	"syscall"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/ops/stats"
+	"github.com/epochfence/epochfence/operate/stats"
 )
 
 const roleVariable = "EPOCHFENCE_SHOW_WORKER" // the [role] of a process that a show has started

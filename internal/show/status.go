@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/epochfence/epochfence/ops/statusz"
+	"github.com/epochfence/epochfence/operate/statusz"
 )
 
 // serveStatus serves the status page of a group, as its database has it.

@@ -35,8 +35,8 @@ import (
 	"github.com/go-co-op/gocron/v2"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/claims"
 	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/lease/internal/claims"
 )
 
 // ErrNotLocked is returned by [Locker.Run] when no run of the job has a lease in this process, and by

@@ -15,9 +15,9 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/bubble"
-	"github.com/epochfence/epochfence/internal/claims/claimstest"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/lease/internal/claims/claimstest"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 

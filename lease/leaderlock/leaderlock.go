@@ -49,8 +49,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/claims"
 	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/lease/internal/claims"
 )
 
 // ErrNotLeading is returned by [Do] and [Lock.Held] when this process does not lead.

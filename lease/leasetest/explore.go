@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 const (

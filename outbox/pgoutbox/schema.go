@@ -10,9 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/epochfence/epochfence/internal/pgschema"
-	"github.com/epochfence/epochfence/internal/reach"
-	"github.com/epochfence/epochfence/internal/sqlschema"
+	"github.com/epochfence/epochfence/internal/sql/pgschema"
+	"github.com/epochfence/epochfence/internal/sql/sqlschema"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/migrations"
 )
 
@@ -39,9 +39,9 @@ func (o Options) withDefaults() (Options, error) {
 	if err := pgschema.CheckIdentifier("Options.Schema", o.Schema); err != nil {
 		return o, fmt.Errorf("pgoutbox: %w", err)
 	}
-	o.StartTimeout = cmp.Or(o.StartTimeout, reach.Timeout)
+	o.StartTimeout = cmp.Or(o.StartTimeout, waits.Timeout)
 	if o.StartTimeout < time.Millisecond || o.StartTimeout > 24*time.Hour {
-		return o, fmt.Errorf("pgoutbox: Options.StartTimeout is %v; want 0 for the default of %v, or 1ms to 24h", o.StartTimeout, reach.Timeout)
+		return o, fmt.Errorf("pgoutbox: Options.StartTimeout is %v; want 0 for the default of %v, or 1ms to 24h", o.StartTimeout, waits.Timeout)
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	return o, nil

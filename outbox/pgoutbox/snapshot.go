@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/epochfence/epochfence/internal/pgschema"
+	"github.com/epochfence/epochfence/internal/sql/pgschema"
 	"github.com/epochfence/epochfence/outbox"
 )
 

@@ -3,8 +3,8 @@ package sqloutbox
 import (
 	"embed"
 
-	"github.com/epochfence/epochfence/internal/sqlschema"
-	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/internal/sql/sqlschema"
+	"github.com/epochfence/epochfence/internal/sql/sqltx"
 	"github.com/epochfence/epochfence/migrations"
 )
 

@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/internal/sql/sqltx"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 )

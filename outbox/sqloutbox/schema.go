@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/sqlschema"
-	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/internal/sql/sqlschema"
+	"github.com/epochfence/epochfence/internal/sql/sqltx"
 	"github.com/epochfence/epochfence/migrations"
 )
 

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/guard"
 )
 
 // Commit implements [epoch.Sink]. It runs calls, writes the items that they have changed, and then the

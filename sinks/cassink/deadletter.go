@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/guard"
-	"github.com/epochfence/epochfence/internal/backoff"
-	"github.com/epochfence/epochfence/internal/instant"
+	"github.com/epochfence/epochfence/internal/text/instant"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -178,7 +178,7 @@ func (s *Sink) swapLetter(ctx context.Context, at letterItem) (letterItem, error
 
 // changeLetter replaces a dead letter by what do makes of it.
 func (s *Sink) changeLetter(ctx context.Context, p epoch.Partition, id int64, do func(l *letter) error) (letter, error) {
-	pause := backoff.New(5*time.Millisecond, 500*time.Millisecond)
+	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
 	for {
 		at, err := s.letter(ctx, p, id)
 		if err != nil {
@@ -193,7 +193,7 @@ func (s *Sink) changeLetter(ctx context.Context, p epoch.Partition, id int64, do
 		if !errors.Is(err, cas.ErrConflict) {
 			return letter{}, doubtful(err)
 		}
-		if !backoff.Sleep(ctx, pause.Next()) {
+		if !waits.Sleep(ctx, pause.Next()) {
 			return letter{}, ctx.Err()
 		}
 	}

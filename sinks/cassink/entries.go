@@ -14,7 +14,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -202,7 +202,7 @@ func (t *transaction) entry(ctx context.Context, id int64) (at entryItem, err er
 		return at, nil
 	}
 	s, p := t.sink, t.goal.Partition
-	pause := backoff.New(10*time.Millisecond, 500*time.Millisecond)
+	pause := waits.New(10*time.Millisecond, 500*time.Millisecond)
 	for end, asked := time.Now().Add(lagging), false; ; {
 		if at.stored, err = s.store.Get(ctx, s.keys.entry(p, id)); err != nil {
 			return at, lost(err)
@@ -216,7 +216,7 @@ func (t *transaction) entry(ctx context.Context, id int64) (at entryItem, err er
 			}
 			asked = true
 		}
-		if time.Now().After(end) || !backoff.Sleep(ctx, pause.Next()) {
+		if time.Now().After(end) || !waits.Sleep(ctx, pause.Next()) {
 			return at, fmt.Errorf("%w: the store has lost item %q of the outbox: epochfence outbox discard %d lets the others go on",
 				epoch.ErrUnhealthy, at.stored.Key, id)
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // record is what a fence's item has.
@@ -45,12 +45,12 @@ type item struct {
 // fence reads a fence. A store may answer with an older one, and a consumer takes that for a sink that
 // went back, so an answer that is older than one before is believed only if it stays so.
 func (s *Sink) fence(ctx context.Context, p epoch.Partition) (at item, err error) {
-	pause := backoff.New(10*time.Millisecond, 500*time.Millisecond)
+	pause := waits.New(10*time.Millisecond, 500*time.Millisecond)
 	for end := time.Now().Add(lagging); ; {
 		if at, err = s.readFence(ctx, p); err != nil {
 			return item{}, err
 		}
-		if !s.older(at.record) || time.Now().After(end) || !backoff.Sleep(ctx, pause.Next()) {
+		if !s.older(at.record) || time.Now().After(end) || !waits.Sleep(ctx, pause.Next()) {
 			s.saw(at.record)
 			return at, nil
 		}
@@ -120,7 +120,7 @@ func (s *Sink) swap(ctx context.Context, over cas.Item, r record) (item, error) 
 // change replaces a fence by what do makes of it, unless do returns an error. It reads the fence again
 // for as long as others are faster.
 func (s *Sink) change(ctx context.Context, p epoch.Partition, do func(r *record) error) (item, error) {
-	pause := backoff.New(5*time.Millisecond, 500*time.Millisecond)
+	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
 	for {
 		at, err := s.fence(ctx, p)
 		if err != nil {
@@ -133,7 +133,7 @@ func (s *Sink) change(ctx context.Context, p epoch.Partition, do func(r *record)
 		if err == nil || !errors.Is(err, cas.ErrConflict) {
 			return after, err
 		}
-		if !backoff.Sleep(ctx, pause.Next()) {
+		if !waits.Sleep(ctx, pause.Next()) {
 			return item{}, fmt.Errorf("%w, as others were faster: %w", ctx.Err(), err)
 		}
 	}
@@ -141,12 +141,12 @@ func (s *Sink) change(ctx context.Context, p epoch.Partition, do func(r *record)
 
 // newer reads a fence until it is another item than one that a swap has refused.
 func (s *Sink) newer(ctx context.Context, p epoch.Partition, than cas.Item) (at item, err error) {
-	pause := backoff.New(5*time.Millisecond, 500*time.Millisecond)
+	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
 	for {
 		if at, err = s.fence(ctx, p); err != nil || at.stored.Version != than.Version {
 			return at, err
 		}
-		if !backoff.Sleep(ctx, pause.Next()) {
+		if !waits.Sleep(ctx, pause.Next()) {
 			return item{}, ctx.Err()
 		}
 	}

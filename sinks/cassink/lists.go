@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/guard"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/cas/guard"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // lists are what a partition has beside its position. They may be long, so they have an item of their own.
@@ -135,7 +135,7 @@ func (s *Sink) readLists(ctx context.Context, r record) (k kept, err error) {
 	if r.Upon == 0 && r.riding.len() == 0 {
 		return kept{stored: cas.Item{Key: key}}, nil // the item was not written, or has nothing that the fence needs
 	}
-	pause := backoff.New(10*time.Millisecond, 500*time.Millisecond)
+	pause := waits.New(10*time.Millisecond, 500*time.Millisecond)
 	for end := time.Now().Add(lagging); ; {
 		k = kept{}
 		if k.stored, err = read(ctx, s.store, key, &k); err != nil || k.Number >= r.Upon {
@@ -147,7 +147,7 @@ func (s *Sink) readLists(ctx context.Context, r record) (k kept, err error) {
 				return k, err
 			}
 		}
-		if !backoff.Sleep(ctx, pause.Next()) {
+		if !waits.Sleep(ctx, pause.Next()) {
 			return kept{}, fmt.Errorf("%w: item %q is older than the fence", ctx.Err(), key)
 		}
 	}

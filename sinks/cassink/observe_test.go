@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )
 

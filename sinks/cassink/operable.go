@@ -11,7 +11,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -110,7 +110,7 @@ func lastID(ds []logged) (last int64) {
 
 // replace replaces the value of an item by what do makes of it.
 func replace[T any](ctx context.Context, store cas.Store, key string, do func(old T) (T, error)) error {
-	pause := backoff.New(5*time.Millisecond, 500*time.Millisecond)
+	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
 	for {
 		var value T
 		stored, err := read(ctx, store, key, &value)
@@ -127,7 +127,7 @@ func replace[T any](ctx context.Context, store cas.Store, key string, do func(ol
 		if _, err = store.Swap(ctx, stored, text, nil); err == nil || !errors.Is(err, cas.ErrConflict) {
 			return err
 		}
-		if !backoff.Sleep(ctx, pause.Next()) {
+		if !waits.Sleep(ctx, pause.Next()) {
 			return ctx.Err()
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/guard"
-	"github.com/epochfence/epochfence/internal/bubble"
-	"github.com/epochfence/epochfence/internal/explore"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
+	"github.com/epochfence/epochfence/internal/suites/explore"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )

@@ -14,7 +14,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Seed implements [epoch.Sink]. One item for each group and topic says where each partition begins. A
@@ -30,13 +30,13 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 }
 
 func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
-	pause := backoff.New(5*time.Millisecond, 500*time.Millisecond)
+	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
 	for {
 		begins, err := s.decide(ctx, starts)
 		if !errors.Is(err, cas.ErrConflict) { // what was decided before is completed in any case, so that operators can act on it
 			return errors.Join(err, s.addFences(ctx, begins))
 		}
-		if !backoff.Sleep(ctx, pause.Next()) {
+		if !waits.Sleep(ctx, pause.Next()) {
 			return fmt.Errorf("%w, as others were faster: %w", ctx.Err(), err)
 		}
 	}

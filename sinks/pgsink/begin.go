@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/inert"
+	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
 // A transaction begins before the handler is called, or late, together with the handler's first

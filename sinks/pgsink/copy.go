@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/epochfence/epochfence/internal/inert"
+	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
 // copyFrom replaces pgx's CopyFrom, which calls the source of the rows and encodes their values on

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/txdb"
+	"github.com/epochfence/epochfence/internal/sql/txdb"
 )
 
 // control is a request of a handle from [AsPgxTx] or [OpenDB] to its transaction. It travels in the

@@ -3,7 +3,7 @@ package pgsink_test
 import (
 	"testing"
 
-	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/operate"
 )
 

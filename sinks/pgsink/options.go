@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/pgschema"
-	"github.com/epochfence/epochfence/internal/reach"
+	"github.com/epochfence/epochfence/internal/sql/pgschema"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // Options configure a [Sink]. The zero value works. Use the same Options for [Migrate], [Grant]
@@ -80,7 +80,7 @@ func (o Options) withDefaults() (Options, error) {
 		{"LockTimeout", &o.LockTimeout, 10 * time.Second},
 		{"ClaimTimeout", &o.ClaimTimeout, 3 * time.Second},
 		{"CallTimeout", &o.CallTimeout, 15 * time.Second},
-		{"StartTimeout", &o.StartTimeout, reach.Timeout},
+		{"StartTimeout", &o.StartTimeout, waits.Timeout},
 	} {
 		if *d.v == 0 {
 			*d.v = d.zero

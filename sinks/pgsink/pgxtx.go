@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/epochfence/epochfence/internal/txdb"
+	"github.com/epochfence/epochfence/internal/sql/txdb"
 )
 
 // AsPgxTx returns a handler's transaction as a [pgx.Tx], for functions that need one: River's

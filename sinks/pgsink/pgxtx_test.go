@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/txdb"
+	"github.com/epochfence/epochfence/internal/sql/txdb"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/epochfence/epochfence/internal/pgschema"
+	"github.com/epochfence/epochfence/internal/sql/pgschema"
 )
 
 // CodeOutside is the SQLSTATE of the error with which a protected table refuses a transaction. The

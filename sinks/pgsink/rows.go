@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/epochfence/epochfence/internal/inert"
+	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
 // rows locks the connection while it reads, and stops when the handler has returned.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/pgtest"
-	"github.com/epochfence/epochfence/internal/tlstest"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
+	"github.com/epochfence/epochfence/internal/servers/tlstest"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 

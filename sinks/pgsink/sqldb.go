@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/epochfence/epochfence/internal/txdb"
+	"github.com/epochfence/epochfence/internal/sql/txdb"
 )
 
 // OpenDB returns a handler's transaction as a [sql.DB], for gorm, ent, bun, sqlx and other

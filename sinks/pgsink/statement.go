@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/sqltext"
+	"github.com/epochfence/epochfence/internal/sql/sqltext"
 	"github.com/epochfence/epochfence/operate"
 )
 

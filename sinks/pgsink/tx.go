@@ -12,10 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/inert"
-	"github.com/epochfence/epochfence/internal/pgschema"
-	"github.com/epochfence/epochfence/internal/sqltext"
-	"github.com/epochfence/epochfence/internal/txdb"
+	"github.com/epochfence/epochfence/internal/sql/pgschema"
+	"github.com/epochfence/epochfence/internal/sql/sqltext"
+	"github.com/epochfence/epochfence/internal/sql/txdb"
+	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
 // Tx is the transaction that a handler writes through. Its methods are those of the interface that

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/epochfence/epochfence/internal/bubble"
-	"github.com/epochfence/epochfence/internal/verdict"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
+	"github.com/epochfence/epochfence/internal/suites/verdict"
 )
 
 // brokenToys lack one guard each. caught names an idiom in a place that must fail.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/epochfence/epochfence/internal/bubble"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 const (

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/verdict"
+	"github.com/epochfence/epochfence/internal/suites/verdict"
 )
 
 // toy is a sink in which every guard can be taken out. It is sound as newToy

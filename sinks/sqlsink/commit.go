@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/internal/sql/sqltx"
 )
 
 // Commit runs calls in a transaction, then moves the fences and commits. See

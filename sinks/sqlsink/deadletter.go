@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/instant"
+	"github.com/epochfence/epochfence/internal/text/instant"
 	"github.com/epochfence/epochfence/operate"
 )
 

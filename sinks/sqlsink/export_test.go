@@ -1,6 +1,6 @@
 package sqlsink
 
-import "github.com/epochfence/epochfence/internal/sqltx"
+import "github.com/epochfence/epochfence/internal/sql/sqltx"
 
 // Blameless lets tests judge codes that are hard to come by.
 var Blameless = sqltx.SQLite.Fault

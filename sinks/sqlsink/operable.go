@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/instant"
-	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/internal/sql/sqltx"
+	"github.com/epochfence/epochfence/internal/text/instant"
 	"github.com/epochfence/epochfence/operate"
 )
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/internal/sql/sqltx"
 	"github.com/epochfence/epochfence/operate"
 )
 

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/bubble"
-	"github.com/epochfence/epochfence/internal/queue"
+	"github.com/epochfence/epochfence/internal/sql/queue"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/txdb"
+	"github.com/epochfence/epochfence/internal/sql/txdb"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 

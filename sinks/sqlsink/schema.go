@@ -5,8 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 
-	"github.com/epochfence/epochfence/internal/sqlschema"
-	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/internal/sql/sqlschema"
+	"github.com/epochfence/epochfence/internal/sql/sqltx"
 	"github.com/epochfence/epochfence/migrations"
 )
 

@@ -8,8 +8,8 @@ import (
 	"sync"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/inert"
-	"github.com/epochfence/epochfence/internal/sqltx"
+	"github.com/epochfence/epochfence/internal/sql/sqltx"
+	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
 // Tx is the transaction that a handler writes through. It has the methods of sqlc's DBTX for

@@ -7,9 +7,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/epochfence/epochfence/internal/kafkatest"
-	"github.com/epochfence/epochfence/internal/pgtest"
-	"github.com/epochfence/epochfence/internal/showtest"
+	"github.com/epochfence/epochfence/internal/servers/kafkatest"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
+	"github.com/epochfence/epochfence/internal/suites/showtest"
 )
 
 // The long form of this is `make demo-real`.

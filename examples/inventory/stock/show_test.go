@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/internal/showtest"
+	"github.com/epochfence/epochfence/internal/suites/showtest"
 )
 
 // The workers are this test binary.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/freeport"
+	"github.com/epochfence/epochfence/internal/servers/freeport"
 	"github.com/epochfence/epochfence/internal/show"
 )
 

@@ -6,10 +6,10 @@ import (
 	"errors"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )

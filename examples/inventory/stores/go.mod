@@ -10,7 +10,7 @@ require (
 	github.com/epochfence/epochfence/cas/dynamostore v0.0.0
 	github.com/epochfence/epochfence/cas/etcdstore v0.0.0
 	github.com/epochfence/epochfence/cas/redisstore v0.0.0
-	github.com/epochfence/epochfence/internal/etcdtest v0.0.0
+	github.com/epochfence/epochfence/internal/servers/etcdtest v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 	go.etcd.io/etcd/client/v3 v3.7.3
 	go.uber.org/zap v1.27.1
@@ -122,5 +122,5 @@ replace (
 	github.com/epochfence/epochfence/cas/etcdstore => ../../../cas/etcdstore
 	github.com/epochfence/epochfence/cas/redisstore => ../../../cas/redisstore
 	github.com/epochfence/epochfence/cmd/epochfence => ../../../cmd/epochfence
-	github.com/epochfence/epochfence/internal/etcdtest => ../../../internal/etcdtest
+	github.com/epochfence/epochfence/internal/servers/etcdtest => ../../../internal/servers/etcdtest
 )

@@ -11,8 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/bsm/redislock"
 
-	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // usual is a careful form of the code that most services run: a lock in Redis with a time to live, which
@@ -35,7 +35,7 @@ type manifest struct {
 func (u *usual) run(ctx context.Context) error {
 	for {
 		tick := time.Now().Truncate(u.Every).Add(u.Every)
-		if !backoff.Sleep(ctx, time.Until(tick)) {
+		if !waits.Sleep(ctx, time.Until(tick)) {
 			return nil
 		}
 		for _, job := range u.Jobs {
@@ -60,7 +60,7 @@ func (u *usual) tick(ctx context.Context, job string, tick time.Time) error {
 		case !errors.Is(err, redislock.ErrNotObtained):
 			return err
 		}
-		if !backoff.Sleep(ctx, u.TTL/10) {
+		if !waits.Sleep(ctx, u.TTL/10) {
 			return nil
 		}
 	}
@@ -78,7 +78,7 @@ func (u *usual) underLock(ctx context.Context, lock *redislock.Lock, job string,
 	renewing := make(chan struct{})
 	go func() {
 		defer close(renewing)
-		for backoff.Sleep(held, u.TTL/3) {
+		for waits.Sleep(held, u.TTL/3) {
 			if err := lock.Refresh(held, u.TTL, nil); err != nil {
 				lost()
 			}

@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/epochfence/epochfence/internal/backoff"
-	"github.com/epochfence/epochfence/internal/freeport"
-	"github.com/epochfence/epochfence/internal/localnats"
+	"github.com/epochfence/epochfence/internal/servers/freeport"
+	"github.com/epochfence/epochfence/internal/servers/localnats"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 var (
@@ -40,7 +40,7 @@ func TestChaosEachTickTakesEffectOnce(t *testing.T) {
 	n.disturb = func(ctx context.Context, incident int) {
 		wait := time.Duration(random.Int64N(int64(2 * time.Second)))
 		if incident%5 == 0 {
-			restarts.Go(func() error { backoff.Sleep(ctx, wait); return restart() })
+			restarts.Go(func() error { waits.Sleep(ctx, wait); return restart() })
 		}
 	}
 

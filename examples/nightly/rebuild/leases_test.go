@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/epochfence/epochfence/internal/localnats"
-	"github.com/epochfence/epochfence/internal/pgtest"
+	"github.com/epochfence/epochfence/internal/servers/localnats"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/internal/showtest"
+	"github.com/epochfence/epochfence/internal/suites/showtest"
 )
 
 func TestAStoreOfOthersHasTheLeasesAndIsLeftAsItWas(t *testing.T) {

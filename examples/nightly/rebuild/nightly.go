@@ -11,9 +11,9 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
-	"github.com/epochfence/epochfence/internal/backoff"
 	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/internal/show/stores"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 type nightly struct {
@@ -90,7 +90,7 @@ func startRedis(atEnd func(func())) (address string, err error) {
 	ctx, end := context.WithCancel(context.Background())
 	atEnd(func() { end(); m.Close() })
 	go func() {
-		for last := time.Now(); backoff.Sleep(ctx, 20*time.Millisecond); {
+		for last := time.Now(); waits.Sleep(ctx, 20*time.Millisecond); {
 			now := time.Now()
 			m.FastForward(now.Sub(last))
 			last = now

@@ -21,9 +21,9 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/s3store"
-	"github.com/epochfence/epochfence/internal/backoff"
-	"github.com/epochfence/epochfence/internal/freeport"
+	"github.com/epochfence/epochfence/internal/servers/freeport"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 const (
@@ -90,7 +90,7 @@ func makeBucket(ctx context.Context, address string, ended <-chan error) error {
 			return errors.Join(over, errors.New("it has ended"))
 		default:
 		}
-		if !backoff.Sleep(ctx, 20*time.Millisecond) {
+		if !waits.Sleep(ctx, 20*time.Millisecond) {
 			return err
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/reach"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // config is what a pod, which is a process of its own, is configured with.
@@ -43,9 +43,9 @@ func (n *nightly) Work(ctx context.Context, stage *show.Stage) error {
 	var (
 		leases cas.Store
 		closer func()
-		server = reach.Server{ // which may be restarting
-			Name: "the store of leases", Timeout: reach.Timeout, Log: slog.Default(),
-			Patience: func(error) time.Duration { return reach.Timeout },
+		server = waits.Server{ // which may be restarting
+			Name: "the store of leases", Timeout: waits.Timeout, Log: slog.Default(),
+			Patience: func(error) time.Duration { return waits.Timeout },
 		}
 	)
 	_, err = server.Wait(ctx, func(ctx context.Context) (err error) {

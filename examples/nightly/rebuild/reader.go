@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/backoff"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // reader reads the indexes of a column again and again, and counts.
@@ -23,7 +23,7 @@ type reader struct {
 
 // run reads until ctx ends. It fails if an index cannot be read.
 func (r *reader) run(ctx context.Context) error {
-	for backoff.Sleep(ctx, 50*time.Millisecond) { // so that it does not use up the machine
+	for waits.Sleep(ctx, 50*time.Millisecond) { // so that it does not use up the machine
 		if err := r.read(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}

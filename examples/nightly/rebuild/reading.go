@@ -12,7 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/guard"
+	"github.com/epochfence/epochfence/cas/guard"
 )
 
 // pointer is the value of a pointer, as JSON.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/internal/showtest"
+	"github.com/epochfence/epochfence/internal/suites/showtest"
 )
 
 // The pods are this test binary.

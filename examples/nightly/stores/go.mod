@@ -10,7 +10,7 @@ require (
 	github.com/epochfence/epochfence/cas/redisstore v0.0.0
 	github.com/epochfence/epochfence/cas/zkstore v0.0.0
 	github.com/epochfence/epochfence/examples/nightly v0.0.0
-	github.com/epochfence/epochfence/internal/etcdtest v0.0.0
+	github.com/epochfence/epochfence/internal/servers/etcdtest v0.0.0
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/hashicorp/consul/api v1.34.1
 	github.com/redis/go-redis/v9 v9.23.0
@@ -199,6 +199,6 @@ replace (
 	github.com/epochfence/epochfence/cas/redisstore => ../../../cas/redisstore
 	github.com/epochfence/epochfence/cas/s3store => ../../../cas/s3store
 	github.com/epochfence/epochfence/cas/zkstore => ../../../cas/zkstore
-	github.com/epochfence/epochfence/examples/nightly => ../
-	github.com/epochfence/epochfence/internal/etcdtest => ../../../internal/etcdtest
+	github.com/epochfence/epochfence/examples/nightly => ..
+	github.com/epochfence/epochfence/internal/servers/etcdtest => ../../../internal/servers/etcdtest
 )

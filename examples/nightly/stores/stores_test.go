@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/internal/etcdtest"
-	"github.com/epochfence/epochfence/internal/freeport"
-	"github.com/epochfence/epochfence/internal/servertest"
+	"github.com/epochfence/epochfence/internal/servers/etcdtest"
+	"github.com/epochfence/epochfence/internal/servers/freeport"
+	"github.com/epochfence/epochfence/internal/servers/servertest"
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/internal/showtest"
+	"github.com/epochfence/epochfence/internal/suites/showtest"
 )
 
 // The pods are this test binary.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/natsstore"
-	"github.com/epochfence/epochfence/internal/localnats"
+	"github.com/epochfence/epochfence/internal/servers/localnats"
 	"github.com/epochfence/epochfence/internal/show"
 )
 

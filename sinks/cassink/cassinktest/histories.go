@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/guard"
-	"github.com/epochfence/epochfence/internal/proxy"
+	"github.com/epochfence/epochfence/internal/servers/proxy"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )

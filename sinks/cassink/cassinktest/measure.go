@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/guard"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )
 

@@ -13,13 +13,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/guard"
-	"github.com/epochfence/epochfence/httpfence"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/casoutbox"
+	"github.com/epochfence/epochfence/outbox/httpfence"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )
 

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate/stats"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// total keeps the compiler from optimising the reads away.
+var total atomic.Int64
+
+func ordinary(s *pgsink.Sink) epoch.Sink[pgsink.Tx] { return s }
+
+// source makes a source, and a function that ends its clients.
+type source func(job) (consumer.Source, func(), error)
+
+// consume runs a consumer with the zero options until all messages are applied.
+func consume[TX any, S epoch.Sink[TX]](from source, form func(*pgsink.Sink) S, handlers func(table string) consumer.Handlers[TX]) func(context.Context, job) (outcome, error) {
+	return consumeObserved(from, form, handlers, unobserved)
+}
+
+func consumeObserved[TX any, S epoch.Sink[TX]](
+	from source, form func(*pgsink.Sink) S, handlers func(table string) consumer.Handlers[TX], observer func(context.Context) func(consumer.Event),
+) func(context.Context, job) (outcome, error) {
+	return func(ctx context.Context, j job) (outcome, error) {
+		config, err := pgxpool.ParseConfig(j.Database)
+		if err != nil {
+			return outcome{}, err
+		}
+		config.MaxConns = max(config.MaxConns, int32(2*j.Committers+1))
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		if err != nil {
+			return outcome{}, err
+		}
+		defer pool.Close()
+		sink, err := pgsink.Open(ctx, pool, pgsink.Options{})
+		if err != nil {
+			return outcome{}, err
+		}
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		return consumeInto[TX](ctx, j, from, form(sink), handlers(j.Table), observer(ctx))
+	}
+}
+
+func committers(n int, variant func(context.Context, job) (outcome, error)) func(context.Context, job) (outcome, error) {
+	return func(ctx context.Context, j job) (outcome, error) {
+		j.Committers = n
+		return variant(ctx, j)
+	}
+}
+
+func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sink[TX], handlers consumer.Handlers[TX], observe func(consumer.Event)) (outcome, error) {
+	src, end, err := from(j)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer end()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	pace, err := atPace(ctx, j)
+	if err != nil {
+		return outcome{}, err
+	}
+	var (
+		c       clock
+		applied atomic.Int64
+		result  outcome
+	)
+	err = consumer.Run(ctx, src, timed(sink, &c), handlers, consumer.Options{
+		Logger: quiet, Committers: j.Committers,
+		Observe: func(e consumer.Event) {
+			observe(e)
+			switch e := e.(type) {
+			case consumer.Advanced:
+				pace.appliedAt(e.Partition.Number, int64(e.From), int64(e.To))
+				if n := applied.Add(int64(e.Messages)); n == int64(j.Messages) {
+					result = c.stop(int(n))
+					stop()
+				}
+			case consumer.Halted:
+				fmt.Fprintln(os.Stderr, "halted:", e.Err)
+			}
+		},
+	})
+	if err == nil && result.Messages == 0 {
+		err = fmt.Errorf("%d of %d messages were applied", applied.Load(), j.Messages)
+	}
+	return pace.in(result), err
+}
+
+func unobserved(context.Context) func(consumer.Event) { return func(consumer.Event) {} }
+
+// scraped counts everything, and reads the metrics once a second, like a monitoring system.
+func scraped(ctx context.Context) func(consumer.Event) {
+	s := stats.New()
+	go func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				total.Add(int64(len(s.Read())))
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return s.Observe
+}
+
+// timed makes sink start the clock with the first transaction.
+func timed[TX any](sink epoch.Sink[TX], c *clock) epoch.Sink[TX] {
+	return timing[TX]{sink, c}
+}
+
+type timing[TX any] struct {
+	epoch.Sink[TX]
+	clock *clock
+}
+
+func (s timing[TX]) Unwrap() epoch.Sink[TX] { return s.Sink }
+
+func (s timing[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, TX) error) error {
+	s.clock.start(0)
+	return s.Sink.Commit(ctx, as, calls...)
+}
+
+func applySet[TX execer](table string) consumer.BatchHandler[TX] {
+	return func(ctx context.Context, tx TX, ms []consumer.Message, _ epoch.Epoch) error {
+		s := sized(len(ms))
+		for _, m := range ms {
+			if err := s.addValue(m.Value); err != nil {
+				return consumer.Permanent(err)
+			}
+		}
+		return s.insert(ctx, tx, table)
+	}
+}
+
+func applyOne[TX execer](table string) consumer.Handler[TX] {
+	return func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
+		return insertOne(ctx, tx, table, m.Value)
+	}
+}
+
+func read(from source) func(context.Context, job) (outcome, error) {
+	return func(ctx context.Context, j job) (outcome, error) {
+		src, end, err := from(j)
+		if err != nil {
+			return outcome{}, err
+		}
+		defer end()
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		var (
+			c      clock
+			taken  atomic.Int64
+			result outcome
+		)
+		err = src.Run(ctx, func(error) {}, func(ctx context.Context, t consumer.Tenure) {
+			starts, err := t.Starts(ctx, consumer.StartEarliest)
+			if err != nil {
+				return
+			}
+			for _, s := range starts {
+				if s.Partition != t.Origin().Partition {
+					continue
+				}
+				fence := epoch.Fence{Origin: s.Origin, Next: s.Earliest.Offset, Mark: s.Earliest.Mark}
+				for b, err := range t.Read(ctx, fence) {
+					if err != nil {
+						return
+					}
+					c.start(0)
+					size := 0
+					for _, m := range b.Messages {
+						size += len(m.Value)
+					}
+					total.Add(int64(size))
+					if n := taken.Add(int64(len(b.Messages))); n == int64(j.Messages) {
+						result = c.stop(int(n))
+						stop()
+					}
+				}
+			}
+		})
+		if err == nil && result.Messages == 0 {
+			err = fmt.Errorf("%d of %d messages were read", taken.Load(), j.Messages)
+		}
+		return result, err
+	}
+}

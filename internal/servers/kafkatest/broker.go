@@ -1,0 +1,223 @@
+package kafkatest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/internal/servers/servertest"
+)
+
+// stopLimit limits a clean shutdown, which takes about two seconds.
+const stopLimit = 30 * time.Second
+
+// Broker is one Apache Kafka in a process of its own. On Linux it dies with this process. Its
+// methods are not safe for concurrent use.
+type Broker struct {
+	// Addr is the bootstrap address of the listener without a login.
+	Addr string
+
+	// SASLAddr is the address of the listener for [Config.Users]. It is empty without Users.
+	SASLAddr string
+
+	// DataDir has one directory for each partition, named topic-number. Change its files only while
+	// the broker is stopped.
+	DataDir string
+
+	dir  string
+	libs string
+	proc *process // nil while stopped
+}
+
+// New starts a broker from the jars in libs and returns when it serves clients. The broker writes
+// only below dir, which must exist. End it with [Broker.Stop] or [Broker.Kill], and remove dir. ctx
+// limits the start alone. The error of a failed start includes the end of the broker's log.
+func New(ctx context.Context, libs, dir string, c Config) (*Broker, error) {
+	addrs, err := freeAddrs(3)
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{Addr: addrs[0], DataDir: filepath.Join(dir, "data"), dir: dir, libs: libs}
+	if len(c.Users) > 0 {
+		b.SASLAddr = addrs[2]
+	}
+	properties := c.serverProperties(b.DataDir, b.Addr, addrs[1], b.SASLAddr)
+	if err := os.WriteFile(b.properties(), []byte(properties), 0o600); err != nil {
+		return nil, fmt.Errorf("kafkatest: %w", err)
+	}
+	format, err := b.java("kafka.tools.StorageTool", "format", "-t", newClusterID(), "-c", b.properties())
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-format.done:
+		err = format.err
+	case <-ctx.Done():
+		format.kill()
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kafkatest: format %s: %w; its output ends with\n%s", b.DataDir, err, b.LogTail())
+	}
+	if err := b.Restart(ctx); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Restart starts the broker again on the same addresses and data. It first stops a running broker
+// cleanly.
+func (b *Broker) Restart(ctx context.Context) error {
+	if err := b.Stop(); err != nil {
+		return err
+	}
+	proc, err := b.java("kafka.Kafka", b.properties())
+	if err != nil {
+		return err
+	}
+	if err := b.awaitReady(ctx, proc); err != nil {
+		proc.kill()
+		return fmt.Errorf("kafkatest: start Apache Kafka: %w; its log ends with\n%s", err, b.LogTail())
+	}
+	b.proc = proc
+	return nil
+}
+
+// Stop shuts the broker down cleanly. It does nothing if the broker is not running.
+func (b *Broker) Stop() error {
+	if b.proc == nil {
+		return nil
+	}
+	_ = b.proc.cmd.Process.Signal(syscall.SIGTERM) // fails only if the process has ended
+	select {
+	case <-b.proc.done:
+		b.proc = nil
+		return nil
+	case <-time.After(stopLimit):
+		b.Kill()
+		return fmt.Errorf("kafkatest: the broker was killed: it did not shut down in %v; its log ends with\n%s", stopLimit, b.LogTail())
+	}
+}
+
+// Kill ends the broker at once, like a crash.
+func (b *Broker) Kill() {
+	if b.proc != nil {
+		b.proc.kill()
+		b.proc = nil
+	}
+}
+
+// LogTail returns the end of the broker's log.
+func (b *Broker) LogTail() string {
+	const most = 8 << 10
+	f, err := os.Open(b.log())
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	size, err := f.Seek(0, 2)
+	if err != nil {
+		return err.Error()
+	}
+	tail := make([]byte, min(size, most))
+	if _, err := f.ReadAt(tail, size-int64(len(tail))); err != nil {
+		return err.Error()
+	}
+	return string(tail)
+}
+
+func (b *Broker) properties() string { return filepath.Join(b.dir, "server.properties") }
+func (b *Broker) log() string        { return filepath.Join(b.dir, "kafka.log") }
+
+// awaitReady returns when the broker is registered and answers. It accepts connections a moment
+// earlier.
+func (b *Broker) awaitReady(ctx context.Context, proc *process) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(b.Addr))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		ask, cancel := context.WithTimeout(ctx, 2*time.Second)
+		meta, err := kmsg.NewPtrMetadataRequest().RequestWith(ask, client)
+		cancel()
+		if err == nil && len(meta.Brokers) > 0 {
+			return nil
+		}
+		select {
+		case <-poll.C:
+		case <-proc.done:
+			return fmt.Errorf("it ended: %w", proc.err)
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+func (b *Broker) java(class string, args ...string) (*process, error) {
+	log, err := os.OpenFile(b.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("kafkatest: %w", err)
+	}
+	defer log.Close() // the child has its own
+	java := "java"
+	if home := os.Getenv("JAVA_HOME"); home != "" {
+		java = filepath.Join(home, "bin", "java")
+	}
+	args = append([]string{
+		"-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		"-Dorg.slf4j.simpleLogger.showDateTime=true",
+		"-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+		"-Dorg.slf4j.simpleLogger.log.org.apache.kafka.coordinator.group=info",
+		"-cp", filepath.Join(b.libs, "*"), class,
+	}, args...)
+	cmd := exec.Command(java, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	proc, err := start(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("kafkatest: start Java: %w; install Java 17 or later", err)
+	}
+	return proc, nil
+}
+
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+	err  error         // how it ended; read after done
+}
+
+// start starts cmd from a thread that lives as long as the child. Linux sends the death signal when
+// the thread that forked ends, not when the process ends.
+func start(cmd *exec.Cmd) (*process, error) {
+	servertest.DieWithParent(cmd)
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+			close(p.done)
+		}
+	}()
+	return p, <-started
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // fails only if the process has ended
+	<-p.done
+}

@@ -1,0 +1,187 @@
+package natstest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/epochfence/epochfence/internal/servers/freeport"
+)
+
+const (
+	// startLimit limits one start, which takes some milliseconds on an idle machine.
+	startLimit = 30 * time.Second
+
+	stopLimit = 30 * time.Second
+
+	// anyPort is a free port, chosen at the first start.
+	anyPort = server.RANDOM_PORT
+)
+
+// Server is one nats-server with JetStream. Its methods are safe for concurrent use.
+type Server struct {
+	log *tail
+
+	mu      sync.Mutex
+	options *server.Options // with the port after the first start
+	running *server.Server  // nil while stopped
+}
+
+// Configure changes a server's options before it starts. It must not change addresses and the data
+// directory, which natstest sets.
+type Configure func(*server.Options)
+
+// New starts a server whose data is below dir, which must exist. End it with Stop.
+func New(dir string, configure ...Configure) (*Server, error) {
+	s := &Server{log: &tail{}, options: NodeOptions("natstest", dir)}
+	for _, c := range configure {
+		c(s.options)
+	}
+	if err := s.Start(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// NodeOptions returns the options of a server on a free loopback port with its data below dir. The
+// caller may change them.
+func NodeOptions(name, dir string) *server.Options {
+	return &server.Options{
+		ServerName:         name,
+		Host:               "127.0.0.1",
+		Port:               anyPort,
+		JetStream:          true,
+		StoreDir:           dir,
+		JetStreamMaxMemory: 256 << 20,
+		JetStreamMaxStore:  8 << 30,
+		NoSigs:             true, // the program handles its signals itself
+		NoLog:              true,
+		// Test data need not survive a power failure.
+		SyncInterval: time.Minute,
+	}
+}
+
+// Start starts the server again after Stop, with its data, on the same port.
+func (s *Server) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running != nil {
+		return errors.New("natstest: start: the server is running")
+	}
+	if err := keepStreamsDir(s.options.StoreDir); err != nil {
+		return fmt.Errorf("natstest: %w", err)
+	}
+	started, err := s.launch()
+	if err != nil {
+		return err
+	}
+	s.running = started
+	return nil
+}
+
+// keepStreamsDir puts a directory that is no stream into a server's directory of streams. When the
+// last stream of an account is deleted, nats-server (2.15.2, stream.stop) removes that directory if
+// it is empty. It does so in a goroutine after it has answered, so that the creation of the next
+// stream sometimes fails with "error creating store for stream" (10049).
+func keepStreamsDir(store string) error {
+	return os.MkdirAll(filepath.Join(store, server.JetStreamStoreDir, account, "streams", "no-stream"), 0o700)
+}
+
+func (s *Server) launch() (*server.Server, error) {
+	if s.options.Port == anyPort {
+		ports, err := freeport.Take(1)
+		if err != nil {
+			return nil, fmt.Errorf("natstest: %w", err)
+		}
+		s.options.Port = ports[0]
+	}
+	// The server modifies its options.
+	ns, err := server.NewServer(s.options.Clone())
+	if err != nil {
+		return nil, fmt.Errorf("natstest: start: %w", err)
+	}
+	ns.SetLoggerV2(s.log, false, false, false)
+	ns.Start()
+	if !ns.ReadyForConnections(startLimit) {
+		ns.Shutdown()
+		return nil, fmt.Errorf("natstest: the server was not ready after %v:\n%s", startLimit, s.LogTail())
+	}
+	return ns, nil
+}
+
+// Stop stops the server and returns when it has ended. Its data stays.
+func (s *Server) Stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running == nil {
+		return nil
+	}
+	gone := make(chan struct{})
+	go func(ns *server.Server) {
+		defer close(gone)
+		ns.Shutdown()
+		ns.WaitForShutdown()
+	}(s.running)
+	select {
+	case <-gone:
+	case <-time.After(stopLimit):
+		return fmt.Errorf("natstest: the server has not stopped after %v:\n%s", stopLimit, s.LogTail())
+	}
+	s.running = nil
+	return nil
+}
+
+// URL returns the URL for clients. It stays the same across restarts.
+func (s *Server) URL() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprintf("nats://127.0.0.1:%d", s.options.Port)
+}
+
+// Dir returns the server's data directory. It may be copied and replaced while the server is
+// stopped.
+func (s *Server) Dir() string { return s.options.StoreDir }
+
+// Embedded returns the server itself, or nil while it is stopped.
+func (s *Server) Embedded() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
+}
+
+// LogTail returns the server's last warnings and errors.
+func (s *Server) LogTail() string { return s.log.String() }
+
+type tail struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+const tailLines = 40
+
+func (t *tail) add(level, format string, args []any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	line := time.Now().Format("15:04:05.000 ") + level + " " + fmt.Sprintf(format, args...)
+	t.lines = append(t.lines, line)
+	t.lines = t.lines[max(0, len(t.lines)-tailLines):]
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.Join(t.lines, "\n")
+}
+
+func (t *tail) Noticef(string, ...any)            {}
+func (t *tail) Debugf(string, ...any)             {}
+func (t *tail) Tracef(string, ...any)             {}
+func (t *tail) Warnf(format string, args ...any)  { t.add("WRN", format, args) }
+func (t *tail) Errorf(format string, args ...any) { t.add("ERR", format, args) }
+func (t *tail) Fatalf(format string, args ...any) { t.add("FTL", format, args) }

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/internal/servers/freeport"
+	"github.com/epochfence/epochfence/internal/waits"
+)
+
+// cluster is the nodes. Its methods are not safe for concurrent use.
+type cluster struct{ nodes []*node }
+
+// newCluster starts the nodes, with their data below dir, and returns once a stream can have a
+// replica on each.
+func newCluster(ctx context.Context, dir string) (*cluster, error) {
+	ports, err := freeport.Take(3 * nodes)
+	if err != nil {
+		return nil, fmt.Errorf("withcluster: %w", err)
+	}
+	c := &cluster{}
+	for i := range nodes {
+		name := "node-" + strconv.Itoa(i+1)
+		n := &node{config: config{
+			Name: name, Dir: filepath.Join(dir, name),
+			Client: ports[i], Cluster: ports[nodes+i], Monitor: ports[2*nodes+i], Routes: ports[nodes : 2*nodes],
+		}}
+		if err := os.Mkdir(n.Dir, 0o700); err != nil {
+			c.stop()
+			return nil, fmt.Errorf("withcluster: %w", err)
+		}
+		c.nodes = append(c.nodes, n)
+		if err := n.start(); err != nil {
+			c.stop()
+			return nil, err
+		}
+	}
+	err = c.awaitHealthy(ctx)
+	if err == nil {
+		err = c.awaitReplicas(ctx)
+	}
+	if err != nil {
+		c.stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *cluster) urls() []string {
+	urls := make([]string, len(c.nodes))
+	for i, n := range c.nodes {
+		urls[i] = "nats://127.0.0.1:" + strconv.Itoa(n.Client)
+	}
+	return urls
+}
+
+func (c *cluster) awaitHealthy(ctx context.Context) error {
+	for _, n := range c.nodes {
+		if err := n.awaitHealthy(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitReplicas returns once a stream can have a replica on each node. A node is healthy earlier:
+// the leader first has to hear from each of the other nodes.
+func (c *cluster) awaitReplicas(ctx context.Context) error {
+	conn, err := nats.Connect(strings.Join(c.urls(), ","))
+	if err != nil {
+		return fmt.Errorf("withcluster: %w", err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return fmt.Errorf("withcluster: %w", err)
+	}
+	const name = "withcluster"
+	try := func() error {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // a request lost with a leader is never answered
+		defer cancel()
+		if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Replicas: nodes}); err != nil {
+			return err
+		}
+		return js.DeleteStream(ctx, name)
+	}
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		if !waits.Sleep(ctx, 100*time.Millisecond) {
+			return fmt.Errorf("withcluster: a stream cannot have %d replicas: %w: %w", nodes, context.Cause(ctx), err)
+		}
+	}
+}
+
+func (c *cluster) stop() {
+	for _, n := range c.nodes {
+		n.kill()
+	}
+}
+
+func (c *cluster) killEach(ctx context.Context, every, down time.Duration, say func(string)) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	kills := 0
+	defer func() { say(fmt.Sprintf("nodes were killed %d times", kills)) }()
+	for i := 0; ; i++ {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		n := c.nodes[i%len(c.nodes)]
+		if err := c.bounce(ctx, n, down); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			say(err.Error())
+			return err
+		}
+		kills++
+		say(n.Name + " was killed, started again, and has caught up")
+	}
+}
+
+// bounce kills a node, starts it again after down, and waits until all nodes are healthy.
+func (c *cluster) bounce(ctx context.Context, n *node, down time.Duration) error {
+	n.kill()
+	timer := time.NewTimer(down)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	if err := n.start(); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, startLimit, errors.New("it takes too long"))
+	defer cancel()
+	return c.awaitHealthy(limited)
+}
+
+func newReport(w io.Writer) func(string) {
+	begin := time.Now()
+	return func(line string) {
+		fmt.Fprintf(w, "withcluster: %s: %s\n", time.Since(begin).Round(100*time.Millisecond), line)
+	}
+}

@@ -1,0 +1,152 @@
+// Package servertest runs servers that are programs, for tests: on loopback, in a directory of the
+// test's own, and gone when the test ends, also if the test binary is killed (on Linux).
+package servertest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/internal/servers/freeport"
+)
+
+// patience bounds each wait for a server.
+const patience = time.Minute
+
+// Find returns the path of the first of names that is on PATH. Otherwise it skips t, or fails t if
+// CI=true. how says where the program comes from.
+func Find(t testing.TB, how string, names ...string) string {
+	t.Helper()
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	Absent(t, fmt.Sprintf("%s is not installed (%s)", names[0], how))
+	return ""
+}
+
+// Jars returns a function that runs a class of the jars, and with the native libraries, in the
+// directory that the environment variable env names. Without it, Jars does what [Absent] does.
+func Jars(t testing.TB, env string, options ...string) (run func(class string, args ...string) *exec.Cmd) {
+	t.Helper()
+	libs := os.Getenv(env)
+	if libs == "" {
+		Absent(t, env+" is not set; make stores sets it")
+	}
+	java := Find(t, "Java 17", "java")
+	options = append(options, "-Xmx256m", "-Djava.library.path="+libs, "-cp", filepath.Join(libs, "*"))
+	return func(class string, args ...string) *exec.Cmd {
+		return exec.Command(java, slices.Concat(options, []string{class}, args)...)
+	}
+}
+
+// Absent skips t for a service that is not there, or fails t if CI=true.
+func Absent(t testing.TB, why string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatal(why)
+	}
+	t.Skip(why)
+}
+
+// Server is a program that listens at Address. Its methods are not safe for concurrent use.
+type Server struct {
+	Address string // host:port
+	Dir     string // of the test's own
+
+	command func(s *Server) *exec.Cmd
+	running *exec.Cmd
+	log     *os.File
+}
+
+// Start starts the program that command returns, which must listen at s.Address, and waits until it
+// accepts connections. The end of its output is in t's log if t fails.
+func Start(t testing.TB, command func(s *Server) *exec.Cmd) *Server {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("a server is not for -short")
+	}
+	ports, err := freeport.Take(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{Address: fmt.Sprintf("127.0.0.1:%d", ports[0]), Dir: t.TempDir(), command: command}
+	if s.log, err = os.Create(filepath.Join(s.Dir, "log")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Kill()
+		_ = s.log.Close()
+		if t.Failed() {
+			t.Logf("the server said:\n%s", s.said())
+		}
+	})
+	s.Restart(t)
+	return s
+}
+
+// Port returns the port of Address.
+func (s *Server) Port() string {
+	_, port, _ := net.SplitHostPort(s.Address)
+	return port
+}
+
+// Kill kills the server, unless it has ended.
+func (s *Server) Kill() {
+	if s.running != nil {
+		_ = s.running.Process.Kill()
+		_ = s.running.Wait()
+		s.running = nil
+	}
+}
+
+// Restart kills the server and starts it again at the same address, in the same directory.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	s.Kill()
+	cmd := s.command(s)
+	DieWithParent(cmd)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, s.log, s.log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.running = cmd
+	Await(t, cmd.Path+" accepts connections", func() bool {
+		c, err := net.DialTimeout("tcp", s.Address, time.Second)
+		if err != nil {
+			return false
+		}
+		_ = c.Close()
+		return true
+	})
+}
+
+// Await polls until done, and fails t if that takes more than a minute. what says what it waits for.
+func Await(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// said returns the end of the server's output.
+func (s *Server) said() string {
+	b, _ := os.ReadFile(s.log.Name())
+	const most = 8 << 10
+	return strings.TrimSpace(string(b[max(0, len(b)-most):]))
+}

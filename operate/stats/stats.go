@@ -1,0 +1,248 @@
+package stats
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/cas/guard"
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/httpfence"
+)
+
+// Stats are the statistics of one [consumer.Run], with its outbox and a receiver if the process has
+// them, or of the locks of one lease.Member. [New] makes them. Methods are safe for concurrent use,
+// and do not block.
+type Stats struct {
+	status consumer.Status // the present state of partitions
+
+	mu        sync.Mutex
+	values    values
+	consumes  bool // Observe was called
+	leases    bool // this process is a member of a group of leases
+	timeline  timeline
+	total     speed
+	speeds    map[epoch.Partition]*speed         // of held partitions only
+	backlogs  map[epoch.Partition]outbox.Backlog // of held partitions only
+	snapshots map[string]int64                   // the age of the oldest, by holder
+	jobs      map[epoch.Partition]*ticks         // of held partitions only
+	resources map[string]*resource
+	changed   chan struct{}                                        // closed at the next change; nil while nobody waits
+	feeds     []func(m *Metric, labels []string, observed float64) // see Feed
+}
+
+type speed struct{ messages, bytes rate }
+
+// ticks are those of a job.
+type ticks struct {
+	missed int
+	late   time.Duration // the last one
+}
+
+// New returns Stats in which everything is zero.
+func New() *Stats {
+	return &Stats{
+		values: newValues(func(m *Metric) bool { return !m.PerResource() }),
+		speeds: map[epoch.Partition]*speed{}, backlogs: map[epoch.Partition]outbox.Backlog{}, resources: map[string]*resource{}, jobs: map[epoch.Partition]*ticks{},
+	}
+}
+
+// Status returns the present state, for readiness probes and operators.
+func (s *Stats) Status() *consumer.Status { return &s.status }
+
+// Feed makes Stats call f with each later observation of a histogram and the values of its labels, for
+// a library that keeps histograms itself. f must not block or call methods of s.
+func (s *Stats) Feed(f func(m *Metric, labels []string, observed float64)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.feeds = append(s.feeds, f)
+}
+
+// Changed returns a channel that is closed at the next event. Call it before reading the state, so
+// that no change is missed. Limit how often you read: there may be thousands of events per second.
+func (s *Stats) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.changed
+}
+
+// Timeline returns the last 1,000 moments, newest first.
+func (s *Stats) Timeline() []Moment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.timeline.list()
+}
+
+func (s *Stats) update(f func(now time.Time)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(time.Now())
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// Observe counts an event of the consumer. Set it as [consumer.Options.Observe].
+func (s *Stats) Observe(e consumer.Event) {
+	s.status.Observe(e)
+	s.update(func(now time.Time) {
+		s.consumes = true
+		s.count(now, e)
+		s.timeline.note(now, e)
+	})
+}
+
+func (s *Stats) count(now time.Time, e consumer.Event) {
+	switch e := e.(type) {
+	case consumer.Granted:
+		s.speeds[e.Partition] = &speed{}
+	case consumer.NotClaimed:
+		s.values.add(claims, 1, claimOutcome(e.Reason))
+		s.values.add(fenceRejects, 1, e.Reason.String(), "claim")
+	case consumer.Claimed:
+		s.values.add(claims, 1, claimed)
+		s.observe(claimDuration, e.Waited.Seconds())
+		if e.Fence.Log == epoch.ScheduleLog && s.jobs[e.Fence.Partition] == nil {
+			s.jobs[e.Fence.Partition] = &ticks{}
+		}
+	case consumer.Advanced:
+		s.advanced(now, e)
+	case consumer.Transacted:
+		s.transacted(e)
+	case consumer.Stale:
+		s.gap(e.Ours.Epoch, e.Held.Epoch)
+	case consumer.Halted:
+		s.values.add(halts, 1, e.Reason.String())
+	case consumer.WentBack:
+		s.values.add(sinkWentBack, 1)
+	case consumer.Replayed:
+		if errors.Is(e.Err, epoch.ErrTxEndedByHandler) {
+			s.values.add(unfencedWrites, 1, "handler")
+		}
+	case consumer.Overdue:
+		s.values.add(overdue, 1)
+	case consumer.SnapshotsHeld:
+		s.snapshots = map[string]int64{}
+		for _, o := range e.Oldest {
+			s.snapshots[o.Holder] = max(s.snapshots[o.Holder], o.Transactions)
+		}
+	case consumer.Lost:
+		if e.InFlight {
+			s.values.add(tenuresLostInFlight, 1, e.Reason.String())
+		}
+		s.over(e.Partition)
+	case consumer.Drained:
+		s.over(e.Partition)
+	}
+}
+
+func (s *Stats) advanced(now time.Time, e consumer.Advanced) {
+	s.values.add(messages, float64(e.Messages))
+	s.values.add(messageBytes, float64(e.Bytes))
+	s.values.add(deadLetters, float64(e.Failed))
+	if !e.Oldest.IsZero() {
+		s.observe(applyDelay, max(now.Sub(e.Oldest), 0).Seconds())
+	}
+	if j := s.jobs[e.Partition]; j != nil {
+		j.missed += e.Missed
+		if e.Messages > 0 {
+			j.late = e.Late
+		}
+	}
+	for _, v := range []*speed{&s.total, s.speeds[e.Partition]} {
+		if v != nil {
+			v.messages.add(now, float64(e.Messages))
+			v.bytes.add(now, float64(e.Bytes))
+		}
+	}
+}
+
+func (s *Stats) transacted(e consumer.Transacted) {
+	s.values.add(transactions, 1, e.Outcome.String())
+	where, stage := "handler", "commit"
+	if e.Background {
+		where, stage = "background", "background"
+	} else {
+		s.observe(transactionDuration, e.Took.Seconds())
+		s.observe(handlerDuration, e.Handling.Seconds())
+	}
+	if e.Outcome == consumer.OutcomeRefused {
+		s.values.add(fenceRejects, 1, e.Reason.String(), stage)
+	}
+	if e.Reason == consumer.ReasonHandlerEndedTx {
+		s.values.add(unfencedWrites, 1, where)
+	}
+	if e.Failure != consumer.FailureNone && !e.Background {
+		s.values.add(handlerFailures, 1, e.Failure.String())
+	}
+}
+
+func (s *Stats) over(p epoch.Partition) {
+	delete(s.speeds, p)
+	delete(s.backlogs, p)
+	delete(s.jobs, p)
+}
+
+func (s *Stats) gap(ours, held epoch.Epoch) {
+	if held > ours {
+		s.observe(tokenGap, float64(held-ours))
+	}
+}
+
+func (s *Stats) observe(metric int, x float64) {
+	s.values.observe(metric, x)
+	for _, f := range s.feeds {
+		f(&table[metric], nil, x)
+	}
+}
+
+// ObserveOutbox counts an event of the outbox. Set it as [outbox.Options.Observe].
+func (s *Stats) ObserveOutbox(e outbox.Event) {
+	s.update(func(now time.Time) {
+		s.values.add(outboxDeliveries, 1, e.Kind.String())
+		if e.Kind != outbox.Fenced {
+			return
+		}
+		s.values.add(fenceRejects, 1, consumer.ReasonStale.String(), "receiver")
+		s.gap(e.Epoch, e.Highest)
+		s.timeline.add(Moment{
+			At: now, Kind: ReceiverRefused, Partition: e.Partition, Epoch: e.Epoch, Next: -1,
+			OtherEpoch: e.Highest, Reason: consumer.ReasonStale, Text: text(e.Err),
+		})
+	})
+}
+
+// ObserveBacklog notes a backlog of the outbox. Set it as [outbox.Options.ObserveBacklog].
+func (s *Stats) ObserveBacklog(b outbox.Backlog) {
+	s.update(func(time.Time) {
+		if s.speeds[b.Partition] != nil { // held
+			s.backlogs[b.Partition] = b
+		}
+	})
+}
+
+// ObserveReceiver counts an event of a receiver. Set it as [httpfence.Options.Observe].
+func (s *Stats) ObserveReceiver(e httpfence.Event) {
+	s.update(func(time.Time) {
+		s.values.add(receiverRequests, 1, receiverOutcome(e.Outcome))
+		s.observe(receiverDuration, e.Took.Seconds())
+	})
+}
+
+// ObserveGuard counts a decision about an item. Set it as cassink's Options.Observe, or give it to
+// [guard.Message.Observe].
+func (s *Stats) ObserveGuard(e guard.Event) {
+	s.update(func(time.Time) {
+		s.values.add(itemDecisions, 1, e.Decision.String())
+		if e.Decision == guard.Stale {
+			s.values.add(fenceRejects, 1, consumer.ReasonStale.String(), "item")
+			s.gap(e.Stamp.Epoch, e.Seen)
+		}
+	})
+}

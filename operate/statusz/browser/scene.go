@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
+	"github.com/epochfence/epochfence/operate/stats"
+	"github.com/epochfence/epochfence/operate/statusz"
+	"github.com/epochfence/epochfence/sinks/memsink"
+)
+
+// scene is a group in memory, and the status page of its second process.
+type scene struct {
+	broker *memsource.Broker
+	log    *memsource.Log
+	group  *memsource.Group
+	sink   *memsink.Sink
+	stats  *stats.Stats
+	first  *memsource.Member // the process that takeover freezes
+	page   *httptest.Server
+
+	ctx  context.Context
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+type setting struct {
+	topic, group  string
+	owners        [2]string
+	partitions    int32
+	fails, poison func(consumer.Message) error // errors that dead-letter a message, and that halt its partition; may be nil
+	mayAct        func(*http.Request) (string, bool)
+	outbox        operate.Outbox
+	title         string
+}
+
+// term is the term of the leases: a frozen process keeps its partitions that long.
+const term = time.Second
+
+func newScene(s setting) (*scene, error) {
+	broker := memsource.NewBroker()
+	c := &scene{broker: broker, log: broker.Create(s.topic, max(s.partitions, 1)), sink: memsink.New(), stats: stats.New()}
+	c.group = broker.Group(s.group, s.topic)
+	c.group.SetTerm(term)
+	if s.partitions == 0 {
+		c.group.Script() // the group grants no leases
+	}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	op := c.sink.Operator()
+	page, err := statusz.New(statusz.Options{
+		Title: s.title, Stats: c.stats, Operator: op, Outbox: s.outbox, MayAct: s.mayAct,
+		Logs: c.logs, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/status/", http.StripPrefix("/status", page))
+	c.page = httptest.NewServer(mux)
+	for i, name := range s.owners {
+		member := c.group.Member(name)
+		o := consumer.Options{MaxAttempts: 1, Logger: slog.New(slog.DiscardHandler)}
+		if i == 0 {
+			c.first = member
+		} else {
+			o.Observe = c.stats.Observe
+		}
+		c.done.Go(func() { _ = consumer.Run(c.ctx, member, c.sink.Open(), c.handlers(s), o) })
+	}
+	return c, nil
+}
+
+func (c *scene) handlers(s setting) consumer.Handlers[*memsink.Tx] {
+	h := consumer.Each(func(_ context.Context, tx *memsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		for _, why := range []func(consumer.Message) error{s.fails, s.poison} {
+			if why != nil {
+				if err := why(m); err != nil {
+					return consumer.Permanent(err)
+				}
+			}
+		}
+		tx.Append(m.Partition.Topic, string(m.Value))
+		return nil
+	})
+	return h.OnFailure(func(ctx context.Context, tx *memsink.Tx, m consumer.Message, e epoch.Epoch, cause error) error {
+		if s.poison != nil {
+			if err := s.poison(m); err != nil {
+				return errors.New("the table of dead letters has no room for it")
+			}
+		}
+		return c.sink.DeadLetter(ctx, tx, m, e, cause)
+	})
+}
+
+func (c *scene) logs(_ context.Context, fences []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
+	logs := map[epoch.Partition]statusz.Log{}
+	for _, f := range fences {
+		begin, end := c.log.Bounds(f.Partition.Number)
+		logs[f.Partition] = statusz.Log{Begin: begin, End: end, Lag: max(int64(end-f.Next), 0)}
+	}
+	return logs, nil
+}
+
+func (c *scene) url() string { return c.page.URL + "/status/" }
+
+func (c *scene) await(ctx context.Context, what string, cond func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("scene: %s: %w", what, ctx.Err())
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+func (c *scene) owned(ctx context.Context, partitions int) error {
+	return c.await(ctx, "each partition has an owner", func() bool {
+		n := 0
+		for _, f := range c.sink.Fences() {
+			if f.Epoch > 0 {
+				n++
+			}
+		}
+		return n >= partitions
+	})
+}
+
+// takeover freezes the first process, and waits until the other process has all partitions.
+func (c *scene) takeover(ctx context.Context) error {
+	c.first.Freeze()
+	return c.await(ctx, "the other process has all partitions", func() bool {
+		for _, f := range c.sink.Fences() {
+			if f.Epoch > 0 && f.Owner == c.first.Name() {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (c *scene) close() {
+	c.page.CloseClientConnections()
+	c.page.Close()
+	c.first.Thaw()
+	c.stop()
+	c.done.Wait()
+}
