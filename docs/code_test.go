@@ -48,7 +48,7 @@ func read(t *testing.T, path string) string {
 }
 
 // fenced is a block of code in a page, with the line above it.
-var fenced = regexp.MustCompile("(?ms)^(<!-- (.*?) -->\n)?```(\\w*)\n(.*?)^```$")
+var fenced = regexp.MustCompile("(?ms)^(<!-- ([^\n]*?) -->\n)?```(\\w*)\n(.*?)^```$")
 
 // A block of Go or SQL shows code that is compiled and tested, and says which:
 //

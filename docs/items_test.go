@@ -89,7 +89,7 @@ type order struct {
 	Count int
 }
 
-// reserve takes an order's items out of the stock, or says that there are too few.
+// reserve takes an order's items out of the stock if there are enough, and stores the answer.
 func reserve(ctx context.Context, tx *cassink.Tx, m consumer.Message, _ epoch.Epoch) error {
 	var o order
 	if err := json.Unmarshal(m.Value, &o); err != nil {

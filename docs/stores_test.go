@@ -67,10 +67,6 @@ func TestTheRolesOfAStoreAreThoseWhoseSuitesItsDriverPlays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	table := "\n| driver | leases | effects, with `guard` | effects and positions, with `cassink` |\n|---|---|---|---|\n"
 	for _, dir := range drivers {
 		driver := filepath.Base(dir)
@@ -84,29 +80,12 @@ func TestTheRolesOfAStoreAreThoseWhoseSuitesItsDriverPlays(t *testing.T) {
 			t.Errorf("%s plays one of leasetest and locktest: docs/leases.md says that all drivers for leases play both", driver)
 		}
 		table += "| `" + driver + "`"
-		for suite, guide := range map[string]string{"leasetest": "leases.md", "cassinktest": "items.md"} {
-			if listed := names(t, string(readme), guide, systems[driver]); listed != plays(t, driver, suite) {
-				t.Errorf("README names %s beside docs/%s: %v, and %s plays %s: %v", systems[driver], guide, listed, driver, suite, !listed)
-			}
-		}
 		for _, suite := range []string{"leasetest", "guardtest", "cassinktest"} {
 			table += " | " + map[bool]string{true: "yes", false: "no"}[plays(t, driver, suite)]
 		}
 		table += " |\n"
 	}
 	isOnPage(t, "stores.md", "roles", table+"\n", "make token-rows")
-}
-
-// names reports whether the feature of README with a link to the guide names the system.
-func names(t *testing.T, readme, guide, system string) bool {
-	t.Helper()
-	for line := range strings.Lines(readme) {
-		if strings.HasPrefix(line, "- ") && strings.Contains(line, "(docs/"+guide+")") {
-			return strings.Contains(line, system)
-		}
-	}
-	t.Fatalf("README has no feature with a link to docs/%s", guide)
-	return false
 }
 
 func shown(what string) string {

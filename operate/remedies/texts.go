@@ -153,7 +153,7 @@ var all = []Remedy{
 		Means: "The sink has several databases, and the partition's fence is in another one than this process asks. The processes disagree on where partitions are. " +
 			"The error names both databases. No partition is claimed in two databases.",
 		Do: "Give all processes the same databases in the same order, and the same routing: the partition continues by itself. " +
-			"To move a partition to another database, follow docs/several-databases.md.",
+			"To move a partition to another database, follow docs/stores.md#move-a-partition.",
 		Check:    continues,
 		Commands: []Command{doctor},
 	},

@@ -26,7 +26,7 @@
 // The note of an item (cas.Item.Note) lists messages that have changed it: those that may be delivered
 // again, from the position that the fence had when the item was last written. "Once" ends where an
 // operator sets the position back, and for a dead letter that is replayed after many others have changed
-// the item: see docs/items.md. Package guard describes what that asks of a handler: decide within the change functions and from their
+// the item: see docs/stores.md. Package guard describes what that asks of a handler: decide within the change functions and from their
 // outcomes, and change items of the store through Update alone. Any client may read them.
 //
 // A transaction has one partition. Set consumer.Options.Committers to the number of partitions that

@@ -18,7 +18,7 @@
 // All processes of a group must use the same routing, and it must not change: what a partition has
 // written stays in its database. The order of the shards must not change either, because shards are
 // known by their numbers. Add a new shard at the end of the list. The guide
-// docs/several-databases.md says how to add a shard, and how to move a partition.
+// docs/stores.md says how to add a shard, and how to move a partition.
 //
 // A process with another routing, for example after a deploy, is refused with [epoch.ErrElsewhere],
 // and the partition halts. Two databases never have a claimed fence of the same partition, which
