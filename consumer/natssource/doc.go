@@ -15,8 +15,8 @@
 // It needs nats-server 2.11, the first version in which a single key can expire. [Source.Run]
 // returns an error for an older server.
 //
-// docs/nats.md is the guide. docs/leases.md describes how leases work, and docs/nats-protocol.md how
-// reads do.
+// docs/nats.md is the guide. docs/leases.md describes how leases work, and
+// docs/guarantees.md#the-protocol-on-nats has the rules for reading.
 //
 // # Partitions
 //
