@@ -117,6 +117,48 @@ func TestAWithdrawalUnderAnOldTokenIsRefused(t *testing.T) {
 	}
 }
 
+// book adds an entry under a token of the lock "billing/nightly". The token is in the only row of the
+// table entry_lock.
+func book(ctx context.Context, pool *pgxpool.Pool, token int64, account string, amount int) error {
+	done, err := pool.Exec(ctx, `with held as (
+			update entry_lock set lock_name = 'billing/nightly',
+				lock_epoch = epochfence_token(lock_name, lock_epoch, 'billing/nightly', $1)
+			returning lock_epoch)
+		insert into entry (account, amount) select $2, $3 from held`, token, account, amount)
+	if err == nil && done.RowsAffected() == 0 {
+		return errNoLock // the table entry_lock is empty
+	}
+	return sqlfence.Explain(err)
+}
+
+var errNoLock = errors.New("there is no row with the token")
+
+func TestAnEntryUnderAnOldTokenIsRefused(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), pgtest.Start(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if _, err := pool.Exec(t.Context(), sqlfence.PostgreSQL().SQL+`;
+		create table entry (account text, amount bigint);
+		create table entry_lock (lock_name text, lock_epoch bigint);
+		insert into entry_lock default values`); err != nil {
+		t.Fatal(err)
+	}
+	for _, token := range []int64{7, 7, 8} {
+		if err := book(t.Context(), pool, token, "anna", 10); err != nil {
+			t.Error(err)
+		}
+	}
+	if e, ok := errors.AsType[*sqlfence.RefusedError](book(t.Context(), pool, 7, "anna", 10)); !ok || e.Seen != 8 {
+		t.Errorf("err = %v, want a refusal", e)
+	}
+	var entries int
+	if err := pool.QueryRow(t.Context(), `select count(*) from entry`).Scan(&entries); err != nil || entries != 3 {
+		t.Errorf("%d entries, %v; want 3", entries, err)
+	}
+}
+
 // The account was one of orders/3, and belongs to orders/11 since partitions were added.
 func TestAnAccountBelongsToTheLockThatItWasMovedTo(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), pgtest.Start(t).URL)
