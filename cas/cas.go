@@ -3,7 +3,7 @@
 // lease, guard and sinks/cassink are built on it.
 //
 // Each store has a driver in a package of its own, such as cas/memstore. Every driver passes the
-// suite in cas/castest. docs/write-a-store.md describes how to write another one.
+// suite in cas/castest. docs/extend.md describes how to write another one.
 package cas
 
 import (

@@ -33,7 +33,7 @@ func TestTheTableOfCapabilitiesIsWhatTheSinksImplement(t *testing.T) {
 		capabilities[pgsink.Tx](&shardsink.Sink[pgsink.Tx]{}), capabilities[*memsink.Tx](&memsink.Sink{}),
 		capabilities[*cassink.Tx](&cassink.Sink{}),
 	}
-	rows := tableRows(t, "docs/write-a-sink.md", "### What the sinks here implement")
+	rows := tableRows(t, "docs/extend.md", "### What the sinks here implement")
 	if len(rows) != len(inFile) {
 		t.Errorf("the table has %d interfaces; want %d", len(rows), len(inFile))
 	}
