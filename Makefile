@@ -182,8 +182,8 @@ MESSAGES := 10000000
 memory: ## ten million messages into a slow sink: the heap stays bounded (MESSAGES=… to change)
 	go test -count 1 -timeout 40m -v -run 'TheHeapStaysWithinTheBufferBound' ./internal/e2e -messages=$(MESSAGES)
 
-.PHONY: rules
-rules: ## take each guard of the rules away and see its test fail (minutes)
+.PHONY: mutation
+mutation: ## take each guard of the protocol away and see its test fail (minutes)
 	go run ./internal/mutation
 
 .PHONY: demo

@@ -22,9 +22,8 @@ import "slices"
 //     (constants, types, signatures), or in a function that itself calls recover, costs a build of
 //     several seconds.
 //
-// Afterwards run go run ./internal/mutation -table >docs/RULES.md, and go run ./internal/mutation "the
-// position is not compared" to see that the test catches it. If a guard's text is no longer found,
-// the tests of this package say so within a second.
+// Afterwards run go run ./internal/mutation "the position is not compared" to see that the test
+// catches it. If a guard's text is no longer found, the tests of this package fail within seconds.
 
 // guard is a piece of code that keeps a rule, and the test that fails without it.
 type guard struct {

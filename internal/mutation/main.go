@@ -1,15 +1,16 @@
-// Command rules runs mutation tests: it takes away, one at a time, the guards that keep the rules
-// in docs/RULES.md, and runs the test named for each. A guard is caught if its test fails without
-// it. The exit code is 1 if a guard is not caught, or is no longer where guards.go says. No file of
-// the module changes: the compiler gets other files by -overlay. Each package is built once, with
-// all of its guards behind a switch (switch.go). SQL is replaced as it is read (scripts.go).
+// Command mutation runs mutation tests: it takes away, one at a time, the guards that keep the rules
+// of the protocol (docs/guarantees.md#the-rules), and runs the test named for each. A guard is
+// caught if its test fails without it. The exit code is 1 if a guard is not caught, or is no longer
+// where its entry says. No file of the module changes: the compiler gets other files by -overlay.
+// Each package is built once, with all of its guards behind a switch (switch.go). SQL is replaced as
+// it is read (scripts.go).
 //
 //	go run ./internal/mutation             # all of them, a few minutes
 //	go run ./internal/mutation R2 R9       # some rules only
-//	go run ./internal/mutation "SQLite"    # those whose text says so
+//	go run ./internal/mutation "SQLite"    # those whose text contains this
 //	go run ./internal/mutation ./consumer  # those of a package's tests
 //	go run ./internal/mutation -packages   # these packages, each with a hash of its guards
-//	go run ./internal/mutation -table      >docs/RULES.md
+//	go run ./internal/mutation -table      # a table of all guards
 package main
 
 import (
@@ -32,7 +33,7 @@ import (
 )
 
 func main() {
-	table := flag.Bool("table", false, "print docs/RULES.md, and run nothing")
+	table := flag.Bool("table", false, "print a table of all guards in Markdown, and run nothing")
 	packages := flag.Bool("packages", false, "print the packages whose tests catch guards, each with a hash of these guards, and run nothing")
 	jobs := flag.Int("jobs", 4*runtime.NumCPU(), "how many tests run at a time: most only wait")
 	flag.Parse()
@@ -45,7 +46,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *table, max(*jobs, 1), flag.Args()); err != nil {
-		fmt.Fprintln(os.Stderr, "rules:", err)
+		fmt.Fprintln(os.Stderr, "mutation:", err)
 		os.Exit(1)
 	}
 }
@@ -66,7 +67,7 @@ func run(ctx context.Context, table bool, jobs int, only []string) error {
 		return err
 	}
 	if len(p.mutants) == 0 {
-		return fmt.Errorf("no guard answers to %q; want rules (R1), or words of lines in docs/RULES.md", only)
+		return fmt.Errorf("no guard answers to %q; want rules (R1), or words of lines of -table", only)
 	}
 	fmt.Println(p)
 	return takeAway(ctx, module, jobs, p)
@@ -98,7 +99,7 @@ func (g guard) answersTo(word string) bool {
 }
 
 func takeAway(ctx context.Context, module string, jobs int, p *plan) (err error) {
-	temp, err := os.MkdirTemp("", "epochfence-rules-")
+	temp, err := os.MkdirTemp("", "epochfence-mutation-")
 	if err != nil {
 		return err
 	}

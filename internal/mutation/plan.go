@@ -149,7 +149,7 @@ func (p *plan) switches() (map[string]string, error) {
 	for name, f := range p.goFiles {
 		if slices.ContainsFunc(ms, func(m mutant) bool { return len(m.changes[name]) > 0 }) {
 			files[name] = f.switched(ms)
-			files[path.Join(path.Dir(name), "rules_switch.go")] = switchFile(f.tree.Name.Name)
+			files[path.Join(path.Dir(name), "mutation_switch.go")] = switchFile(f.tree.Name.Name)
 		}
 	}
 	return files, nil

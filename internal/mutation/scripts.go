@@ -9,7 +9,7 @@ import (
 
 // scriptsVar is the environment variable that names a JSON file of replaced SQL scripts: the text
 // of each, and its replacement.
-const scriptsVar = "EPOCHFENCE_RULES_SCRIPTS"
+const scriptsVar = "EPOCHFENCE_MUTATION_SCRIPTS"
 
 // All packages read their scripts with this function.
 const (
@@ -30,7 +30,7 @@ func scriptSwitch(module fs.FS) (map[string]string, error) {
 		if d, ok := d.(*ast.FuncDecl); ok && d.Name.Name == scriptsRead && d.Recv == nil {
 			return map[string]string{
 				scriptsFile: changed(f.src, whole(f.src), []change{{f.span(d.Name), asWritten(d)}}),
-				path.Join(path.Dir(scriptsFile), "rules_scripts.go"): scriptReader,
+				path.Join(path.Dir(scriptsFile), "mutation_scripts.go"): scriptReader,
 			}, nil
 		}
 	}

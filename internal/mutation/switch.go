@@ -13,7 +13,7 @@ import (
 // switchVar is the environment variable with the number of the guard that is off. A package with
 // guards reads it once, into switchName.
 const (
-	switchVar  = "EPOCHFENCE_RULES_WITHOUT"
+	switchVar  = "EPOCHFENCE_MUTATION_WITHOUT"
 	switchName = "withoutGuard"
 )
 
@@ -22,11 +22,11 @@ func switchFile(pkg string) string {
 	return fmt.Sprintf(`package %s
 
 import (
-	rulesOS "os"
-	rulesStrconv "strconv"
+	mutationOS "os"
+	mutationStrconv "strconv"
 )
 
-var %s, _ = rulesStrconv.Atoi(rulesOS.Getenv(%q))
+var %s, _ = mutationStrconv.Atoi(mutationOS.Getenv(%q))
 `, pkg, switchName, switchVar)
 }
 

@@ -195,7 +195,7 @@ func compiled(t *testing.T, p *plan) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"main.go", "rules_switch.go"} {
+	for _, name := range []string{"main.go", "mutation_switch.go"} {
 		text := switches[name]
 		if _, err := format.Source([]byte(text)); err != nil {
 			t.Fatalf("%v\n%s", err, text)

@@ -27,10 +27,10 @@ var rules = []struct{ name, text string }{
 	{"protect", "A protected table counts or refuses each transaction that is not fenced, and no other"},
 }
 
-const page = `# The rules, and the tests that fail without them
+const page = `# The guards, and the tests that fail without them
 
-Each row is one guard. ` + "`make rules`" + ` takes them away, one at a time, and wants the test
-named to fail. This page is what ` + "`go run ./internal/mutation -table`" + ` prints.
+` + "`make mutation`" + ` takes these guards away, one at a time, and runs the test named for each, which must
+fail. [The rules](docs/guarantees.md#the-rules) are those of the protocol.
 
 `
 

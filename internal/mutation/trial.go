@@ -158,7 +158,7 @@ func (t *trials) prepare(ctx context.Context, m mutant) (binary string, env []st
 }
 
 // overlayVar tells tests that read the module's source files which files are replaced.
-const overlayVar = "EPOCHFENCE_RULES_OVERLAY"
+const overlayVar = "EPOCHFENCE_MUTATION_OVERLAY"
 
 // test runs tests of one package. A missing service is a failure.
 func (t *trials) test(ctx context.Context, binary, pkg, run string, timeout time.Duration, env ...string) (string, error) {

@@ -29,21 +29,17 @@ func TestEveryRuleHasAGuard(t *testing.T) {
 	}
 }
 
-func TestTheTableInTheDocsIsThisOneAndEveryGuardIsInItsPlace(t *testing.T) {
-	want, err := markdown(os.DirFS(module))
-	if err != nil {
-		t.Fatal(err)
+func TestEveryGuardIsInItsPlace(t *testing.T) {
+	files := os.DirFS(module)
+	if _, err := newPlan(files, guards, all); err != nil {
+		t.Error(err)
 	}
-	page, err := os.ReadFile(filepath.Join(module, "docs", "RULES.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(page) != want {
-		t.Errorf("go run ./internal/mutation -table >docs/RULES.md")
+	if _, err := markdown(files); err != nil {
+		t.Error(err)
 	}
 }
 
-// make rules finds this out as well, after many minutes.
+// make mutation finds this out as well, after many minutes.
 func TestEveryGuardNamesATestThereIs(t *testing.T) {
 	named := map[string]string{} // by package: the text of its tests
 	for _, g := range guards {
