@@ -5,6 +5,9 @@ import (
 	"fmt"
 )
 
+// This file decides whether a sink has lost what it had committed. Package consumer decides what to
+// do about it.
+
 // ErrWentBack is returned when the sink no longer has what it had committed. Effects and
 // positions are gone together. Claim again and continue from the fence's position.
 var ErrWentBack = errors.New("sink went back")

@@ -6,6 +6,9 @@ import (
 	"fmt"
 )
 
+// This file has what only some sinks can do. Package consumer finds each capability with As, and
+// manages without it.
+
 // Looker is implemented by a [Sink] that reads many fences faster than one by one. Like
 // [Sink.Fence], Look must not read a replica: a consumer concludes from an older fence that the
 // sink went back.

@@ -6,6 +6,9 @@ import (
 	"fmt"
 )
 
+// This file has what a process writes into a fence. Fence.Claimed decides whether the fence accepts
+// it.
+
 // ClaimID is the random name of one claim. It has the layout of a version 4 UUID (RFC 9562), so
 // that a database can store it as a UUID. It is compared for equality only. A fence that nobody has
 // claimed has the zero ClaimID.

@@ -1,6 +1,11 @@
-// Package epoch is the fencing protocol: the words, the rules and the
-// state machine, with no clock and no I/O. It imports the standard
-// library alone.
+// Package epoch is the fencing protocol as values, without clock, I/O or goroutine. It imports the
+// standard library alone.
+//
+// It hides when a claim replaces another one, which epoch the claim gets, and when an advance is
+// refused. Callers see a [Fence], whose methods are these decisions, [TakeOver], which makes a
+// process the owner of a partition, the interface [Sink], and the errors. [Fences] is the model that
+// the suite in sinks/sinktest compares each sink with. docs/guarantees.md#the-rules has the rules by
+// the numbers that comments cite.
 //
 // A [Fence] is a sink's record of one partition: which claim holds it, under
 // which epoch, and the offset of the next message to apply. A process that applies

@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// This file decides when a claim replaces another one, which epoch it gets, and when an advance is
+// refused (R1, R3). SQL sinks repeat these decisions in SQL, and sinks/sinktest compares the two.
+
 // Fence is a sink's record of one partition. Its methods define the protocol: every sink must
 // behave like them.
 type Fence struct {

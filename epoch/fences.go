@@ -6,6 +6,9 @@ import (
 	"slices"
 )
 
+// This file is a model of a sink, without storage. It decides where a partition begins that has no
+// fence (R9), and that the advances of a transaction succeed or fail together.
+
 // Fences is the state of all fences of a sink, as a value. The suite in sinks/sinktest compares
 // sinks with it, and memsink stores it. It is not safe for concurrent use.
 type Fences map[Partition]Fence

@@ -2,6 +2,9 @@ package epoch
 
 import "fmt"
 
+// This file decides whether a transaction that moves no position still has its claim. A sink also
+// has to make later claims wait for that transaction.
+
 // Hold names the claim that a transaction depends on when it moves no position. See
 // [Holding.CommitHeld].
 type Hold struct {

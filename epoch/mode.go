@@ -6,6 +6,8 @@ import (
 	"time"
 )
 
+// This file decides whether a fence accepts claims. Package operate sets and clears a pause.
+
 // Mode says whether a fence accepts claims. In a mode that a sink does not know, the fence accepts
 // no claims.
 type Mode string

@@ -2,6 +2,9 @@ package epoch
 
 import "context"
 
+// This file is what package consumer asks of a database. The sinks fulfil it, and sinks/sinktest
+// checks them.
+
 // Sink stores fences beside the effects, in one database. Handlers write through TX. Every
 // Sink must pass the suite in package sinks/sinktest.
 //

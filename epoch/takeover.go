@@ -6,6 +6,9 @@ import (
 	"fmt"
 )
 
+// This file decides the order of READ, CHECK, CONFIRM and SWAP, for all sources and sinks (R2). The
+// caller decides when to claim, and whether to try again.
+
 // Candidate is a process that has been granted the lease of a partition and wants to own it.
 type Candidate struct {
 	Origin Origin

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/cas"
 )
 
+// This file decides whether a call of Acquire gets the lease now, waits, or fails. turn.go decides
+// who goes first.
+
 // Acquire waits for the lease of a single resource, such as a lock, and returns it once this
 // process has it. The name must not be in Options.Resources. The caller must call [Held.Release] at
 // the end, also after the lease was lost. A process has one lease of a resource at a time.

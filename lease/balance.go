@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file takes and gives back the resources of Run as plan.go has decided. The store decides
+// each attempt: it accepts a swap or refuses it.
+
 // slot is a resource that this process serves, or that Acquire wants. At most one lease of it is used
 // at a time: busy is true from before the lease is requested until after it was given back.
 type slot struct {

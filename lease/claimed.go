@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file decides what follows a failed transaction under a lease (R5, R6). The fence in the sink
+// decides who may commit.
+
 // Work is the work of one transaction under a lease. The transaction commits only if no other process
 // has claimed the resource since.
 //

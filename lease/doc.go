@@ -19,16 +19,22 @@
 //		consume(h.Context(), h.Draining(), h.Number) // until one of the two ends
 //	})
 //
-// docs/leases.md is the guide. It has the stores and what each promises, the steps of a takeover,
-// what is lost in which outage, and how to see who has what.
+// The package hides how members register and share resources, how the death of a member is noticed,
+// and what becomes of a write whose answer was lost. Callers see a [Member] of a group and a [Held]
+// for each lease.
 //
-// [Options.Observe] gets an [Event] for each step in the life of a lease. Package operate/stats counts them.
+// docs/leases.md is the guide. It has the stores and what each promises, the steps of a takeover,
+// the keys, what is lost in which outage, and how to see who has what.
+//
+// [Options.Observe] gets an [Event] for each step in the life of a lease. Package operate/stats
+// counts them.
 //
 // # What a lease proves
 //
 // A lease decides which process may begin. It cannot stop a process that was paused and continues
 // after another process has taken over. Where that matters, the effect must be checked in the write
-// that commits it: [Do] does so in a transaction, and [Held.Generation] is a number for other checks.
+// that commits it: [Do] does so in a transaction, and [Held.Generation] is a number for other
+// checks.
 //
 // [Held.Confirm] proves that the lease was held at one moment: it replaces the lease's item on the
 // version of the member's last write. It proves nothing about the time after. [Held.Context] and
@@ -42,8 +48,8 @@
 //   - no renewal was acknowledged for nine tenths of TTL ([ErrExpired]), counted on this process's
 //     monotonic clock from when the last acknowledged renewal was sent;
 //   - the registration or the lease's item was ended, replaced or deleted;
-//   - the holder has called neither [Held.Progress] nor [Held.Confirm] for MaxStall, 1 min by default
-//     ([ErrStalled]): work that takes longer calls Progress now and then;
+//   - the holder has called neither [Held.Progress] nor [Held.Confirm] for MaxStall, 1 min by
+//     default ([ErrStalled]): work that takes longer calls Progress now and then;
 //   - the resource was not given back within Term ([ErrDrainOverrun]);
 //   - the member was closed ([ErrClosed]).
 //
@@ -53,9 +59,9 @@
 //
 // # Expiry
 //
-// No wall clock is compared. A member counts as dead when its registration was the same item for TTL
-// on the observer's monotonic clock. If the two members' TTLs differ, the longer one counts. The
-// observer then ends the registration by a swap, which is refused if the member has renewed it
+// No wall clock is compared. A member counts as dead when its registration was the same item for
+// TTL on the observer's monotonic clock. If the two members' TTLs differ, the longer one counts.
+// The observer then ends the registration by a swap, which is refused if the member has renewed it
 // meanwhile. Only then the leases that name this registration are free. A store that is a
 // [cas.Expirer] may delete the registration sooner, with the same effect.
 //
@@ -72,31 +78,12 @@
 // restored backup, and in a store that was emptied. A counter also begins anew after somebody has
 // deleted the lease's item.
 //
-// # Keys and values
-//
-// Names are escaped as in [cas.Join].
-//
-//	GROUP/lease/resource/NAME/NUMBER  {"owner", "member", "nonce", "since", "generation"}
-//	GROUP/lease/member/ID             {"name", "serves", "declined", "wants", "ttl", "nonce"}
-//
-// A lease names the registration of its holder in "member". "since" is the time when the holder took
-// it, by the holder's clock: for operators, as "owner" is. A released lease has its generation
-// alone; its item stays. "ttl" counts milliseconds. A registration that another member has ended is
-// {"name", "ended": true} for four TTLs, and is then deleted.
-//
 // # Requests of an idle member
 //
 // Each member writes its registration every third of TTL. A store that is no [cas.Watcher] is
-// listed every tenth of TTL, and items whose value the list lacks are read when they have changed. A
-// Watcher reports the changes instead, and is read again every four TTLs. Once a TTL, when its
-// registration is gone, and before it acts on the absence of a key, the member asks the store for its
-// facts. If they are [cas.ErrUnsuitable], it gives up all leases, and registers again once they are not.
-//
-// # Values of strangers
-//
-// Whoever may write to the store can take a lease from its holder, which notices and loses it. A
-// value that is no lease is overwritten once it has stood for TTL. If somebody writes such values
-// again and again, the resource is idle, and the log has the key. A registration that nobody renews
-// is ended like any other. A registration gets no share if it claims more than 16,384 resources and
-// also more than 16 times this member's own.
+// listed every tenth of TTL, and items whose value the list lacks are read when they have changed.
+// A Watcher reports the changes instead, and is read again every four TTLs. Once a TTL, when its
+// registration is gone, and before it acts on the absence of a key, the member asks the store for
+// its facts. If they are [cas.ErrUnsuitable], it gives up all leases, and registers again once they
+// are not.
 package lease

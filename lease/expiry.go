@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/cas"
 )
 
+// This file decides when another member counts as dead, and ends its registration. The store
+// refuses that if the member has renewed it meanwhile.
+
 // endDead ends the registrations that stood still for their TTL on our own clock: their members
 // have seen their own terms pass. It deletes the values that have ended others for long enough that
 // each member has seen them.

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file decides when a lease of this process ends: lost, without progress (L7), drained too
+// late, or released. owned.go writes its item.
+
 // Held is a lease that this process has, or had. Its methods are safe for concurrent use.
 type Held struct {
 	Resource

@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file decides in which order a member starts and ends: it registers last, and deregisters after
+// its leases were given back. balance.go decides what it takes meanwhile.
+
 // Member is this process's part in a group. Make one with [Open], and call [Member.Close] at the end.
 // Its methods are safe for concurrent use.
 type Member struct {

@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file decides whether an item is still ours after a write whose answer was lost, and how long
+// we may rely on it by our own clock (R11, R13). The values are the callers'.
+
 // owned is an item that this process holds: a lease, or the registration that its leases name. Each
 // renewal replaces it.
 type owned struct {

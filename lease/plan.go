@@ -10,10 +10,11 @@ import (
 	"github.com/epochfence/epochfence/internal/shares"
 )
 
-// Each member computes the shares of all members from what it knows of the group: who serves which
-// resources, and who holds them. Package shares has the algorithm. The member takes the free
-// resources of its share and gives surplus resources back, as long as other members take them. Members that know the same compute the same shares. A member that knows less
-// may compute others; then a swap is refused, or a resource moves once more.
+// This file decides which resources a member takes and gives back, from what it knows of the group:
+// who serves which resources, and who holds them. Package shares has the algorithm.
+//
+// Members that know the same compute the same shares. A member that knows less may compute others;
+// then a swap is refused, or a resource moves once more.
 
 type group struct {
 	members map[string]memberRecord    // the live members, including this one

@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file keeps this process a member, and decides when its registration is over (R13), and what
+// proves that the registration of another member is gone.
+
 func newMemberID() string { return rand.Text()[:16] }
 
 // registration is a member's time in the group. Each lease of the member names its id and lasts as

@@ -5,6 +5,8 @@ import (
 	"time"
 )
 
+// This file decides what becomes of values that no member can have written.
+
 // isAbandoned reports whether something that is no lease has stood in the key for TTL.
 func (m *Member) isAbandoned(h holder) bool {
 	return h.item.Live && h.isStrange && time.Since(h.since) >= m.TTL

@@ -11,6 +11,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 )
 
+// This file refuses client options that the source sets itself. It leaves the values of all other
+// options to kgo.
+
 // leastFetchVersion is the first version of Fetch that names a topic by its id (KIP-516, Kafka
 // 3.1). With an older version, a topic that was deleted and created again cannot be recognised.
 const leastFetchVersion = 13

@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
+// This file sends positions to the coordinator, and decides whether its answer confirms a tenure
+// (R2, R7). Which position is sent is decided in committed.go.
+
 // commits sends positions to the group's coordinator. It sends one request at a time with
 // everything that waits, so that hundreds of partitions that confirm at start need only a few
 // requests.

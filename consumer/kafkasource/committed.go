@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides where a group had got to before its first claim (R9), and which position may
+// replace that one in the group (R8).
+
 type committed struct {
 	at          int64
 	leaderEpoch int32

@@ -8,6 +8,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
+// This file decides when contact with the coordinator is lost (R11, R13). membership.go ends the
+// tenures then.
+
 // contact measures how long the group's coordinator has not acknowledged this member, on the
 // process's monotonic clock (R11). After the session timeout the group has removed the member, even
 // if the member does not hear of it. kgo reports that late: in the classic protocol when its

@@ -7,6 +7,10 @@
 //		Client: []kgo.Opt{kgo.SeedBrokers("broker:9092")},
 //	})
 //
+// The package hides when the group has given or taken a partition, how a process notices that the
+// group has removed it, which offsets may be read, and how memory is divided. Callers see a
+// [Source], which package consumer runs.
+//
 // It works with the classic protocol (eager and cooperative) and with KIP-848
 // ([kgo.ServerSideBalancer]), with dynamic and static members ([kgo.InstanceID]). It needs
 // Kafka 3.1, the first version that fetches by topic id, or a broker that does the same.
@@ -59,10 +63,11 @@
 //
 // # The lease
 //
-// A lease is the membership in the group, as far as it includes the partition. Its generation
-// is the group's, or the member's epoch under KIP-848. Its owner is "client id@host-pid/member
-// id", followed by the instance id of a static member; the default client id, epochfence, is left out. Its log is named by the ids of the
-// cluster and the topic, so a topic that was created again is another log.
+// A lease is the membership in the group, as far as it includes the partition. Its generation is
+// the group's, or the member's epoch under KIP-848. Its owner is "client id@host-pid/member id",
+// followed by the instance id of a static member; the default client id, epochfence, is left out.
+// Its log is named by the ids of the cluster and the topic, so a topic that was created again is
+// another log.
 //
 // A tenure begins when the group assigns the partition. It lasts through every rebalance that
 // leaves the partition with this member (cooperative, KIP-848); an eager rebalance ends all
@@ -73,10 +78,11 @@
 //     group continues without it.
 //   - It is lost at once when the group has removed this member, when the member gets another id,
 //     when the topic was deleted and created again, when another process joins as the same static
-//     member (which also ends Run) or Run ends with another error, and when the coordinator has not acknowledged a heartbeat for nine tenths of the session timeout,
-//     or of the rebalance timeout if that is shorter. That silence ends the tenure before the group
-//     assigns the partition to another member. If the group has kept the partition for this member,
-//     a new tenure begins when contact is back.
+//     member (which also ends Run) or Run ends with another error, and when the coordinator has not
+//     acknowledged a heartbeat for nine tenths of the session timeout, or of the rebalance timeout
+//     if that is shorter. That silence ends the tenure before the group assigns the partition to
+//     another member. If the group has kept the partition for this member, a new tenure begins when
+//     contact is back.
 //
 // Term is the shorter of those nine tenths and DrainTimeout: 40.5 s with Kafka's defaults, which
 // makes the default of consumer.Options.BatchTimeout 20.25 s. Under KIP-848 the broker sets the

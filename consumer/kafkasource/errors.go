@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file turns what a feed or the broker reports into the errors of a read, with both numbers
+// where a position does not fit the log (R10). Package consumer decides what follows.
+
 var (
 	// errOtherTopic means that the broker knows the topic under another id.
 	errOtherTopic = errors.New("the topic was deleted and created again")

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file decides which records of a fetch are delivered (R10), and holds them until Read takes
+// them. fetch.go decides when to fetch.
+
 type topicPartition struct {
 	topic  string
 	number int32

@@ -12,6 +12,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
+// This file decides what the reading client fetches, and when a partition is paused. budget.go has
+// the limits in bytes.
+
 // fetcher drives the reading client. Only its loop polls and changes what the client reads, in
 // turns. So after a partition was removed, no poll can return records that were fetched for it
 // before.

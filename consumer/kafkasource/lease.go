@@ -12,6 +12,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
+// This file decides how long a tenure may rely on the group (R13). contact.go measures how long the
+// group has been silent.
+
 type lease struct {
 	session   time.Duration
 	heartbeat time.Duration

@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/process"
 )
 
+// This file decides when tenures begin, are drained and are lost, from what kgo reports about the
+// group. Package consumer decides what a tenure does meanwhile.
+
 // slot is a partition that the group has assigned to us at least once.
 type slot struct {
 	held   bool // as kgo has reported last

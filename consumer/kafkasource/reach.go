@@ -17,6 +17,8 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file waits for the cluster at the start, and decides which errors end Run at once.
+
 // soonPatience limits the tries after an error that usually needs an operator: a broker that closes
 // the connection at the first request, or does not know a topic. It may also be starting or behind.
 const soonPatience = 3 * time.Second

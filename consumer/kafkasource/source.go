@@ -14,6 +14,8 @@ import (
 	"github.com/epochfence/epochfence/internal/text/troubles"
 )
 
+// This file starts the two clients and ends them in order. membership.go runs the tenures.
+
 // Source is a [consumer.Source] that leases partitions from a Kafka consumer group and reads them.
 // Create it with [New]. It is good for one Run.
 type Source struct {

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file has what package consumer sees of a partition. The decisions are in the files of
+// Confirm, Committed, Starts and Read.
+
 // tenure implements [consumer.Tenure], under one membership.
 type tenure struct {
 	topicPartition

@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file knows the ids of the topics, which show that a topic was deleted and created again
+// (R10).
+
 // topicIDs caches the ids of our topics. The id distinguishes logs of the same name.
 type topicIDs struct {
 	client *kgo.Client

@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
+// This file decides whether the messages in a gap may have expired: everywhere, or only on the
+// consumer's server, which deletes by a clock of its own.
+
 var errAhead = errors.New("the consumer's server has let a message expire that the stream's leader still has")
 
 // expiring reports whether a message may be about to expire on some server. Each server of a stream

@@ -17,6 +17,9 @@ import (
 	"github.com/epochfence/epochfence/lease"
 )
 
+// This file decides where a group had got to before its first claim (R9), and when our position may
+// replace that one (R8). positions.go writes it.
+
 // Committed implements [consumer.Tenure]. It returns the position that somebody else wrote into the
 // partition's key. If there is none, it returns the position after the ack floor of the durable
 // consumer that did this work before.

@@ -15,6 +15,10 @@
 // It needs nats-server 2.11, the first version in which a single key can expire. [Source.Run]
 // returns an error for an older server.
 //
+// The package hides which of a server's answers may be believed, which gaps have lost messages,
+// when a consumer is replaced, and how much may be requested on a slow link. Callers see a
+// [Source], which package consumer runs. Package lease decides who gets which partition.
+//
 // docs/nats.md is the guide. docs/leases.md describes how leases work, and
 // docs/guarantees.md#the-protocol-on-nats has the rules for reading.
 //
@@ -35,16 +39,16 @@
 //
 // Each partition of a group is a resource of package lease, in a key-value bucket. The revision of
 // its key is the lease's generation. A member renews one key for all its partitions, its
-// registration, every third of LeaseTTL. Members share partitions as equally as possible and move as
-// few as possible when one joins or leaves.
+// registration, every third of LeaseTTL. Members share partitions as equally as possible and move
+// as few as possible when one joins or leaves.
 //
 //	GROUP.lease.resource.STREAM.NUMBER  {"owner", "member", "nonce", "since", "generation"}
 //	GROUP.lease.member.ID               {"name", "serves", "declined", "ttl", "nonce"}, expires
 //	GROUP.position.STREAM.NUMBER        {"next", "print", "epoch", "owner", "log", "lag"}
 //
 // In group and stream, bytes other than letters, digits, '-' and '_' are written as '=' and two
-// hexadecimal digits. Two bytes are escaped twice: a slash in a group is =252F (not =2F), and a percent
-// sign in either is =2525 (not =25).
+// hexadecimal digits. Two bytes are escaped twice: a slash in a group is =252F (not =2F), and a
+// percent sign in either is =2525 (not =25).
 //
 // All tenures of a member end when no renewal was acknowledged for nine tenths of LeaseTTL. This is
 // their Term: 13.5 s by default, so consumer.Options.BatchTimeout defaults to 6.75 s. A partition
@@ -111,8 +115,8 @@
 // A bucket that loses its keys costs no message and no effect: the sink continues its epochs, and
 // members acquire leases again. It costs the transactions under way. Use three replicas if a server
 // may fail; the bucket is created with the replicas of the first stream. Use sync_interval: always
-// if all servers may lose power at once. A bucket in memory works. A bucket that somebody deletes is
-// created again within LeaseTTL.
+// if all servers may lose power at once. A bucket in memory works. A bucket that somebody deletes
+// is created again within LeaseTTL.
 //
 // Run refuses a bucket with settings that lose keys, such as a maximum age. If the bucket gets such
 // settings while Run works, the log has an error with the command that removes them.

@@ -15,6 +15,8 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
+// This file counts the messages behind a position, for operators. Nothing is decided by the number.
+
 // Lag implements [consumer.Tenure]. If the stream continues after the position, Lag creates a
 // consumer there and deletes it at once, because the server counts the partition's messages for it.
 func (t *tenure) Lag(ctx context.Context, from epoch.Fence) (int64, error) {

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
+// This file refuses streams whose limits on consumers leave too little room for the readers, and
+// explains the server's refusals.
+
 const (
 	// forgotten is how long the server keeps a consumer that requests nothing, because its process
 	// has died or its handler is slow. A slow handler then gets a new consumer.

@@ -14,6 +14,10 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
+// This file knows a stream as its leader sees it, for all readers of the stream. It accepts no
+// answer of a replica (L3). What an answer means for a position is decided in open.go, read.go and
+// skip.go.
+
 const (
 	// skipEvery is how often [reader.skip] runs for a partition that has nothing to deliver.
 	skipEvery = 10 * time.Second

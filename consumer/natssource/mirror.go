@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
+// This file decides whether a gap in a mirror may have lost messages, by asking the mirror's
+// origin.
+
 // span is a range of sequences, including both ends. An empty span ends before it begins.
 type span struct{ first, last uint64 }
 

@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
+// This file decides whether a new consumer reads the log that the position is about (R10). read.go
+// uses its messages only then.
+
 var errBehind = errors.New("the stream's leader does not have what was read before, and has not heard from the other servers")
 
 // open creates a consumer that delivers from the position on, and then checks that its stream is

@@ -9,6 +9,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// This file decides when a consumer that delivers nothing is replaced. open.go creates the next
+// one.
+
 const (
 	// lookEvery is how often a waiting reader checks whether the stream has grown. All readers of a
 	// stream share the leader's answer.

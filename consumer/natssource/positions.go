@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/lease"
 )
 
+// This file writes positions into the bucket, for operators. Whether ours may replace another is
+// decided in committed.go.
+
 // position is the value of a position's key.
 type position struct {
 	Next  epoch.Offset `json:"next"`

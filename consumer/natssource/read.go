@@ -17,6 +17,10 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file decides which messages are delivered: none below the position, and none above a gap
+// that may have lost messages (R10). open.go decides which consumer is believed, flight.go how much
+// may be requested.
+
 const (
 	// longSilence is how long a read retries without progress before it returns the error.
 	longSilence = 20 * time.Second

@@ -10,6 +10,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides whether the bucket has room for the keys of the group.
+
 type needs struct{ message, messages, bytes int }
 
 const (

@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
+// This file moves the position of a partition that has nothing to deliver, so that retention does
+// not pass it.
+
 // skip moves the position over sequences in which the stream holds nothing of the partition, so
 // that the stream's beginning does not pass the position of a quiet or slow partition.
 //

@@ -25,6 +25,9 @@ import (
 	"github.com/epochfence/epochfence/lease"
 )
 
+// This file starts the source, joins the group and ends both in order. Package lease decides who
+// gets which partition.
+
 // Source is a [consumer.Source] that leases partitions through a key-value bucket and reads them
 // from JetStream. Make one with [New]. A Source serves one Run.
 type Source struct {

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file lists where the partitions of a stream begin, by policy and at the earliest. The sink
+// decides which of the two counts (R9).
+
 func (l *streamLog) starts(ctx context.Context, in incarnation, origin func(n int32) epoch.Origin, policy consumer.StartPolicy) ([]epoch.Start, error) {
 	starts, err := l.listStarts(ctx, in, origin, policy)
 	if err != nil {

@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// This file compares subjects with wildcards: which filters overlap, and whether they cover a
+// stream.
+
 const everything = ">"
 
 func checkSubject(s string) error {

@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
+// This file decides which partitions a subject transform makes, and whether a stream has that
+// transform.
+
 // TransformError is returned when a stream's subject transform is not the one that the partitions
 // come from.
 type TransformError struct {

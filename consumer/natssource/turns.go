@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
+// This file decides when a reader requests messages: a small request at once, a large one in its
+// turn. flight.go decides how many bytes that are.
+
 // receiveSome makes a request and puts its messages into the feed. It takes a turn if messages are
 // known to wait for this reader and may be larger than a request without a turn.
 func (r *reader) receiveSome(ctx context.Context, window int) error {

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file decides whether this process may run jobs by its clock. It leaves jobs that nobody else
+// takes.
+
 // ErrClock is returned when the clock of this process and that of the store of the leases differ by more
 // than a minute.
 var ErrClock = errors.New("the clock of this process differs from that of the leases' store")

@@ -2,6 +2,9 @@ package schedule
 
 import "time"
 
+// This file decides which tick a job runs next, which ticks are left out, and how long to wait. It
+// reads no clock and sends nothing: reader.go does.
+
 // span is a time during which a job was at work.
 type span struct{ from, to time.Time }
 

@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file makes messages of ticks, steps and requested runs. due.go decides which tick comes
+// next. Package consumer runs the transactions.
+
 // ErrAhead is returned when the position of a job is more than a day ahead of this process's clock. It
 // matches [consumer.ErrBlocked].
 var ErrAhead = fmt.Errorf("the position is far ahead of the clock: %w", consumer.ErrBlocked)

@@ -16,6 +16,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has the source and the handlers of the jobs. Package lease decides which process has
+// which job.
+
 // Schedule is the jobs of one process: a [consumer.Source] and the handlers for it. Make one with [New].
 // A Schedule serves one Run.
 type Schedule[TX any] struct {

@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/lease"
 )
 
+// This file has what package consumer sees of a job. consumer/internal/leased ends a tenure with
+// its lease.
+
 // tenure is this process's time with one job, under one lease.
 type tenure struct {
 	*leased.Tenure

@@ -8,6 +8,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file decides how times and steps are written as offsets and marks.
+
 // Tick is one time of a job.
 type Tick struct {
 	// Job is the job's name.

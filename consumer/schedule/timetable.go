@@ -8,6 +8,8 @@ import (
 	"github.com/netresearch/go-cron"
 )
 
+// This file decides at which times a cron expression has ticks. Late ticks are due.go's.
+
 // timetable has the times of a job's ticks, in whole seconds.
 type timetable interface {
 	// next returns the first tick after t, or the zero time if there is none in 100 years.
