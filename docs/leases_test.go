@@ -11,7 +11,7 @@ import (
 	"github.com/epochfence/epochfence/lease/leasetest"
 )
 
-// The suite of each driver has measured a row, see `make lease-rows`.
+// The suite of each driver has measured a row, see `make figures WHAT=leases`.
 func TestThePageOfLeasesHasTheRowsThatTheSuitesHaveMeasured(t *testing.T) {
 	files, err := filepath.Glob("leases/*.json")
 	if err != nil || len(files) < 8 {
@@ -32,7 +32,7 @@ func TestThePageOfLeasesHasTheRowsThatTheSuitesHaveMeasured(t *testing.T) {
 		}
 		table += fmt.Sprintf("| %s | %s | %.2f TTL | %.2f TTL | %.0f | %s |\n", r.Store, r.Number, r.Killed, r.Released, r.Calls, r.Needs)
 	}
-	isOnPage(t, "leases.md", "leases", table+"\n", "make lease-rows")
+	isOnPage(t, "leases.md", "leases", table+"\n", "make figures WHAT=leases")
 }
 
 // isOnPage compares a table with the one between a page's comments NAME:begin and NAME:end, or with

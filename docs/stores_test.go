@@ -11,7 +11,7 @@ import (
 	"github.com/epochfence/epochfence/internal/suites/tokentest"
 )
 
-// The suite of each driver has seen its rows on the real server, see `make token-rows`.
+// The suite of each driver has seen its rows on the real server, see `make figures WHAT=tokens`.
 func TestThePageOfStoresHasTheNumbersThatTheServersHaveShown(t *testing.T) {
 	files, err := filepath.Glob("stores/*.json")
 	if err != nil || len(files) != 10 {
@@ -31,7 +31,7 @@ func TestThePageOfStoresHasTheNumbersThatTheServersHaveShown(t *testing.T) {
 			table += fmt.Sprintf("| %s | `%s` | %s | %s | %s | %s |\n", s.Server, r.Number, shown(r.Write), shown(r.Deletion), shown(r.Backup), shown(r.Failover))
 		}
 	}
-	isOnPage(t, "stores.md", "numbers", table+"\n", "make token-rows")
+	isOnPage(t, "stores.md", "numbers", table+"\n", "make figures WHAT=tokens")
 }
 
 // systems are the servers of the drivers, as the pages name them.
@@ -85,7 +85,7 @@ func TestTheRolesOfAStoreAreThoseWhoseSuitesItsDriverPlays(t *testing.T) {
 		}
 		table += " |\n"
 	}
-	isOnPage(t, "stores.md", "roles", table+"\n", "make token-rows")
+	isOnPage(t, "stores.md", "roles", table+"\n", "make figures WHAT=tokens")
 }
 
 func shown(what string) string {

@@ -32,7 +32,7 @@ import (
 	"github.com/epochfence/epochfence/lease/leasetest"
 )
 
-// binariesEnv is the directory of etcd and kube-apiserver. `make kubernetes` builds them.
+// binariesEnv is the directory of etcd and kube-apiserver. `make long WHAT=kubernetes` builds them.
 const binariesEnv = "EPOCHFENCE_KUBERNETES"
 
 // Tokens of the users that the API server knows.
@@ -56,7 +56,7 @@ func start(t testing.TB, flags ...string) *cluster {
 	}
 	binaries := os.Getenv(binariesEnv)
 	if binaries == "" {
-		servertest.Absent(t, binariesEnv+" is not set; make kubernetes sets it")
+		servertest.Absent(t, binariesEnv+" is not set; make long WHAT=kubernetes sets it")
 	}
 	isEtcds := func(flag string) bool { return strings.HasPrefix(flag, "--quota") }
 	ours := slices.DeleteFunc(slices.Clone(flags), isEtcds)

@@ -20,7 +20,7 @@ import (
 // The node with the primary shard is killed.
 func TestRealCluster(t *testing.T) {
 	if os.Getenv("EPOCHFENCE_LONG") == "" {
-		t.Skip("five servers take minutes to start; make search-cluster runs it")
+		t.Skip("five servers take minutes to start; make long WHAT=search-cluster runs it")
 	}
 	java := servertest.Jars(t, libsEnv)
 	program, err := filepath.Abs("testdata/Server.java")

@@ -168,10 +168,10 @@ func TestABurstOverASlowLinkCostsNoLease(t *testing.T) {
 	slowly{server: natstest.Start(t), rate: rate, partitions: 4, ttl: 5 * time.Second, sizes: sized(40, 100_000), burst: true}.consume(t, time.Minute).atTheRate(t, rate, 3)
 }
 
-// TestSlowLink is the same with all defaults. `make slowlink` runs it.
+// TestSlowLink is the same with all defaults. `make long WHAT=balance` runs it.
 func TestSlowLink(t *testing.T) {
 	if os.Getenv("EPOCHFENCE_LONG") == "" {
-		t.Skip("takes a minute; make slowlink runs it")
+		t.Skip("takes a minute; make long WHAT=balance runs it")
 	}
 	t.Parallel()
 	const rate = 500_000

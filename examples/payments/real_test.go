@@ -26,7 +26,7 @@ func startNATS(t *testing.T) (url string, js jetstream.JetStream) {
 	return url, js
 }
 
-// The long form of this, on a cluster, is `make demo-payments-real`.
+// The long form of this, on a cluster, is `make demo WHICH=payments ON=real`.
 func TestAServerAndAPostgresOfOthersEndExactAndAreLeftAsTheyWere(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Start(t)

@@ -108,14 +108,14 @@ func (c committed) compare(rs results) error {
 		f, ok := c.figure(r)
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("bench: %s: %s ÷ %s: %s has no such figure: run make ratios and commit it", r.Row, r.Ours, r.Peer, c.file))
+			errs = append(errs, fmt.Errorf("bench: %s: %s ÷ %s: %s has no such figure: run make figures WHAT=ratios and commit it", r.Row, r.Ours, r.Peer, c.file))
 		case r.fell(f):
 			errs = append(errs, fmt.Errorf("bench: %s: %s ÷ %s is %.3f in the median of %d rounds (quartiles %.3f and %.3f); it was %.3f in %s, which allows %.3f: "+
-				"make bench BENCH='-ci -row %s$ -profiles DIR' shows what it is spent on; if the change is worth it, run make ratios and commit the file",
+				"make bench BENCH='-ci -row %s$ -profiles DIR' shows what it is spent on; if the change is worth it, run make figures WHAT=ratios and commit the file",
 				r.Row, r.Ours, r.Peer, r.Ratio, r.Rounds, r.Low, r.High, f.Ratio, c.file, r.Of.limit(f.Ratio), r.Row))
 		case r.Allocs > f.Allocs*(1+growth):
 			errs = append(errs, fmt.Errorf("bench: %s: %s makes %.1f allocations for a message; they were %.1f in %s: "+
-				"make bench BENCH='-ci -row %s$ -profiles DIR' shows where; if the change is worth it, run make ratios and commit the file",
+				"make bench BENCH='-ci -row %s$ -profiles DIR' shows where; if the change is worth it, run make figures WHAT=ratios and commit the file",
 				r.Row, r.Ours, r.Allocs, f.Allocs, c.file, r.Row))
 		}
 	}

@@ -93,7 +93,7 @@ func TestAFallSaysWhatWasExpectedAndWhatToDo(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"ci/fence/batch=1", "fenced ÷ plain", "0.320", "9 rounds", "0.310 and 0.330", "0.500", "internal/bench/ratios.json", "0.400", "-profiles", "make ratios"} {
+	for _, want := range []string{"ci/fence/batch=1", "fenced ÷ plain", "0.320", "9 rounds", "0.310 and 0.330", "0.500", "internal/bench/ratios.json", "0.400", "-profiles", "make figures WHAT=ratios"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
@@ -108,10 +108,10 @@ func TestAFallSaysWhatWasExpectedAndWhatToDo(t *testing.T) {
 		t.Errorf("a tenth more allocations: %v", err)
 	}
 	before.figures[0].Allocs = 10
-	if err := before.compare(results{more}); err == nil || !strings.Contains(err.Error(), "12.0 allocations") || !strings.Contains(err.Error(), "make ratios") {
+	if err := before.compare(results{more}); err == nil || !strings.Contains(err.Error(), "12.0 allocations") || !strings.Contains(err.Error(), "make figures WHAT=ratios") {
 		t.Errorf("a fifth more allocations: %v", err)
 	}
-	if err := before.compare(results{figureOf(p50, 1, 1, 1)}); err == nil || !strings.Contains(err.Error(), "make ratios") {
+	if err := before.compare(results{figureOf(p50, 1, 1, 1)}); err == nil || !strings.Contains(err.Error(), "make figures WHAT=ratios") {
 		t.Errorf("a figure that is not committed: %v", err)
 	}
 }
@@ -127,14 +127,14 @@ func TestWhatCIComparesWithIsCommitted(t *testing.T) {
 		for _, f := range r.figures {
 			got, ok := before.figure(result{Row: r.name, Ours: f.ours, Peer: f.peer, Of: f.of})
 			if !ok || got.Ratio <= 0 {
-				t.Errorf("%s: %s ÷ %s: run make ratios and commit internal/bench/ratios.json", r.name, f.ours, f.peer)
+				t.Errorf("%s: %s ÷ %s: run make figures WHAT=ratios and commit internal/bench/ratios.json", r.name, f.ours, f.peer)
 				continue
 			}
 			known++
 		}
 	}
 	if known != len(before.figures) {
-		t.Errorf("%d figures are committed and %d are measured: run make ratios and commit internal/bench/ratios.json", len(before.figures), known)
+		t.Errorf("%d figures are committed and %d are measured: run make figures WHAT=ratios and commit internal/bench/ratios.json", len(before.figures), known)
 	}
 }
 

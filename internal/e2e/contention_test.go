@@ -26,7 +26,7 @@ import (
 )
 
 var (
-	contentionRounds = flag.Int("contention.rounds", 0, "rounds of each comparison in TestContentionIsNeverSlowerThanOneMessageAtATime; zero skips it, make contention has 5")
+	contentionRounds = flag.Int("contention.rounds", 0, "rounds of each comparison in TestContentionIsNeverSlowerThanOneMessageAtATime; zero skips it, make long WHAT=contention has 5")
 	contentionTime   = flag.Duration("contention.time", 3*time.Second, "how long each side has in a round")
 )
 
@@ -51,10 +51,10 @@ func (c contention) String() string {
 
 // TestContentionIsNeverSlowerThanOneMessageAtATime compares consumer.Run on
 // PostgreSQL with a loop without a fence that applies one message in each
-// transaction, and tries again what the database refuses. `make contention` runs it.
+// transaction, and tries again what the database refuses. `make long WHAT=contention` runs it.
 func TestContentionIsNeverSlowerThanOneMessageAtATime(t *testing.T) {
 	if *contentionRounds <= 0 {
-		t.Skip("takes minutes, and a machine that does nothing else; run by make contention")
+		t.Skip("takes minutes, and a machine that does nothing else; run by make long WHAT=contention")
 	}
 	t.Logf("%-28s %10s %10s %8s", "", "unfenced", "consumer", "ratio")
 	for _, processes := range []int{2, 4} {

@@ -8,7 +8,7 @@
 // must be applied, once each and in order.
 //
 // The other kind measures memory: many messages and a sink that is slow. Its size
-// is set by the flag -messages; `make memory` runs it in full.
+// is set by the flag -messages; `make long WHAT=memory` runs it in full.
 //
 // [consumer.Run]: https://pkg.go.dev/github.com/epochfence/epochfence/consumer#Run
 package e2e

@@ -22,7 +22,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-var growingMost = flag.Duration("most", 2*time.Minute, "within which one member of 1,000 partitions becomes four; make balance has 5 s, which takes an idle machine")
+var growingMost = flag.Duration("most", 2*time.Minute, "within which one member of 1,000 partitions becomes four; make long WHAT=balance has 5 s, which takes an idle machine")
 
 // deployment is a group whose members share one sink.
 type deployment struct {

@@ -24,7 +24,7 @@ import (
 )
 
 // A handler hangs on one message: it has written, which takes SQLite's one write lock, and does
-// not return, whatever its context says. `make hang` plays it on real brokers.
+// not return, whatever its context says. `make long WHAT=hang` plays it on real brokers.
 
 const hangs = 4 // partitions
 

@@ -23,7 +23,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-var moveoverStep = flag.Int64("moveover.step", 100, "how many messages go by between two replacements in TestMoving…; make moveover has 2000")
+var moveoverStep = flag.Int64("moveover.step", 100, "how many messages go by between two replacements in TestMoving…; make long WHAT=moveover has 2000")
 
 // shop is the database of a team that moves over: effects, and the table by which
 // its consumers recognise a message that they have had.

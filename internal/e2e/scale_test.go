@@ -11,15 +11,15 @@ import (
 )
 
 // What a group costs its servers by its size, for docs/scale.md: each test counts, prints
-// what it has counted, and fails if that is more than the page says. `make scale` runs them with
+// what it has counted, and fails if that is more than the page says. `make long WHAT=scale` runs them with
 // many partitions.
 
 var (
-	scalePartitions = flag.Int("scale.partitions", 48, "partitions of the group in the tests of what a large one costs; make scale has 10,000")
-	scaleMembers    = flag.Int("scale.members", 4, "its members; make scale has more")
-	scaleTerm       = flag.Duration("scale.term", 600*time.Millisecond, "term of the leases in TestScalePostgres; make scale has 6 s, where a real one has 40")
-	scaleTTL        = flag.Duration("scale.ttl", 8*time.Second, "natssource.Options.LeaseTTL in TestScaleNATS; make scale has 15 s, the default")
-	scaleNATS       = flag.Int("scale.nats", 48, "partitions of the group on NATS, where each has a consumer; make scale has 500")
+	scalePartitions = flag.Int("scale.partitions", 48, "partitions of the group in the tests of what a large one costs; make long WHAT=scale has 10,000")
+	scaleMembers    = flag.Int("scale.members", 4, "its members; make long WHAT=scale has more")
+	scaleTerm       = flag.Duration("scale.term", 600*time.Millisecond, "term of the leases in TestScalePostgres; make long WHAT=scale has 6 s, where a real one has 40")
+	scaleTTL        = flag.Duration("scale.ttl", 8*time.Second, "natssource.Options.LeaseTTL in TestScaleNATS; make long WHAT=scale has 15 s, the default")
+	scaleNATS       = flag.Int("scale.nats", 48, "partitions of the group on NATS, where each has a consumer; make long WHAT=scale has 500")
 )
 
 // tally counts things by name. It is safe for concurrent use.

@@ -132,7 +132,7 @@ func everything() ([]httpfence.Call, int) {
 	return all, keys
 }
 
-// make receiver has ten thousand, which take five gigabytes under the race detector.
+// make long WHAT=receiver has ten thousand, which take five gigabytes under the race detector.
 func TestManyConcurrentRequestsWithEpochsOutOfOrder(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it takes seconds")

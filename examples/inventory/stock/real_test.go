@@ -12,7 +12,7 @@ import (
 	"github.com/epochfence/epochfence/internal/suites/showtest"
 )
 
-// The long form of this is `make demo-real`.
+// The long form of this is `make demo ON=real`.
 func TestRealKafkaAndPostgresEndExactAndAreLeftAsTheyWere(t *testing.T) {
 	broker := kafkatest.Start(t, kafkatest.Config{})
 	db := pgtest.Start(t)

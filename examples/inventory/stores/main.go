@@ -6,7 +6,7 @@
 //	GOWORK=off go run . -sink etcd://127.0.0.1:2379
 //	GOWORK=off go run . -sink dynamodb://items # a table as package dynamostore describes; AWS_REGION and so on say where
 //
-// Its items have keys that begin with "inventory-", and are removed at the end. `make demo-stores`
+// Its items have keys that begin with "inventory-", and are removed at the end. `make demo ON=stores`
 // starts the three servers and plays on each.
 package main
 

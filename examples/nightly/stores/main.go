@@ -10,7 +10,7 @@
 //	GOWORK=off go run . -lease postgres://127.0.0.1/test
 //	GOWORK=off go run . -lease nats://127.0.0.1:4222/BUCKET
 //
-// Each run has a group of its own, whose leases are removed at the end. `make demo-nightly-stores` starts
+// Each run has a group of its own, whose leases are removed at the end. `make demo WHICH=nightly ON=stores` starts
 // the servers that need no cluster and plays on each.
 package main
 

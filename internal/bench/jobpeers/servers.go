@@ -52,7 +52,7 @@ func serve(ctx context.Context) (s *servers, err error) {
 	}
 	cli := os.Getenv("EPOCHFENCE_TEMPORAL")
 	if cli == "" {
-		s.missing = "EPOCHFENCE_TEMPORAL does not name its command line: make job-peers fetches it"
+		s.missing = "EPOCHFENCE_TEMPORAL does not name its command line: make figures WHAT=job-peers fetches it"
 		return s, nil
 	}
 	s.temporal = fmt.Sprint("127.0.0.1:", ports[1])

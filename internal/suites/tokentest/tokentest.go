@@ -119,6 +119,6 @@ func (w *watched) keep(t *testing.T) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		t.Fatal(err)
 	case !bytes.Equal(had, now):
-		t.Errorf("the server's numbers are\n%sand %s has\n%s\nif the server is right, run make token-rows", now, path, had)
+		t.Errorf("the server's numbers are\n%sand %s has\n%s\nif the server is right, run make figures WHAT=tokens", now, path, had)
 	}
 }

@@ -102,12 +102,12 @@ func ternMigrate(ctx context.Context, dir string, at database) error {
 	return m.Migrate(ctx)
 }
 
-// dbmate is the command that runs it, with its arguments: `make dbmate` sets it.
+// dbmate is the command that runs it, with its arguments: `make long WHAT=dbmate` sets it.
 var dbmate = strings.Fields(os.Getenv("EPOCHFENCE_DBMATE"))
 
 func needsDbmate(t *testing.T, tool string) {
 	if tool == "dbmate" && len(dbmate) == 0 {
-		t.Skip("dbmate is no Go library that can be fetched here: run make dbmate, which has npx fetch it")
+		t.Skip("dbmate is no Go library that can be fetched here: run make long WHAT=dbmate, which has npx fetch it")
 	}
 }
 
