@@ -27,7 +27,7 @@ type least struct {
 	many  int            // Commits for more than one partition
 }
 
-func (*least) Guarantee() epoch.Guarantee { return epoch.Conditional }
+func (*least) Guarantee() epoch.Guarantee { return epoch.PerItem }
 
 func (s *least) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
 	return s.in.Fence(ctx, p)
@@ -87,7 +87,7 @@ func TestASinkOfFiveMethodsIsEnough(t *testing.T) {
 								tx.Append("seen", string(m.Value))
 							}
 							return nil
-						}), consumer.Options{Guarantee: epoch.Conditional})
+						}), consumer.Options{Guarantee: epoch.PerItem})
 					if err != nil || ctx.Err() != nil {
 						t.Fatalf("owner %d: %v, %v", owner, err, ctx.Err())
 					}
@@ -127,7 +127,7 @@ func TestAMessageThatDoesNotFitAloneHasFailed(t *testing.T) {
 		}
 		err := consumer.Run(ctx, log.Member("a"), &least{in: memsink.New()}, consumer.Each(func(context.Context, *memsink.Tx, consumer.Message, epoch.Epoch) error {
 			return nil
-		}), consumer.Options{Guarantee: epoch.Conditional, MaxAttempts: 2, Observe: observe})
+		}), consumer.Options{Guarantee: epoch.PerItem, MaxAttempts: 2, Observe: observe})
 		if err != nil || len(halts) != 1 || halts[0].Reason != consumer.ReasonMessageFailed {
 			t.Errorf("%v, halts %+v", err, halts)
 		}

@@ -37,15 +37,12 @@ func TestMoreThanTheSinkGivesIsRefusedAtTheStart(t *testing.T) {
 		says  string // empty if it suits
 	}{
 		{plain, epoch.Transactional, each(record), options{}, ""},
-		{held, epoch.Transactional, each(record).OnFailure(giveUp).Background(nothing), options{Guarantee: epoch.Keyed}, ""},
-		{plain, epoch.Conditional, each(record), options{}, "Options.Guarantee asks for a transactional sink, and this one is conditional"},
-		{plain, epoch.Keyed, each(record), options{Guarantee: epoch.Conditional}, "Options.Guarantee asks for a conditional sink, and this one is keyed"},
-		{plain, 0, each(record), options{Guarantee: epoch.Keyed}, "Options.Guarantee asks for a keyed sink, and this one is none"},
-		{plain, epoch.Conditional, each(record), options{Guarantee: epoch.Conditional}, ""},
-		{plain, epoch.Keyed, each(record), options{Guarantee: epoch.Keyed}, ""},
-		{plain, epoch.Conditional, each(record).Background(nothing), options{Guarantee: epoch.Conditional}, "Handlers.Background needs a sink that commits under a claim without moving a position"},
-		{held, epoch.Conditional, each(record).Background(nothing), options{Guarantee: epoch.Conditional}, ""},
-		{plain, epoch.Keyed, each(record).OnFailure(giveUp), options{Guarantee: epoch.Keyed}, "Handlers.OnFailure asks for a per item sink"},
+		{held, epoch.Transactional, each(record).OnFailure(giveUp).Background(nothing), options{Guarantee: epoch.PerItem}, ""},
+		{plain, epoch.PerItem, each(record), options{}, "Options.Guarantee asks for a transactional sink, and this one is per item"},
+		{plain, 0, each(record), options{Guarantee: epoch.PerItem}, "Options.Guarantee asks for a per item sink, and this one is none"},
+		{plain, epoch.PerItem, each(record), options{Guarantee: epoch.PerItem}, ""},
+		{plain, epoch.PerItem, each(record).Background(nothing), options{Guarantee: epoch.PerItem}, "Handlers.Background needs a sink that commits under a claim without moving a position"},
+		{held, epoch.PerItem, each(record).Background(nothing), options{Guarantee: epoch.PerItem}, ""},
 		{plain, epoch.PerItem, each(record).OnFailure(giveUp), options{Guarantee: epoch.PerItem}, ""},
 	} {
 		inBubble(t, 1, func(r *rig) {
@@ -67,7 +64,7 @@ func TestMoreThanTheSinkGivesIsRefusedAtTheStart(t *testing.T) {
 }
 
 func TestPartitionsShareNoTransactionOfASinkThatIsNotTransactional(t *testing.T) {
-	for gives, want := range map[epoch.Guarantee]int{epoch.Conditional: 1, epoch.Transactional: 3} {
+	for gives, want := range map[epoch.Guarantee]int{epoch.PerItem: 1, epoch.Transactional: 3} {
 		inBubble(t, 4, func(r *rig) {
 			p := r.process("a", nil)
 			p.run(func(ctx context.Context) error {

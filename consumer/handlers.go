@@ -93,15 +93,8 @@ func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX]
 }
 
 func (h Handlers[TX]) suits(o Options, sink epoch.Sink[TX]) error {
-	given := sink.Guarantee()
-	asks := func(what string, asked epoch.Guarantee) error {
-		return fmt.Errorf("consumer: %s asks for a %v sink, and this one is %v: choose another sink, or ask for less", what, asked, given)
-	}
-	switch {
-	case given < o.Guarantee:
-		return asks("Options.Guarantee", o.Guarantee)
-	case given < epoch.PerItem && h.onFailure != nil:
-		return asks("Handlers.OnFailure", epoch.PerItem)
+	if given := sink.Guarantee(); given < o.Guarantee {
+		return fmt.Errorf("consumer: Options.Guarantee asks for a %v sink, and this one is %v: choose another sink, or ask for less", o.Guarantee, given)
 	}
 	if _, ok := epoch.As[epoch.Holding[TX]](sink); !ok && len(h.background) > 0 {
 		return errors.New("consumer: Handlers.Background needs a sink that commits under a claim without moving a position (epoch.Holding), and this one cannot: choose another sink")

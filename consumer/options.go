@@ -16,8 +16,8 @@ type Options struct {
 	Start StartPolicy
 
 	// Guarantee is the least guarantee that the sink must give. Run returns an error for a
-	// sink that gives less. Defaults to [epoch.Transactional]. Handlers.OnFailure needs
-	// [epoch.PerItem] at least, and Handlers.Background an [epoch.Holding].
+	// sink that gives less. Defaults to [epoch.Transactional]. Set it for cassink,
+	// which gives [epoch.PerItem]. Handlers.Background also needs an [epoch.Holding].
 	Guarantee epoch.Guarantee
 
 	// MaxBatch limits the messages in one transaction, over all its partitions. A
@@ -135,8 +135,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Guarantee == 0 {
 		o.Guarantee = epoch.Transactional
 	}
-	if err == nil && (o.Guarantee < epoch.Keyed || o.Guarantee > epoch.Transactional) {
-		err = fmt.Errorf("consumer: Options.Guarantee is %d; want epoch.Keyed, epoch.PerItem, epoch.Conditional or epoch.Transactional", o.Guarantee)
+	if err == nil && (o.Guarantee < epoch.PerItem || o.Guarantee > epoch.Transactional) {
+		err = fmt.Errorf("consumer: Options.Guarantee is %d; want epoch.PerItem or epoch.Transactional", o.Guarantee)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

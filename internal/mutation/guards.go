@@ -618,7 +618,7 @@ var guardsOfTheRest = []guard{
 		{aside, "return &maskedError{r.handler}", "return r.handler"},
 	}, "consumer", "TestAFailureOfBackgroundWorkIsTheWorksOwn"},
 	{"blame", "a sink may give less than is asked for", []edit{
-		{"consumer/handlers.go", "case given < o.Guarantee:", "case false:"},
+		{"consumer/handlers.go", "given < o.Guarantee {", "false {"},
 	}, "consumer", "TestMoreThanTheSinkGivesIsRefusedAtTheStart"},
 	{"blame", "a transaction spans partitions where the sink's cannot", []edit{
 		{loops, "most = min(most, bound)", "_ = bound"},

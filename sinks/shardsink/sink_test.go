@@ -159,7 +159,7 @@ type weak struct {
 	replaced chan struct{}
 }
 
-func (weak) Guarantee() epoch.Guarantee  { return epoch.Conditional }
+func (weak) Guarantee() epoch.Guarantee  { return epoch.PerItem }
 func (w weak) Replaced() <-chan struct{} { return w.replaced }
 
 func TestTheGuaranteeIsTheLeastOfTheShards(t *testing.T) {
@@ -170,7 +170,7 @@ func TestTheGuaranteeIsTheLeastOfTheShards(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if g := s.Guarantee(); g != epoch.Conditional {
+		if g := s.Guarantee(); g != epoch.PerItem {
 			t.Errorf("the guarantee is %v", g)
 		}
 	}

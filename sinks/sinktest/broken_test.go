@@ -21,9 +21,6 @@ var broken = []struct {
 	take   func(db *toy)
 	caught string
 }{
-	{"less is promised than is kept", "guarantee", func(db *toy) {
-		db.guarantee = epoch.Conditional
-	}, "the sink says that it is transactional"},
 	{"the claim is not checked", "R1", func(db *toy) {
 		db.advance = eachAdvance(func(f epoch.Fence, a epoch.Advance) (epoch.Fence, error) {
 			a.Claim = f.Claim

@@ -20,7 +20,6 @@ var commits = []history{
 
 // whole are of sinks that commit all effects of a transaction with its positions.
 var whole = []history{
-	{"the sink says that it is transactional, which is what all the others show", "guarantee", saysTransactional},
 	{"an advance that applies nothing commits what the handler wrote, under the fence", "R1", emptyAdvance},
 	{"commit still in flight when the next claim comes: it lands before the claim or never", "R1 R4 R5", commitInFlight},
 	cutOff,
@@ -57,12 +56,6 @@ func morePartitionsThanTheBound(w *world) {
 	for _, t := range ts {
 		t.wantFence()
 		t.applies(1) // alone, it fits
-	}
-}
-
-func saysTransactional(w *world) {
-	if g := w.process("A").sink.Guarantee(); g != epoch.Transactional {
-		w.Errorf("the sink says that it is %v", g)
 	}
 }
 

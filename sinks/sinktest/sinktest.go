@@ -44,8 +44,8 @@ type Database[TX any] struct {
 // Run runs every history on one or two databases of its own. create makes an empty database, which
 // is removed when t ends.
 //
-// Some histories need a capability of the sink. Those of CommitHeld need [epoch.Holding] and a
-// guarantee above [epoch.PerItem]: they write without a message, and a sink that gives PerItem
+// Some histories need a capability of the sink. Those of CommitHeld need [epoch.Holding] and
+// [epoch.Transactional]: they write without a message, and a sink that gives PerItem
 // writes only for messages. Those with several partitions in a transaction need [epoch.BoundsOf] to
 // allow that. go test -v shows which histories were left out.
 func Run[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
@@ -72,7 +72,7 @@ func abilitiesOf[TX any](sink epoch.Sink[TX]) abilities {
 }
 
 func everySink(abilities) bool           { return true }
-func commitsWhole(a abilities) bool      { return a.guarantee > epoch.PerItem }
+func commitsWhole(a abilities) bool      { return a.guarantee == epoch.Transactional }
 func severalPartitions(a abilities) bool { return a.bounds.Partitions != 1 }
 func severalMessages(a abilities) bool   { return a.bounds.Messages != 1 }
 func fewPartitions(a abilities) bool     { return a.bounds.Partitions > 0 }
@@ -82,11 +82,11 @@ func holdsClaims(a abilities) bool       { return a.holding && commitsWhole(a) }
 func sets() []set {
 	return []set{
 		{"", everySink, histories},
-		{"a guarantee above epoch.PerItem", commitsWhole, whole},
+		{"epoch.Transactional", commitsWhole, whole},
 		{"transactions of several partitions", severalPartitions, together},
 		{"transactions of several messages", severalMessages, calls},
 		{"a bound on partitions (epoch.Bounded)", fewPartitions, bounded},
-		{"epoch.Holding, and a guarantee above epoch.PerItem", holdsClaims, concat(held, underHeldClaims(concat(handlers, []history{cutOff})), underHeldClaims(abandoned[:2]))},
+		{"epoch.Holding and epoch.Transactional", holdsClaims, concat(held, underHeldClaims(concat(handlers, []history{cutOff})), underHeldClaims(abandoned[:2]))},
 	}
 }
 
@@ -116,14 +116,14 @@ func unblockedSets() []set {
 	return []set{
 		{"", everySink, unblocked},
 		{"transactions of several partitions", severalPartitions, unblockedTogether},
-		{"epoch.Holding, and a guarantee above epoch.PerItem", holdsClaims, unblockedHeld},
+		{"epoch.Holding and epoch.Transactional", holdsClaims, unblockedHeld},
 	}
 }
 
 // RunOperated runs the histories in which operators act on fences and dead letters while consumers
 // run. The sink must be an [operate.Operable].
 func RunOperated[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
-	runSets(t, []set{{"", everySink, operated}, {"a guarantee above epoch.PerItem", commitsWhole, operatedWhole}}, create)
+	runSets(t, []set{{"", everySink, operated}, {"epoch.Transactional", commitsWhole, operatedWhole}}, create)
 }
 
 func run[TX any](t *testing.T, h history, create func(t testing.TB) Database[TX]) {

@@ -32,7 +32,6 @@ type toy struct {
 	look    func(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error)
 
 	open         func() epoch.Sink[*toyTx]
-	guarantee    epoch.Guarantee
 	unseenEscape bool
 	unfenced     bool // a commit without an advance is taken
 	twice        bool // two advances of one partition are only judged after apply
@@ -53,7 +52,7 @@ type toyTx struct {
 }
 
 func newToy() *toy {
-	db := &toy{fences: epoch.Fences{}, lists: map[string][]string{}, guarantee: epoch.Transactional, lockedOut: epoch.ErrTransient}
+	db := &toy{fences: epoch.Fences{}, lists: map[string][]string{}, lockedOut: epoch.ErrTransient}
 	db.seed = epoch.Fences.Seed
 	db.claim = epoch.Fences.Claim
 	db.advance = epoch.Fences.Advance
@@ -235,7 +234,7 @@ func (s toySink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, 
 	return s.db.look(s.db.fences, ps)
 }
 
-func (s toySink) Guarantee() epoch.Guarantee { return s.db.guarantee }
+func (s toySink) Guarantee() epoch.Guarantee { return epoch.Transactional }
 
 func (s toySink) Seed(ctx context.Context, starts []epoch.Start) error {
 	if err := ctx.Err(); err != nil {

@@ -94,7 +94,7 @@ func (a *process) fit(as []epoch.Advance) []epoch.Advance {
 // effects are those of messages.
 func (a *process) withEffects(as []epoch.Advance) (with []epoch.Advance) {
 	for _, one := range as {
-		if one.From != one.To || a.sink.Guarantee() > epoch.PerItem {
+		if one.From != one.To || a.sink.Guarantee() == epoch.Transactional {
 			with = append(with, one)
 		}
 	}
