@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -49,15 +48,8 @@ var text string
 
 var page = template.Must(template.New("page").Parse(text))
 
-// drawing is a chart of the rows whose names begin with rows.
-type drawing struct{ rows, Title, File string }
-
 func (s *services) writePage(ctx context.Context, rs results, file string) error {
 	m, err := s.machine(ctx)
-	if err != nil {
-		return err
-	}
-	charts, err := rs.draw(file)
 	if err != nil {
 		return err
 	}
@@ -65,35 +57,30 @@ func (s *services) writePage(ctx context.Context, rs results, file string) error
 	if err != nil {
 		return err
 	}
-	return errors.Join(rs.render(f, m, charts), f.Close())
+	return errors.Join(rs.render(f, m), f.Close())
 }
 
-// drawings returns the charts of a page, beside which their files are.
-func drawings(page string) []drawing {
-	base := strings.TrimSuffix(filepath.Base(page), ".md")
-	return []drawing{
-		{"fence/batch", "A pgsink transaction, by messages in it, ÷ the same without a guard", base + "-fence.svg"},
-		{"kafka/", "From Kafka", base + "-kafka.svg"},
-		{"nats/", "From JetStream", base + "-nats.svg"},
-	}
+func (rs results) render(to io.Writer, m machine) error {
+	return page.Execute(to, map[string]any{"Results": rs, "Machine": m})
 }
 
-// draw writes the charts of a page, and returns those for which there are figures.
-func (rs results) draw(page string) (charts []drawing, err error) {
-	for _, d := range drawings(page) {
-		drawn, err := rs.writeChart(d.rows, d.Title, filepath.Join(filepath.Dir(page), d.File))
-		if err != nil {
-			return charts, err
+// Rows returns the figures of the rows whose names begin with one of these, without those that begin
+// with one that has a minus sign in front. The few rounds of a page do not determine a p99, so it is
+// left out.
+func (rs results) Rows(names ...string) (some results) {
+	for _, r := range rs {
+		is := false
+		for _, name := range names {
+			without, not := strings.CutPrefix(name, "-")
+			if strings.HasPrefix(r.Row, without) {
+				is = !not
+			}
 		}
-		if drawn {
-			charts = append(charts, d)
+		if is && r.Of != p99 {
+			some = append(some, r)
 		}
 	}
-	return charts, nil
-}
-
-func (rs results) render(to io.Writer, m machine, charts []drawing) error {
-	return page.Execute(to, map[string]any{"Results": rs, "Machine": m, "Charts": charts})
+	return some
 }
 
 // Median returns a figure for the page's text, or a dash if it was not measured.

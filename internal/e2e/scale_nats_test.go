@@ -18,7 +18,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-// natsIdle is what docs/scale.md says of the messages between a group that is idle and its
+// natsIdle is what docs/performance.md says of the messages between a group that is idle and its
 // servers, in a second: what members send, and what they get. It is the one place to change
 // with the way leases are kept.
 func natsIdle(partitions, members int, ttl time.Duration) (in, out expectation) {

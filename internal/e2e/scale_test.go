@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// What a group costs its servers by its size, for docs/scale.md: each test counts, prints
+// What a group costs its servers by its size, for docs/performance.md: each test counts, prints
 // what it has counted, and fails if that is more than the page says. `make long WHAT=scale` runs them with
 // many partitions.
 
@@ -46,7 +46,7 @@ func (c *tally) take() map[string]int {
 	return counts
 }
 
-// expectation is what docs/scale.md says about one count.
+// expectation is what docs/performance.md says about one count.
 type expectation struct {
 	what  string
 	most  float64 // as the formula says
@@ -73,7 +73,7 @@ func holds(t *testing.T, title string, counts map[string]int, took time.Duration
 		delete(rest, w.what)
 		fmt.Fprintf(&b, "  %-34s %12.2f   expected %12.2f   %s\n", w.what, got, w.most, w.exact)
 		if got > w.most*1.1+slack {
-			t.Errorf("%s: %s: %.2f, and docs/scale.md says %.2f (%s): see what has changed, and correct the page", title, w.what, got, w.most, w.exact)
+			t.Errorf("%s: %s: %.2f, and docs/performance.md says %.2f (%s): see what has changed, and correct the page", title, w.what, got, w.most, w.exact)
 		}
 	}
 	var others []string

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What docs/scale.md says of a group of 10,000 partitions and 100 members: one that joins gets
+// What docs/performance.md says of a group of 10,000 partitions and 100 members: one that joins gets
 // a share from the others, the share of one that has gone goes to them, and nothing else moves.
 func TestScaleOnlyAShareMovesInALargeGroup(t *testing.T) {
 	t.Parallel()
