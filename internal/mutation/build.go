@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
@@ -21,8 +20,6 @@ import (
 type builder struct {
 	module, temp string
 	needs        map[string][]string // the dependencies of each package's tests
-
-	one sync.Mutex // one build at a time, because a build uses all cores
 }
 
 func (b *builder) build(ctx context.Context, p *plan) error {
@@ -39,45 +36,23 @@ func (b *builder) build(ctx context.Context, p *plan) error {
 	}
 	began := time.Now()
 	fmt.Printf("building the tests of %d packages\n", len(p.packages()))
-	if err := b.compile(ctx, over, b.binary(""), p.packages()...); err != nil {
-		return err
+	args := []string{"test", "-c", "-o", b.binary(""), "-overlay=" + over, "-vet=off", "-ldflags=-s -w"}
+	cmd := exec.CommandContext(ctx, "go", append(args, paths(p.packages())...)...)
+	cmd.Dir = b.module
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the tests of %s: %w\n%s", strings.Join(p.packages(), ", "), err, out)
 	}
 	fmt.Printf("built in %.0f s\n", time.Since(began).Seconds())
 	return nil
 }
 
+// binary returns the path of a package's test binary, or the directory of all.
 func (b *builder) binary(pkg string) string {
 	dir := filepath.Join(b.temp, "tests") + string(filepath.Separator)
 	if pkg == "" {
 		return dir
 	}
 	return dir + filepath.Base(pkg) + ".test"
-}
-
-func (b *builder) alone(ctx context.Context, m mutant) (binary string, err error) {
-	files, err := b.changed(m, ".go")
-	if err != nil {
-		return "", err
-	}
-	over, err := b.overlay(strconv.Itoa(m.number), files)
-	if err != nil {
-		return "", err
-	}
-	binary = filepath.Join(b.temp, strconv.Itoa(m.number)+".test")
-	return binary, b.compile(ctx, over, binary, m.pkg)
-}
-
-// compile builds tests into a file or, if to ends with a separator, a directory.
-func (b *builder) compile(ctx context.Context, overlay, to string, packages ...string) error {
-	b.one.Lock()
-	defer b.one.Unlock()
-	args := []string{"test", "-c", "-o", to, "-overlay=" + overlay, "-vet=off", "-ldflags=-s -w"}
-	cmd := exec.CommandContext(ctx, "go", append(args, paths(packages)...)...)
-	cmd.Dir = b.module
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the tests of %s: %w\n%s", strings.Join(packages, ", "), err, out)
-	}
-	return nil
 }
 
 // changed returns a mutant's files with the extension ext, or all of them, without the guard.

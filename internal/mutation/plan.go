@@ -13,7 +13,6 @@ const (
 	switched way = iota // the test binary has functions without it, which its number selects
 	replaced            // the binary replaces SQL when it reads its scripts
 	shown               // its test reads source files, and gets another file
-	alone               // the test binary is built without it
 )
 
 func (w way) String() string {
@@ -21,7 +20,6 @@ func (w way) String() string {
 		"are in the binary of their package's tests",
 		"are in SQL, which is replaced at run time",
 		"are in source files that their tests read",
-		"need a build of their own",
 	}[w]
 }
 
@@ -64,7 +62,7 @@ func newPlan(module fs.FS, all []guard, wanted func(guard) bool) (*plan, error) 
 		}
 		m := mutant{guard: g, number: i + 1, changes: changes}
 		if m.way, err = p.wayOf(m); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s %s: %w", g.rule, g.taken, err)
 		}
 		p.mutants = append(p.mutants, m)
 	}
@@ -83,7 +81,7 @@ func (p *plan) wayOf(m mutant) (way, error) {
 		}
 		for _, c := range m.changes[name] {
 			if d := f.enclosing(c.span); d == nil || !canBeSwitched(d) {
-				return alone, nil
+				return 0, fmt.Errorf("%s: %q is in no function that can be switched", name, f.src[c.from:c.to])
 			}
 		}
 	}
@@ -129,7 +127,7 @@ func (p *plan) String() string {
 	}
 	text := fmt.Sprintf("%d guards", len(p.mutants))
 	separator := ": "
-	for w := switched; w <= alone; w++ {
+	for w := switched; w <= shown; w++ {
 		if count[w] > 0 {
 			text += fmt.Sprintf("%s%d %v", separator, count[w], w)
 			separator = "; "
@@ -139,7 +137,7 @@ func (p *plan) String() string {
 }
 
 // switches returns the files that replace or extend the module's files in the test binaries, so
-// that guards can be switched off. It leaves out the guards that are built alone.
+// that guards can be switched off.
 func (p *plan) switches() (map[string]string, error) {
 	files, err := scriptSwitch(p.module)
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"go/format"
 	"os"
 	"os/exec"
@@ -111,8 +112,8 @@ func TestAFunctionDoesTheSameBehindItsSwitchAndOtherwiseWithoutItsGuard(t *testi
 	}
 }
 
-// What cannot be behind a switch, or would not do the same there, is known.
-func TestWhatCannotBeSwitchedIsBuiltAlone(t *testing.T) {
+// A guard that cannot be behind a switch, or would not do the same there, is refused.
+func TestAGuardThatCannotBeSwitchedIsRefused(t *testing.T) {
 	const src = `package main
 
 import "runtime"
@@ -138,21 +139,25 @@ func main() {}
 `
 	for _, c := range []struct {
 		edits []edit
-		want  way
+		want  string
 	}{
-		{[]edit{{"main.go", "limit = 3", "limit = 4"}}, alone},
-		{[]edit{{"main.go", "a int", "a, b int"}}, alone},
-		{[]edit{{"main.go", "n int) int { return n }", "n int) int { return 0 }"}}, alone},
-		{[]edit{{"main.go", "_ = recover()", ""}}, alone},
-		{[]edit{{"main.go", "line + 1", "line"}}, alone},
-		{[]edit{{"main.go", "return limit", "return 4"}, {"main.go", "limit = 3", "limit = 4"}}, alone},
-		{[]edit{{"main.go", "return limit", "return 4"}}, switched},
-		{[]edit{{"a.sql", "1", "2"}}, replaced},
-		{[]edit{{"a.sql", "1", "2"}, {"main.go", "return limit", "return 4"}}, switched},
+		{[]edit{{"main.go", "limit = 3", "limit = 4"}}, "can be switched"},
+		{[]edit{{"main.go", "a int", "a, b int"}}, "can be switched"},
+		{[]edit{{"main.go", "n int) int { return n }", "n int) int { return 0 }"}}, "can be switched"},
+		{[]edit{{"main.go", "_ = recover()", ""}}, "can be switched"},
+		{[]edit{{"main.go", "line + 1", "line"}}, "can be switched"},
+		{[]edit{{"main.go", "return limit", "return 4"}, {"main.go", "limit = 3", "limit = 4"}}, "can be switched"},
+		{[]edit{{"main.go", "return limit", "return 4"}}, switched.String()},
+		{[]edit{{"a.sql", "1", "2"}}, replaced.String()},
+		{[]edit{{"a.sql", "1", "2"}, {"main.go", "return limit", "return 4"}}, switched.String()},
 	} {
-		p := planned(t, src, guard{edits: c.edits, pkg: "p"})
-		if got := p.mutants[0].way; got != c.want {
-			t.Errorf("%v %v, want those that %v", c.edits, got, c.want)
+		p, err := newPlan(files(src), []guard{{edits: c.edits, pkg: "p"}}, all)
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = p.mutants[0].way.String()
+		}
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%v: %s, want %s", c.edits, got, c.want)
 		}
 	}
 }

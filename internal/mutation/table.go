@@ -9,34 +9,28 @@ import (
 	"strings"
 )
 
-var rules = []struct{ name, text string }{
-	{"R1", "A claim and a position, both compared, in one transaction"},
-	{"R2", "No swap without a confirmation that came after the read"},
-	{"R3", "A refusal raises: stale, moved and missing are different errors"},
-	{"R4", "The check that enforces comes last, in key order"},
-	{"R5", "In doubt, claim again and continue where that says"},
-	{"R6", "Stale ends one partition's tenure; no claim without a confirmation"},
-	{"R7", "The lease is the assignment's; what is retained keeps its claim"},
-	{"R8", "The sink's position is the truth; the source has a mirror"},
-	{"R9", "Known group, missing fence: the earliest message, or a halt"},
-	{"R10", "Nothing is skipped or repeated silently: halt with both numbers"},
-	{"R11", "No comparison of wall clocks decides anything"},
-	{"R12", "Every transaction and claim is bounded; the replaced one is evicted"},
-	{"R13", "The lease outlives a batch, which is aborted before it ends"},
-	{"blame", "Blame only the message at fault; hold up nobody else"},
-	{"protect", "A protected table counts or refuses each transaction that is not fenced, and no other"},
+// rulesPage defines the rules of the protocol, each in a row of a table.
+const rulesPage = "docs/guarantees.md"
+
+var ruleRow = regexp.MustCompile(`(?m)^\| ([RL]\d+)\. (.+?) \| .+ \|$`)
+
+type rule struct{ name, text string }
+
+func rulesOf(module fs.FS) (rules []rule, err error) {
+	text, err := fs.ReadFile(module, rulesPage)
+	for _, m := range ruleRow.FindAllSubmatch(text, -1) {
+		rules = append(rules, rule{string(m[1]), string(m[2])})
+	}
+	return rules, err
 }
 
-const page = `# The guards, and the tests that fail without them
-
-` + "`make mutation`" + ` takes these guards away, one at a time, and runs the test named for each, which must
-fail. [The rules](docs/guarantees.md#the-rules) are those of the protocol.
-
-`
-
+// markdown returns a table of all guards, by rule.
 func markdown(module fs.FS) (string, error) {
+	rules, err := rulesOf(module)
+	if err != nil {
+		return "", err
+	}
 	var b strings.Builder
-	b.WriteString(page)
 	b.WriteString("| rule | enforced in; without it | the test that fails |\n|---|---|---|\n")
 	for _, r := range rules {
 		name := fmt.Sprintf("**%s** %s", r.name, r.text)

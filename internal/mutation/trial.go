@@ -141,10 +141,6 @@ func (t *trials) prepare(ctx context.Context, m mutant) (binary string, env []st
 	switch m.way {
 	case switched:
 		env = append(env, switchVar+"="+strconv.Itoa(m.number))
-	case alone:
-		if binary, err = t.alone(ctx, m); err != nil {
-			return "", nil, err
-		}
 	case shown:
 		files, err := t.changed(m, "")
 		if err != nil {
