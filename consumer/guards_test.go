@@ -19,9 +19,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-// Each of these tests, and of those in claim_guards_test.go, fails without one
-// guard that nothing else here would miss. internal/mutation takes the guards away,
-// one at a time, and wants that failure.
+// Each of these tests, and of those in claim_guards_test.go, is about one guard of the protocol.
 
 type commitHook = memsink.Hook[[]epoch.Advance]
 

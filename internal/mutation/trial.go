@@ -27,7 +27,7 @@ const (
 
 	// hang is how long a test may take without its guard, or three times as long as with it. A test
 	// that hangs has failed too, unless it hangs with the guard right afterwards.
-	hang = 30 * time.Second
+	hang = 15 * time.Second
 
 	// baselineTimeout is longer, because whole packages run in parallel.
 	baselineTimeout = 5 * time.Minute
