@@ -74,7 +74,7 @@ func (t *trials) learn(pkg, out string) {
 // without runs the test of one guard without the guard until it fails. It returns the number of the
 // failed run and the total time, or an error if the test does not fail.
 func (t *trials) without(ctx context.Context, m mutant) (run int, took time.Duration, err error) {
-	binary, env, err := t.prepare(ctx, m)
+	binary, env, err := t.prepare(m)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -136,7 +136,7 @@ func (t *trials) passesWith(ctx context.Context, m mutant, limit time.Duration) 
 
 // prepare returns the binary for the test of a guard, and the environment that takes the guard
 // away.
-func (t *trials) prepare(ctx context.Context, m mutant) (binary string, env []string, err error) {
+func (t *trials) prepare(m mutant) (binary string, env []string, err error) {
 	binary = t.binary(m.pkg)
 	switch m.way {
 	case switched:
