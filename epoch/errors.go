@@ -153,7 +153,7 @@ type LogChangedError struct {
 
 func (e *LogChangedError) Error() string {
 	return fmt.Sprintf("%s: %v: the fence is at offset %d of log %q, the source now reads log %q; "+
-		"decide where to continue and say it with epochfence rebase --to, or use a new group",
+		"an operator has to decide where to continue, or use a new group",
 		e.Partition, ErrLogChanged, e.Next, e.Fence, e.Source)
 }
 
@@ -171,7 +171,7 @@ type ForeignLeaseError struct {
 
 func (e *ForeignLeaseError) Error() string {
 	return fmt.Sprintf("%s: %v: the fence is leased from %q (owner %q), this process leases from %q; "+
-		"give one of the two deployments another group, or, if the group has moved for good to where this process leases, accept that with epochfence rebase",
+		"give one of the two deployments another group, or, if the group has moved for good to where this process leases, have an operator accept that",
 		e.Partition, ErrForeignLease, e.Fence, e.Owner, e.Source)
 }
 
