@@ -208,7 +208,7 @@ func (p *pending[TX]) tellFailed(v verdict, in, took time.Duration) {
 	if len(p.batch.Messages) > 0 {
 		offset = p.batch.Messages[0].Offset
 	}
-	if p.fence.Log == epoch.ScheduleLog {
+	if p.fence.Log == operate.JobLog {
 		p.tick.failed(offset, v.err, took)
 	}
 	if v.finding == transient {

@@ -36,7 +36,7 @@ func (t *ticks) failed(at epoch.Offset, err error, took time.Duration) {
 // recordTick records the tick of a job that did has ended.
 func (p *pending[TX]) recordTick(did part[TX], took time.Duration) {
 	t, a := &p.tick, did.advance
-	if p.fence.Log != epoch.ScheduleLog {
+	if p.fence.Log != operate.JobLog {
 		return
 	}
 	now := time.Now()

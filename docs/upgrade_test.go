@@ -131,7 +131,7 @@ func TestASchemaIsReplacedAsTheGuideSays(t *testing.T) {
 
 	const step = 1_790_000_000_000_003
 	for schema, mark := range map[string]epoch.Mark{"epochfence": 2, "epochfence2": epoch.NoMark} {
-		job := epoch.Start{Origin: epoch.Origin{Partition: epoch.Partition{Group: "billing", Topic: "invoices"}, Log: epoch.ScheduleLog, Source: "source"}}
+		job := epoch.Start{Origin: epoch.Origin{Partition: epoch.Partition{Group: "billing", Topic: "invoices"}, Log: operate.JobLog, Source: "source"}}
 		job.Next = epoch.Position{Offset: step, Mark: mark}
 		job.Earliest = job.Next
 		if err := u.sink(schema).Seed(t.Context(), []epoch.Start{job}); err != nil {

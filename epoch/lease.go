@@ -29,10 +29,3 @@ type Lease struct {
 	// Owner names the process for operators. Nothing compares it.
 	Owner string
 }
-
-// LeaseLog is the Log and the Source of a fence that package lease claims for the holder of a lease.
-// The position of the fence counts transactions. Between two holders, the fence has no live owner.
-const LeaseLog = "epochfence/lease"
-
-// ScheduleLog is the Log of a job of package schedule. Its offsets are times in microseconds since 1970.
-const ScheduleLog = "epochfence/schedule"

@@ -14,7 +14,3 @@ type Sharded interface {
 	// ReplacedIn is [Replaceable.Replaced] for one shard.
 	ReplacedIn(shard int) <-chan struct{}
 }
-
-// RedirectLog is the prefix of the Log of a redirect row: a fence that only names the shard of a
-// partition. The shard's number follows the prefix. Nobody claims such a fence.
-const RedirectLog = "epochfence/shardsink: not in this database but in shard "

@@ -62,6 +62,11 @@ type Claimed[TX any] struct {
 	gap   int64       // of its epoch to that of the claim before; 0 if there was none
 }
 
+// FenceLog is the Log and the Source of the fences that [Claim] claims. Their positions count
+// transactions. Between two holders, such a fence has no live owner. Databases store FenceLog. It
+// must not change.
+const FenceLog = "epochfence/lease"
+
 // Claim claims the resource of a lease in a sink, whose fence then refuses all earlier claims, also
 // one of the same lease: claim each lease once. Claim first proves the lease by [Held.Confirm]. The
 // fence is a partition of the sink: its group is [Options.Group], its topic and number are those of
@@ -80,8 +85,8 @@ func Claim[TX any](ctx context.Context, h *Held, sink epoch.Sink[TX]) (*Claimed[
 	}
 	c := &Claimed[TX]{Held: h, sink: sink, turn: make(chan struct{}, 1), origin: epoch.Origin{
 		Partition: epoch.Partition{Group: h.m.Group, Topic: h.Name, Number: h.Number},
-		Log:       epoch.LeaseLog,
-		Source:    epoch.LeaseLog, // also of a store that was emptied: epochs continue
+		Log:       FenceLog,
+		Source:    FenceLog, // also of a store that was emptied: epochs continue
 	}}
 	c.turn <- struct{}{}
 	h.claimed.Store(true)

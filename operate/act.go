@@ -94,6 +94,11 @@ var ErrAct = errors.New("invalid act")
 // second request of a replay or a run, or the withdrawal of a replay that is not requested.
 var ErrNothingToDo = errors.New("nothing to do")
 
+// RedirectLog is the prefix of the Log of a redirect row of package shardsink. The shard's number
+// follows the prefix. A redirect row is a fence that only says which database has the partition.
+// No process claims it, and no act applies to it. Databases store the prefix. It must not change.
+const RedirectLog = "epochfence/shardsink: not in this database but in shard "
+
 // Owner returns the owner that the fence has after the act.
 func (a Act) Owner() string { return epoch.OperatorPrefix + a.By }
 
@@ -141,7 +146,7 @@ func (a Act) checkKind(wrong func(format string, args ...any) error) error {
 			return wrong("to log %q, which counts other offsets: say where to continue in it", a.Log)
 		}
 	case ActRun:
-		if a.Seen.Log != epoch.ScheduleLog {
+		if a.Seen.Log != JobLog {
 			return wrong("it is no job, but a partition of log %q", a.Seen.Log)
 		}
 		if a.To == nil || a.Beginning || a.To.Mark == epoch.NoMark || a.To.Offset < a.Seen.Next || a.To.Offset-a.Seen.Next >= JobSecond {
@@ -191,8 +196,8 @@ func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 	switch {
 	case f.Partition != a.Partition:
 		return f, fmt.Errorf("operate: %s %s: the fence is of %s", a.Kind, a.Partition, f.Partition)
-	case strings.HasPrefix(f.Log, epoch.RedirectLog):
-		return f, fmt.Errorf("operate: %s %s: %w: act on it in shard %s", a.Kind, a.Partition, epoch.ErrElsewhere, strings.TrimPrefix(f.Log, epoch.RedirectLog))
+	case strings.HasPrefix(f.Log, RedirectLog):
+		return f, fmt.Errorf("operate: %s %s: %w: act on it in shard %s", a.Kind, a.Partition, epoch.ErrElsewhere, strings.TrimPrefix(f.Log, RedirectLog))
 	case f.Epoch != a.Seen.Epoch || f.Claim != a.Seen.Claim:
 		return f, &epoch.StaleError{Partition: a.Partition, Ours: a.Claim, Held: f}
 	case a.Claim == f.Claim:

@@ -9,6 +9,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// JobLog is the Log of the fence of a job of package schedule. Databases store it. It must not
+// change.
+const JobLog = "epochfence/schedule"
+
 // JobSecond is the number of offsets of a job of package schedule in a second. The offset of a run is its
 // scheduled Unix time in seconds times JobSecond. The offsets after that, within the second, count the
 // steps of a job that commits in several transactions.
@@ -31,7 +35,7 @@ func JobTime(o epoch.Offset) (at time.Time, step int) {
 // FormatOffset returns an offset of a log for operators: a number, or for a job of package schedule the
 // time in UTC, with the number of committed steps of that tick if there are any.
 func FormatOffset(log string, o epoch.Offset) string {
-	if log != epoch.ScheduleLog {
+	if log != JobLog {
 		return strconv.FormatInt(int64(o), 10)
 	}
 	at, step := JobTime(o)
@@ -54,7 +58,7 @@ func NewRun(f epoch.Fence, by, reason string) (Act, error) {
 	}
 	at, step := JobTime(f.Next)
 	switch {
-	case f.Log != epoch.ScheduleLog:
+	case f.Log != JobLog:
 		return wrong(ErrAct, "it is no job, but a partition of log %q", f.Log)
 	case step == 0 && f.Mark == RunRequested:
 		return wrong(ErrNothingToDo, "it was requested before and has not run yet")

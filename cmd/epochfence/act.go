@@ -218,7 +218,7 @@ func (a *app) here(ctx context.Context, op operate.Operator, which chosen, names
 	}
 	var found []operate.Partition
 	for _, p := range all {
-		where, away := strings.CutPrefix(p.Log, epoch.RedirectLog)
+		where, away := strings.CutPrefix(p.Log, operate.RedirectLog)
 		if away && len(names) > 0 {
 			return nil, fmt.Errorf("%s: another database of this sink keeps it, shard %s: name that one with --database", p.Fence.Partition, where)
 		}

@@ -138,7 +138,7 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 		starts = append(starts, epoch.Start{Origin: epoch.Origin{Partition: partition(n), Log: now.log, Source: now.source}})
 	}
 	starts[3].Log = "kafka:golden/BBBBBBBBBBBBBBBBBBBBBB"
-	starts = append(starts, epoch.Start{Origin: epoch.Origin{Partition: partition(6), Log: epoch.RedirectLog + "1", Source: now.log}})
+	starts = append(starts, epoch.Start{Origin: epoch.Origin{Partition: partition(6), Log: operate.RedirectLog + "1", Source: now.log}})
 	must(t, sink.Seed(ctx, starts))
 	claim := func(n int32, owner string) epoch.Fence {
 		seen, err := sink.Fence(ctx, partition(n))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -50,7 +51,7 @@ const (
 
 func stateOf(p operate.Partition, h *operate.Decision) state {
 	switch {
-	case strings.HasPrefix(p.Log, epoch.RedirectLog):
+	case strings.HasPrefix(p.Log, operate.RedirectLog):
 		return elsewhere
 	case p.Pause.Mode != epoch.Running:
 		return paused
@@ -68,10 +69,10 @@ func stateOf(p operate.Partition, h *operate.Decision) state {
 }
 
 // isLock reports whether the fence is of package lease. Then it has no log and no consumer.
-func isLock(f epoch.Fence) bool { return f.Log == epoch.LeaseLog }
+func isLock(f epoch.Fence) bool { return f.Log == lease.FenceLog }
 
 // isJob reports whether the fence is of package schedule. Its offsets are times.
-func isJob(f epoch.Fence) bool { return f.Log == epoch.ScheduleLog }
+func isJob(f epoch.Fence) bool { return f.Log == operate.JobLog }
 
 // hasLog reports whether a broker has the log of the fence.
 func hasLog(f epoch.Fence) bool { return !isLock(f) && !isJob(f) }
@@ -97,7 +98,7 @@ func positionIn(log string, o epoch.Offset) string {
 
 // placeIn is positionIn for sentences.
 func placeIn(log string, o epoch.Offset) string {
-	if log == epoch.ScheduleLog {
+	if log == operate.JobLog {
 		return "position " + positionIn(log, o)
 	}
 	return "offset " + positionIn(log, o)

@@ -126,7 +126,7 @@ func (s *Schedule[TX]) Handlers() consumer.Handlers[TX] { return consumer.Each(s
 
 func (s *Schedule[TX]) handle(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
 	if err := s.run(ctx, tx, m, e); err != nil {
-		return fmt.Errorf("tick %s: %w", operate.FormatOffset(epoch.ScheduleLog, m.Offset), err)
+		return fmt.Errorf("tick %s: %w", operate.FormatOffset(operate.JobLog, m.Offset), err)
 	}
 	return nil
 }

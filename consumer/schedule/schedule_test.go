@@ -334,7 +334,7 @@ func TestAnOperatorRunsAJobNow(t *testing.T) {
 
 func TestARequestIsRefusedWhereItWouldBreakARun(t *testing.T) {
 	t.Parallel()
-	f := epoch.Fence{Origin: epoch.Origin{Partition: epoch.Partition{Group: group, Topic: "job"}, Log: epoch.ScheduleLog}, Next: place{at: clock(t, "01 01:00:00"), step: 3}.offset(), Epoch: 1}
+	f := epoch.Fence{Origin: epoch.Origin{Partition: epoch.Partition{Group: group, Topic: "job"}, Log: operate.JobLog}, Next: place{at: clock(t, "01 01:00:00"), step: 3}.offset(), Epoch: 1}
 	if _, err := operate.NewRun(f, "amy", "now"); !errors.Is(err, operate.ErrAtWork) {
 		t.Errorf("between two steps: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/internal/leased"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // This file has what package consumer sees of a job. consumer/internal/leased ends a tenure with
@@ -41,8 +42,8 @@ func (s *Schedule[TX]) newTenure(base context.Context, l *lease.Held, term time.
 	j := s.jobs[l.Name]
 	origin := epoch.Origin{
 		Partition: epoch.Partition{Group: s.Group, Topic: l.Name, Number: l.Number},
-		Log:       epoch.ScheduleLog,
-		Source:    epoch.LeaseLog, // also of a store that was emptied: epochs continue
+		Log:       operate.JobLog,
+		Source:    lease.FenceLog, // also of a store that was emptied: epochs continue
 	}
 	return &tenure{
 		Tenure: leased.New(base, l, origin, term), plan: j.plan, course: j.course,

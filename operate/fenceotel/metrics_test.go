@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/operate/fenceotel"
 	"github.com/epochfence/epochfence/operate/stats"
 )
@@ -91,7 +92,7 @@ func TestWhatIsExposedIsTheTable(t *testing.T) {
 	}
 	s.Observe(consumer.Joined{})
 	s.Observe(consumer.Granted{Partition: at})
-	s.Observe(consumer.Claimed{Fence: epoch.Fence{Origin: epoch.Origin{Partition: at, Log: epoch.ScheduleLog}, Epoch: 7, Next: 20}, Waited: 2 * time.Second})
+	s.Observe(consumer.Claimed{Fence: epoch.Fence{Origin: epoch.Origin{Partition: at, Log: operate.JobLog}, Epoch: 7, Next: 20}, Waited: 2 * time.Second})
 	s.Observe(consumer.Transacted{Messages: 10, Took: 30 * time.Millisecond, Handling: 2 * time.Millisecond})
 	s.Observe(consumer.Advanced{Partition: at, Epoch: 7, From: 20, To: 30, Messages: 10, Lag: 4, Oldest: time.Now(), Newest: time.Unix(1000, 0)})
 	s.Observe(consumer.Stale{Ours: epoch.Fence{Epoch: 7}, Held: epoch.Fence{Epoch: 9}})

@@ -21,6 +21,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/promtest"
 	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/operate/fenceprom"
 	"github.com/epochfence/epochfence/operate/stats"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -205,7 +206,7 @@ func (d *drill) locks(holds, waits *worker) {
 func (w *worker) misses(ticks int, late time.Duration) {
 	job := epoch.Partition{Group: "billing", Topic: "invoices"}
 	w.stats.Observe(consumer.Granted{Partition: job})
-	w.stats.Observe(consumer.Claimed{Fence: epoch.Fence{Origin: epoch.Origin{Partition: job, Log: epoch.ScheduleLog}, Epoch: 1}})
+	w.stats.Observe(consumer.Claimed{Fence: epoch.Fence{Origin: epoch.Origin{Partition: job, Log: operate.JobLog}, Epoch: 1}})
 	w.stats.Observe(consumer.Advanced{Partition: job, Epoch: 1, Messages: 1, Missed: ticks, Late: late})
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/httpfence"
 )
@@ -108,7 +109,7 @@ func (s *Stats) count(now time.Time, e consumer.Event) {
 	case consumer.Claimed:
 		s.values.add(claims, 1, claimed)
 		s.observe(claimDuration, e.Waited.Seconds())
-		if e.Fence.Log == epoch.ScheduleLog && s.jobs[e.Fence.Partition] == nil {
+		if e.Fence.Log == operate.JobLog && s.jobs[e.Fence.Partition] == nil {
 			s.jobs[e.Fence.Partition] = &ticks{}
 		}
 	case consumer.Advanced:

@@ -278,7 +278,7 @@ func TestEachValueOfAnEventIsCountedSomewhere(t *testing.T) {
 func TestTicksOfJobsAreCountedWhileTheJobIsHeld(t *testing.T) {
 	const ofJob = "{group=g,topic=orders,partition=3}"
 	s, job := stats.New(), fence(7, 20, "a")
-	job.Log = epoch.ScheduleLog
+	job.Log = operate.JobLog
 	ticks := func() (missed, late float64, known bool) {
 		now := values(s)
 		late, known = now["job_late_seconds"+ofJob]
@@ -309,7 +309,7 @@ func TestTicksOfJobsAreCountedWhileTheJobIsHeld(t *testing.T) {
 }
 
 func TestAProcessHasNoMoreSeriesThanItMay(t *testing.T) {
-	for _, log := range []string{"", epoch.ScheduleLog} {
+	for _, log := range []string{"", operate.JobLog} {
 		t.Run(log, func(t *testing.T) { hasNoMoreSeriesThanItMay(t, log) })
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/operate/stats"
 )
@@ -32,7 +32,7 @@ func (g *groupReading) deserted(held []stats.Partition) (said []string) {
 	}
 	for _, p := range g.partitions {
 		group := p.Fence.Partition.Group
-		if seen[group] || p.Log == epoch.LeaseLog { // in another database, too
+		if seen[group] || p.Log == lease.FenceLog { // in another database, too
 			continue
 		}
 		seen[group] = true

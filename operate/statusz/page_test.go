@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/suites/bubble"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/operate/remedies"
 	"github.com/epochfence/epochfence/operate/stats"
@@ -37,7 +38,7 @@ func TestThePageShowsPartitionsOfThisProcessAndOfOthers(t *testing.T) {
 
 func TestARedirectRowSaysWhichDatabaseHasThePartition(t *testing.T) {
 	r := newRig(t)
-	away := epoch.Origin{Partition: orders(7), Log: epoch.RedirectLog + "1", Source: "shards"}
+	away := epoch.Origin{Partition: orders(7), Log: operate.RedirectLog + "1", Source: "shards"}
 	if err := r.sink.Seed(t.Context(), []epoch.Start{{Origin: away}}); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func TestARedirectRowSaysWhichDatabaseHasThePartition(t *testing.T) {
 // job seeds a job at a position, and claims it.
 func (r *rig) job(next epoch.Offset) epoch.Fence {
 	r.Helper()
-	job := epoch.Origin{Partition: epoch.Partition{Group: "reports", Topic: "nightly"}, Log: epoch.ScheduleLog, Source: epoch.LeaseLog}
+	job := epoch.Origin{Partition: epoch.Partition{Group: "reports", Topic: "nightly"}, Log: operate.JobLog, Source: lease.FenceLog}
 	at := epoch.Position{Offset: next}
 	err := r.sink.Seed(r.Context(), []epoch.Start{{Origin: job, Next: at, Earliest: at}})
 	var f epoch.Fence
@@ -81,7 +82,7 @@ func TestAJobIsShownByItsTime(t *testing.T) {
 func TestALockIsWellThoughNobodyHasIt(t *testing.T) {
 	r := newRig(t)
 	r.holds(orders(0))
-	lock := epoch.Origin{Partition: epoch.Partition{Group: "reports", Topic: "nightly"}, Log: epoch.LeaseLog, Source: epoch.LeaseLog}
+	lock := epoch.Origin{Partition: epoch.Partition{Group: "reports", Topic: "nightly"}, Log: lease.FenceLog, Source: lease.FenceLog}
 	err := r.sink.Seed(t.Context(), []epoch.Start{{Origin: lock}})
 	if err == nil {
 		_, err = r.sink.Claim(t.Context(), epoch.Fence{Origin: lock}, epoch.NewClaim(epoch.Lease{Origin: lock, Generation: 3, Owner: "pod-1"}))

@@ -21,7 +21,7 @@ func jobsOf(ps ...operate.Partition) jobs {
 	return js
 }
 
-func isJob(f epoch.Fence) bool { return f.Log == epoch.ScheduleLog }
+func isJob(f epoch.Fence) bool { return f.Log == operate.JobLog }
 
 // position returns an offset of a partition, as the page shows it.
 func (js jobs) position(p epoch.Partition, o epoch.Offset) string {
@@ -29,7 +29,7 @@ func (js jobs) position(p epoch.Partition, o epoch.Offset) string {
 	case o < 0:
 		return "–"
 	case js[p]:
-		return operate.FormatOffset(epoch.ScheduleLog, o)
+		return operate.FormatOffset(operate.JobLog, o)
 	default:
 		return thousands(int64(o))
 	}

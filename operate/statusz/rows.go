@@ -9,6 +9,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/operate/stats"
 )
@@ -89,13 +90,13 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 	orphaned, sign := g.orphaned(p)
 	owner, _ := g.lives.Owner(p.Fence)
 	hangs := owner.Hangs(p.Fence)
-	shard, elsewhere := strings.CutPrefix(p.Log, epoch.RedirectLog)
+	shard, elsewhere := strings.CutPrefix(p.Log, operate.RedirectLog)
 	switch {
 	case elsewhere:
 		r.state("well", "in another database", "shard "+show(shard), 0)
 	case p.Pause.Mode != epoch.Running:
 		r.state("paused", "paused", fmt.Sprintf("since %s, by %s: %s", clock(p.Pause.Since, p.Now), show(p.Pause.By), show(p.Pause.Reason)), 2)
-	case p.Log == epoch.LeaseLog:
+	case p.Log == lease.FenceLog:
 		r.state("well", "lock", "", 0)
 	case halt != nil:
 		r.state("halted", "halted", show(halt.Reason), 3)

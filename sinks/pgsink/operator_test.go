@@ -98,7 +98,7 @@ func TestPostgreSQLRefusesARunThatIsNotOfAJobAtItsPosition(t *testing.T) {
 	r := newRig(t)
 	s, op, operator := r.open(), r.operator(t), newPool(t, r.operatorsURL)
 	nightly := epoch.Partition{Group: "billing", Topic: "nightly"}
-	job := epoch.Origin{Partition: nightly, Log: epoch.ScheduleLog, Source: epoch.LeaseLog}
+	job := epoch.Origin{Partition: nightly, Log: operate.JobLog, Source: "epochfence/lease"}
 	if err := s.Seed(t.Context(), []epoch.Start{{Origin: job, Next: epoch.Position{Offset: 5_000_000, Mark: epoch.NoMark}}}); err != nil {
 		t.Fatal(err)
 	}

@@ -7,11 +7,12 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // pointing is the prefix of a redirect row's log id, before the shard's number. The row's lease
 // source is the log id of the messages.
-const pointing = epoch.RedirectLog
+const pointing = operate.RedirectLog
 
 // redirect returns the origin of a redirect row to shard home.
 func redirect(of epoch.Origin, home int) epoch.Origin {

@@ -218,7 +218,7 @@ func unclaimedActs(w *world) {
 
 func redirectRowsAreLeftAlone(w *world) {
 	o := origin(orders0)
-	o.Log = epoch.RedirectLog + "3"
+	o.Log = operate.RedirectLog + "3"
 	at := epoch.Position{Mark: epoch.NoMark}
 	if err := w.process("A").sink.Seed(w.ctx, []epoch.Start{{Origin: o, Next: at, Earliest: at}}); err != nil {
 		w.Fatalf("seed: %v", err)

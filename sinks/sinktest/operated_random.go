@@ -41,7 +41,7 @@ func actsAgainstModel(w *world) {
 					d.Beginning = rapid.Bool().Draw(t, "beginning")
 				}
 				if d.Kind == operate.ActRebase {
-					d.Log = rapid.SampledFrom([]string{"", "log-1", epoch.ScheduleLog}).Draw(t, "log")
+					d.Log = rapid.SampledFrom([]string{"", "log-1", operate.JobLog}).Draw(t, "log")
 					d.Source = rapid.SampledFrom([]string{"", "source-1"}).Draw(t, "source")
 				}
 				got, err := h.op.Act(w.ctx, d)

@@ -10,7 +10,7 @@ import (
 func runsAreRequested(w *world) {
 	nightly := epoch.Partition{Group: "billing", Topic: "nightly"}
 	job, l := start(nightly, 5_000_000, 0), lease(nightly, 5, "A")
-	job.Log, l.Log = epoch.ScheduleLog, epoch.ScheduleLog
+	job.Log, l.Log = operate.JobLog, operate.JobLog
 	h, a := w.person(), w.process("A")
 	a.seeds(job)
 	ta := a.swaps(a.reads(nightly), l)
