@@ -2,6 +2,8 @@ package cas
 
 import "context"
 
+// This file lets a driver return when the context ends, although its client does not.
+
 // Await calls do in a goroutine, and returns the result of do, or ctx.Err() once ctx has ended. It
 // is for clients that do not end a call with its context: the store may still carry out the
 // request. The function do must not write to what the caller reads.

@@ -1,9 +1,14 @@
 // Package cas is the interface of stores whose items are replaced by compare-and-swap. etcd,
 // Consul, ZooKeeper, Redis, DynamoDB, object stores, NATS and SQL databases can do that. Packages
-// lease, guard and sinks/cassink are built on it.
+// lease, guard and sinks/cassink are built on it, and hide it from handlers.
 //
-// Each store has a driver in a package of its own, such as cas/memstore. Every driver passes the
-// suite in cas/castest. docs/extend.md describes how to write another one.
+// A driver hides how its server names, compares and lists items: a value and a note that are
+// written together, and a version that names one write and no other. A caller reads an item and
+// swaps it as it was seen. What the items mean, and what follows from a refused write, is left to
+// the caller.
+//
+// Each driver is a package of its own, such as cas/etcdstore, and passes the suite in cas/castest.
+// docs/stores.md compares them. docs/extend.md describes how to write another one.
 package cas
 
 import (

@@ -5,6 +5,9 @@ import (
 	"strings"
 )
 
+// This file maps keys to names that a limited store accepts, and back. A driver decides whether it
+// needs that.
+
 // Join returns a key of parts between slashes. A slash or a percent sign within a part is written as
 // in URLs, so different parts give different keys.
 func Join(parts ...string) string {

@@ -7,23 +7,17 @@
 //	inventory~/orders/4711~/6ZK4BJ7Q3OX5HTEDCW2LMN6PRA   the note
 //	inventory~source                                     a random name of these items
 //
-// Bytes of a key other than letters, digits, "-", "_" and "/" are escaped as by [cas.Escape]. The
-// client's token needs key_prefix "inventory~" { policy = "write" }. Consul leaves out of its
-// answers what a token may not read, so an item seems absent. The write then fails.
+// Other bytes than letters, digits, "-", "_" and "/" are escaped as by [cas.Escape]. The token
+// needs key_prefix "inventory~" { policy = "write" }. Without it an item seems absent, and a write
+// fails.
 //
-// A write is one transaction. It checks the ModifyIndex of both keys, deletes them, and writes them
-// anew. The ModifyIndex alone would not do: Consul keeps it when the same value is written again,
-// and repeats it in a cluster that was emptied, or made of a snapshot. Number is the ModifyIndex.
+// The package hides the comparison: a transaction checks the ModifyIndex of both keys and writes
+// them anew, because Consul keeps the index when the same value is written again, and a restored
+// cluster repeats it. Number is the ModifyIndex. A leader that was replaced may return older items.
 //
-// Reads have Consul's default consistency: the leader answers without asking the other servers. A
-// leader that has been replaced and does not know it yet may return older items.
-//
-// A server closes a client's connections beyond 200 (http_max_conns_per_client), and the requests on them
-// fail. One transaction of package cassink sends up to 32 requests at a time. Set
-// Config.Transport.MaxConnsPerHost to 100: further requests then wait for a connection, and do not fail.
-//
-// The client sends a request once. If its Config has an HttpClient of your own, that must not repeat
-// requests either.
+// A server closes connections of a client beyond 200 (http_max_conns_per_client). Package cassink
+// sends up to 32 requests at a time: set Config.Transport.MaxConnsPerHost to 100, and requests wait
+// instead of failing. An HttpClient of your own must not repeat requests.
 //
 // Consul has no pages, so List reads all items with the prefix at once.
 package consulstore

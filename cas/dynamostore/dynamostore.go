@@ -3,16 +3,15 @@
 // The table's partition key is the string "scope", its sort key the binary "key". An item has the
 // attributes "value" and "note", both binary, and the string "version", which is random. Any client
 // reads them. All items of a store have one partition key, so one store takes about 1,000 writes a
-// second.
+// second. DynamoDB has no number that grows over deletions, so an item has none.
 //
-// A table with replicas in other regions is refused: there, the last writer wins, whatever its
-// condition said.
+// The package hides the conditions and the pages, and which errors leave the outcome of a write
+// unknown. It refuses a table with replicas in other regions: there, the last writer wins, whatever
+// its condition was.
 //
-// DynamoDB has no number that grows over deletions, so an item has none.
-//
-// Package cassink sends up to 32 requests of a transaction at a time. The SDK's HTTP client keeps 10
-// idle connections to a host, and opens new ones for the others each time: raise MaxIdleConnsPerHost of
-// its transport.
+// Package cassink sends up to 32 requests of a transaction at a time. The SDK's HTTP client keeps
+// 10 idle connections to a host, and opens new ones for the others each time: raise
+// MaxIdleConnsPerHost of its transport.
 package dynamostore
 
 import (

@@ -7,8 +7,9 @@
 //	inventory#orders/4711   a nonce, a dot, and the note
 //	inventory@source        a random name of these items
 //
-// The version is the key's ModRevision and the nonce: a restored backup repeats revisions. Number
-// is the ModRevision. Write and delete items only through the store.
+// The package hides the transaction that writes both keys and compares them. The version is the
+// key's ModRevision and the nonce, because a restored backup repeats revisions. Number is the
+// ModRevision. Write and delete items only through the store.
 package etcdstore
 
 import (

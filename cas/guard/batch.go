@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file collects the changes of several messages, and writes the items at the end. rounds.go
+// decides in which order, and item.go what is written to each.
+
 // Batch makes the changes of several messages of one partition, and writes the items when all are
 // complete. Until Write, nothing is written. It is safe for concurrent use.
 //

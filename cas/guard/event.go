@@ -7,6 +7,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides what observers learn about a change. It has no effect on what is written.
+
 // Event reports the decision about a message's change of an item: see [Message.Observe]. In an audit log,
 // Key is the resource, and Stamp.Epoch the fencing token.
 type Event struct {

@@ -1,9 +1,7 @@
-// Package guard changes items of a [cas.Store] exactly once per message.
-//
-// An item has, in its note, the stamp of the last message that changed it, for each partition. A
-// message changes an item only if it is later than that stamp. So a message that is delivered
-// again, by the same owner of the partition or by the next one, changes nothing twice, and an owner
-// that was paused and wakes up is stopped at the first item that its successor has changed:
+// Package guard changes items of a [cas.Store] exactly once per message. It hides the note of an
+// item, which has, for each partition, the messages that changed it and may be delivered again. A
+// message that the note has changes nothing twice, and an owner that was paused and wakes up is
+// stopped at the first item that its successor has changed:
 //
 //	changes := guard.At(store, m) // in a handler
 //	left, err := changes.Update(ctx, "stock/apples", func(old guard.State) (guard.State, []byte, error) {
@@ -11,25 +9,16 @@
 //		return guard.Text(n), outcome(n), nil
 //	})
 //
-// # What is guaranteed
-//
 // Per item, partition and era, each message takes effect at most once, in the order of offsets, and
 // exactly once when the fence has passed the message. An era begins when an operator sets the
-// position, but not with a skip. Messages that are delivered again in a new era change the items
-// again. The changes of one message to several items become visible one by one.
+// position, other than with a skip. Changes of one message become visible one by one. The caller
 //
-// # What the caller must do
-//
-//   - Deliver the messages of a partition in order, and go on to the next one only if [Message.Err]
-//     returns nil or [ErrPassed].
-//   - Decide within the change function, from the item that it gets and from the message alone. What is
-//     decided for another item must come from the outcome that Update returns: it is stored with the
-//     item, and the same whenever the message is delivered again.
-//   - Change an item once per message. A second Update of a key returns [ErrTwice].
-//   - Write the items through this package alone. Reading them with any client is fine.
-//   - Return errors of your own before the first Update. What was changed stays changed when the
-//     message fails, and the replay of its dead letter changes it once more. Package cassink has no
-//     such rule, because it writes at the end.
+//   - delivers messages in order, and the next one only if [Message.Err] is nil or [ErrPassed];
+//   - decides in the change function, from the item and the message, and about other items from the
+//     outcome that Update returns: it is stored, and the same when the message is delivered again;
+//   - changes an item once per message, and writes items through this package alone;
+//   - returns errors of its own before the first Update. Changes stay when the message fails, and
+//     the replay of its dead letter makes them again. Package cassink has no such rule.
 //
 // On a store that forgets acknowledged writes ([cas.Facts.Forgets]), a failover may lose an effect.
 package guard

@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file makes the changes of one item, and finds out what became of a write whose answer was
+// lost. stamp.go decides whether a message may change the item.
+
 // item is an item in a batch.
 type item struct {
 	store cas.Store

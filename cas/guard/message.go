@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file makes the changes of one message at once, for handlers of any sink, as batches of one
+// change. It remembers that a message has failed.
+
 // Message makes the changes of one message. It is safe for concurrent use.
 type Message struct {
 	store cas.Store

@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides which items of a batch are written together, and which after one another.
+// batch.go writes them.
+
 // step is a change to be written.
 type step struct {
 	item   *item

@@ -1,31 +1,15 @@
 // Package kubestore is a [cas.Store] in Lease objects of Kubernetes (coordination.k8s.io/v1). It is
 // for leases: a value has at most 128 KiB, and each write is a write of the cluster's etcd.
 //
-// An item is a Lease. With Options.Name "inventory" and the key "orders/4711" it is
+// An item is a Lease, such as "inventory.orders.4711" for Options.Name "inventory" and the key
+// "orders/4711". Its annotations have key, value, note and a random name of the write. Its spec
+// stays empty. The Lease "inventory" names the set of items.
 //
-//	metadata:
-//	  name: inventory.orders.4711
-//	  labels:
-//	    epochfence.github.io/store: inventory
-//	    epochfence.github.io/state: live
-//	  annotations:
-//	    epochfence.github.io/key: orders/4711
-//	    epochfence.github.io/value: the value
-//	    epochfence.github.io/note: the note
-//	    epochfence.github.io/base64: which of the three are in Base64, because they are not UTF-8
-//	    epochfence.github.io/version: a random name of the write
+// The package hides the comparison: a JSON patch tests the resourceVersion and the random name,
+// because a restored etcd repeats resource versions. Number is the resourceVersion (KEP-5504).
 //
-// Its spec stays empty: the store does not know what its values mean. Beside the items there is a
-// Lease "inventory" without a suffix, whose UID identifies this set of items (cas.Facts.Source). Write and delete items only through the store.
-//
-// A write is a JSON patch that tests the resourceVersion and the random name of the write, because
-// a restored etcd repeats resource versions. A version is both. Number is the resourceVersion, which
-// the API documents as a number that grows within a resource type since Kubernetes 1.35 (KEP-5504).
-// In older versions it is etcd's revision.
-//
-// A deletion is a patch with the state "deleted", and then a delete. If the second request fails, the
-// Lease stays. It is no item: Get returns an item that is not Live, and a Swap of that item
-// replaces the Lease. This removes all such Leases:
+// A deletion is a patch with the state "deleted", and then a delete. If the second request fails, a
+// Lease stays that is no item. This removes all of them:
 //
 //	kubectl delete leases -l epochfence.github.io/state=deleted
 //

@@ -13,6 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
+// This file maps a key to the name of its Lease, and an item to annotations and back. kubestore.go
+// decides what a write compares.
+
 const (
 	hashed = "sha256-" // begins the last part of a name that has a hash of the key
 

@@ -18,6 +18,8 @@ import (
 	"github.com/epochfence/epochfence/cas"
 )
 
+// This file lists and watches the Leases of the store. It decides when a watch is begun again.
+
 const (
 	// page is the number of items that a list reads at a time.
 	page = 200

@@ -1,4 +1,5 @@
-// Package memstore is a [cas.Store] in memory, for tests.
+// Package memstore is a [cas.Store] in memory, for tests. It hides a map under a lock. All
+// processes of a test share one store, and nothing is kept when the process ends.
 package memstore
 
 import (

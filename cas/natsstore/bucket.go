@@ -17,6 +17,8 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file creates the bucket, and decides which settings lose items. Facts repeats the check.
+
 // ensure creates the bucket if it does not exist, checks its settings and returns its facts.
 func (s *Store) ensure(ctx context.Context) (cas.Facts, error) {
 	stream, err := s.look(ctx)

@@ -9,8 +9,8 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
-// A key's parts between slashes are the tokens of its subject, so that the server can filter by
-// prefix. An empty token, which subjects cannot have, is "=".
+// This file maps keys to subjects and back. A key's parts between slashes are the tokens of its
+// subject, so that the server can filter by prefix. An empty token is "=".
 
 const emptyToken = "="
 

@@ -15,6 +15,8 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
+// This file lists items, and decides whether the replica that has answered lags behind the leader.
+
 // page is the number of items that List fetches at a time.
 const page = 256
 

@@ -1,7 +1,8 @@
 // Package natsstore is a [cas.Store] in a key-value bucket of NATS JetStream, 2.11 or newer.
 //
 // An item is a key of the bucket. Its value is the key's value, its note a header, and its version
-// and number are the sequence of the message in the bucket's stream.
+// and number are the sequence of the message in the bucket's stream. The package hides subjects,
+// consumers, answers that are lost, and replicas that lag behind.
 //
 // A bucket that was restored from a backup repeats sequences, and so versions. A write that was
 // acknowledged by one server is lost if the server's machine fails before the write is on its disk:

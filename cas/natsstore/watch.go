@@ -17,6 +17,9 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
+// This file reports changes through a watcher of nats.go. Facts notices that the bucket was
+// deleted.
+
 // Watch implements [cas.Watcher]. It ends with an error if the bucket does not exist. It does not
 // notice that the bucket is deleted later: see Facts.
 func (s *Store) Watch(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// This file decides whether a request uses the pool or the connection beside it.
+
 const (
 	// patience is how long a request waits while all connections of the pool are in use.
 	patience = 50 * time.Millisecond

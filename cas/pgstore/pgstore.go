@@ -1,12 +1,13 @@
 // Package pgstore is a [cas.Store] in a table of PostgreSQL, 14 or newer.
 //
-// Each item is a row. Its version is a number of a sequence and a random id, so that versions do
-// not repeat after a restored backup. The store works through PgBouncer in transaction mode as far
-// as the pool's query mode does.
+// Each item is a row of cas_item. Its version is a number of a sequence and a random id, so that
+// versions do not repeat after a restored backup. The package hides the statements, the schema, and
+// the isolation that a role may have as its default. The store works through PgBouncer in
+// transaction mode as far as the pool's query mode does.
 //
-// The pool may be that of a sink, of any size. While all its connections are in use, requests go over
-// one connection beside it, so that leases do not wait behind work. It is closed a minute after its last
-// request.
+// The pool may be that of a sink, of any size. While all its connections are in use, requests go
+// over one connection beside it, so that leases do not wait behind work. It is closed a minute
+// after its last request.
 package pgstore
 
 import (

@@ -15,6 +15,8 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
+// This file creates and updates the tables. Package pgschema runs the steps.
+
 // DefaultSchema is the default of Options.Schema.
 const DefaultSchema = "epochfence_cas"
 

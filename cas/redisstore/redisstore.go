@@ -9,8 +9,9 @@
 //	{inventory}@number        the last number
 //	{inventory}@source        a random name of these items
 //
-// All are in one hash slot. Write and delete items only through the store. A string that was
-// there before is an item, but List does not have it until it is replaced.
+// All are in one hash slot. The package hides the functions that compare and write them at once.
+// Write and delete items only through the store. A string that was there before is an item, but
+// List does not have it until it is replaced.
 //
 // Redis acknowledges a write before its replicas, or its disk, have it. A failover or a crash can
 // lose the last writes and repeat their numbers. Versions do not repeat.

@@ -7,9 +7,9 @@ import (
 	"github.com/epochfence/epochfence/cas"
 )
 
-// Servers that keep objects as files cannot have both "a" and "a/b", nor long or empty names. So
-// the parts of a key between slashes become directories, an empty part is "=", a part of more than
-// maxPart bytes is divided, and each name ends in "~".
+// This file maps keys to names of objects and back. Servers that keep objects as files cannot have
+// both "a" and "a/b", nor long or empty names. So the parts of a key between slashes become
+// directories, an empty part is "=", a longer part is divided, and each name ends in "~".
 
 const (
 	emptyPart = "="

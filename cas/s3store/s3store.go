@@ -10,9 +10,8 @@
 //	epochfence 6ZK4… 12
 //	the 12 bytes of the note, then the value
 //
-// Delete first replaces the object by a marker, and then deletes the marker.
-//
-// S3 has no number that grows, so an item has none.
+// The package hides the conditions, the names of objects, and deletions: Delete first replaces the
+// object by a marker, and then deletes that. S3 has no number that grows, so an item has none.
 //
 // Package cassink sends up to 32 requests of a transaction at a time. The SDK's HTTP client keeps 10
 // idle connections to a host, and opens new ones for the others each time: raise MaxIdleConnsPerHost of

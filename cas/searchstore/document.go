@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/cas"
 )
 
+// This file decides how an item is kept in a document, and which values can be the document
+// itself. searchstore.go sends it.
+
 // own is the field of a document that has what is not the value. A document begins with it.
 const own = "epochfence"
 

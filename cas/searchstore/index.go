@@ -13,6 +13,8 @@ import (
 	"github.com/epochfence/epochfence/cas"
 )
 
+// This file creates the index and the alias, and decides which settings lose items.
+
 // properties is the part of the mapping that List needs. Note and value are in no index of Lucene's.
 const properties = `{"` + own + `":{"dynamic":"false","properties":{"key":{"type":"keyword"},"writes":{"type":"keyword","index":false}}}}`
 

@@ -4,36 +4,22 @@
 // an item is a JSON object, it is the document, with the field "epochfence" in addition:
 //
 //	GET inventory/_source/orders=2F4711
-//	{"epochfence":{"key":"orders=2F4711","writes":"6ZK4BJ7Q3O.…","note":"…"},"state":"paid","cents":1250}
+//	{"epochfence":{"key":"orders=2F4711","writes":"6ZK4BJ7Q3O.…","note":"…"},"state":"paid"}
 //
-// Any other value is in epochfence.value, and the note is in epochfence.note: each is a string, or
-// {"base64":"…"} if its bytes are not UTF-8. Objects that OpenSearch would refuse, or not return as
-// they are, are in epochfence.value, too: if one of their outermost names is empty, is "epochfence" or
-// begins with "_", or if they have a name twice in one object, more than 20 levels, a number of more
-// than 1,000 digits, or white space around them.
-// A document that contradicts the mapping of the index is refused by OpenSearch, and nothing is
-// written.
+// Any other value is in epochfence.value, as a string or as {"base64":"…"}. So are objects that
+// OpenSearch would refuse or change: see plain in document.go. A document that contradicts the
+// mapping is refused, and nothing is written. The _id is the key, escaped by [cas.Escape]; beyond
+// 512 bytes, its end is a hash. Write and delete items only through the store.
 //
-// The document's _id is the key, escaped by [cas.Escape]. If that has more than 512 bytes, its end is
-// replaced by a hash of the key.
+// The package hides that the server repeats writes. A write compares _seq_no and _primary_term.
+// When a node fails, OpenSearch may repeat a write by itself and refuse the second one, so each
+// document has the nonces of its last 16 writes. If more, or a deletion, have followed, Swap
+// returns [cas.ErrConflict] for a write that was carried out, unlike [cas.Store]. Package guard
+// handles that.
 //
-// Write and delete items only through the store. Other documents of the index are left alone.
-//
-// A write compares _seq_no and _primary_term. OpenSearch gives no two writes of a shard the same ones,
-// also over deletions and failovers. It may do so after a snapshot was restored, unless the snapshot
-// was restored over the index (POST ALIAS/_close before): then the primary term continues. Number
-// is _seq_no + 1. It is lower after a snapshot was restored, and begins again at 1 in another
-// index.
-//
-// When a node fails, OpenSearch may repeat a write by itself, and refuse the second one because of the
-// first. So each document has the nonces of its last 16 writes, and after a conflict the store reads
-// the document and looks for its own nonce. If 16 others, or a deletion, have replaced the write by
-// then, Swap returns [cas.ErrConflict], unlike [cas.Store] says, although it was carried out.
-// Package guard handles that.
-//
-// The store is not for package lease: each listing of a member refreshes the index. By default,
-// OpenSearch takes half a minute to replace a server that hangs (cluster.fault_detection). Leases
-// with the default TTL end before that.
+// Number is _seq_no + 1. It, and versions, may repeat after a snapshot was restored, unless it was
+// restored over the closed index. The store is not for package lease: each listing refreshes the
+// index, and a server that hangs is replaced after half a minute (cluster.fault_detection).
 package searchstore
 
 import (

@@ -7,8 +7,9 @@
 //	/inventory/orders/6ZK4BJ7Q3OX5HTEDCW2LMN6PRA   the note
 //	/inventory/=source                             a random name of these items
 //
-// A write replaces the child in the same transaction, and fails if it is not there. The
-// version that ZooKeeper counts for a node would not do: it begins at 0 again after a deletion. Number is the transaction's zxid.
+// The package hides the comparison: a write replaces the child in the same transaction, and fails
+// if it is not there. The version that ZooKeeper counts for a node begins at 0 again after a
+// deletion. Number is the transaction's zxid.
 //
 // A server that was emptied or restored refuses clients that have seen a later transaction, until
 // they make a new connection.

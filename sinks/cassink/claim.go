@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file claims fences, and remembers the fence that this process has written last.
+// epoch.Fences decides whether a claim is allowed.
+
 // Claim implements [epoch.Sink].
 func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 	if _, err := s.store.Facts(ctx); errors.Is(err, cas.ErrUnsuitable) {

@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides the order of a transaction: handlers, items, dead letters and entries, and
+// last the fence, by which the others exist. Package guard decides about each item.
+
 // Commit implements [epoch.Sink]. It runs calls, writes the items that they have changed, and then the
 // position.
 func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx *Tx) error) error {

@@ -18,6 +18,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file keeps each dead letter in an item, which counts once the fence has its id. operable.go
+// replays them, and operator.go shows and discards them.
+
 // letter is a dead letter. The value of its item is that of the message, and the note is the rest. If that does not
 // fit, the content of the message is in other items, in parts.
 type letter struct {

@@ -18,6 +18,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file writes, reads and sweeps the items of outbox entries. lists.go has which entries
+// exist, and outbox.go is the view of package casoutbox.
+
 // entryItem is an entry and the item that has it. The value of the item is the body, and the note the rest.
 type entryItem struct {
 	stored cas.Item

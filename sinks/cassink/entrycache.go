@@ -5,6 +5,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file remembers, under one claim, the entries that this process has read. The lists of the
+// fence decide which entries exist.
+
 // entryCache is what this process has read of the entries of a partition, under one claim.
 type entryCache struct {
 	claim epoch.ClaimID

@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file reads and replaces the item of a fence. It decides how long an answer that is older
+// than one before is taken for a store that lags.
+
 // record is what a fence's item has.
 type record struct {
 	epoch.Fence

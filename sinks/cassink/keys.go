@@ -8,7 +8,19 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// keys are the keys of a sink's own items.
+// This file names the sink's own items. It leaves their contents to the files that write them.
+
+// keys are the keys of a sink's own items, where epochfence is Options.Prefix:
+//
+//	epochfence/fence/GROUP/TOPIC/NUMBER          a fence: claim, epoch and position, as JSON
+//	epochfence/topic/GROUP/TOPIC                 where each partition begins
+//	epochfence/dead/GROUP/TOPIC/NUMBER/ID        a dead letter; what does not fit is in dead-parts
+//	epochfence/log/GROUP/TOPIC/NUMBER            the last entries of the audit log
+//	epochfence/lists/GROUP/TOPIC/NUMBER          ids of dead letters and outbox entries
+//	epochfence/outbox/GROUP/TOPIC/NUMBER/ID      an outbox entry, with its body as the value
+//	epochfence/outbox-acts                       the last operator actions on entries
+//	epochfence/process/RUN                       a sign of life of a process
+//	epochfence/requests                          what operators have asked for
 type keys struct{ prefix string }
 
 // has reports whether a key is one that the sink may use.

@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file decides where the ids of dead letters and outbox entries are: in an item of their own,
+// and in the fence what has changed since, so that the fence stays small.
+
 // lists are what a partition has beside its position. They may be long, so they have an item of their own.
 // The fence has what has joined and left them since that item was written.
 type lists struct {

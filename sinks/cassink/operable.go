@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has what a running consumer needs of operators: the audit log, requests and replays.
+// An entry about a write of the fence comes first, and counts if the fence names it.
+
 var _ operate.Operable[*Tx] = (*Sink)(nil)
 
 // keptDecisions limits the entries of the audit log that are kept of each partition.

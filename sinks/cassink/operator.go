@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file shows and changes fences and dead letters for operators. Package operate decides what
+// an action does to a fence or a dead letter.
+
 // Operator operates the fences of a store. It is safe for concurrent use.
 type Operator struct{ sink *Sink }
 

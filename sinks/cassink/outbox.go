@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file is the outbox of a transaction, as package casoutbox sees it. Package outbox decides
+// when an entry is sent, and entries.go keeps the items.
+
 // MaxEntries limits the entries that wait in the outbox of a partition. A message that adds one
 // more is retried until an entry is gone: its error is an [epoch.ErrTransient]. Background work may
 // add more: OnAnswer and OnRefused of the relay can add entries while the outbox is full. A transaction that adds more than

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file shows outbox entries to operators, discards them and requests retries. The owner of
+// the partition sends them.
+
 var _ operate.Outbox = (*Operator)(nil)
 
 // keptOutboxActs limits the records of what operators did to entries.

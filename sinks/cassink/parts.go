@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file divides the content of a dead letter that does not fit into one item, and puts it
+// together.
+
 // content is what is divided of a dead letter that does not fit into an item.
 type content struct {
 	Key, Value []byte

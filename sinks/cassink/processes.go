@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file keeps a sign of life of each process, and deletes those that were replaced or are old.
+// Package operate decides who is alive.
+
 const keptProcess = 7 * 24 * time.Hour
 
 // Alive implements [operate.Operable].

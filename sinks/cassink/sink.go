@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file opens the sink and reads fences. It decides which errors of a store leave an outcome
+// unknown.
+
 // Options configure a [Sink]. The zero Options are valid.
 type Options struct {
 	// Prefix begins the keys of the sink's own items: fences, dead letters, the audit log. The keys that

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file lets the transactions of one process write a fence one after another. Writes of other
+// processes are refused by the store.
+
 // takeTurn waits until no other transaction of this process writes the fence. So entries are committed in
 // the order of their ids, and no write is refused because of another one of this process.
 func (t *transaction) takeTurn(ctx context.Context) error {

@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file is the view that a handler has of a transaction. It decides which messages may change
+// items, and which errors are the fault of the message. Package guard makes the changes.
+
 // Tx is a handler's view of a transaction. It is safe for concurrent use until its handler returns.
 type Tx struct {
 	*transaction

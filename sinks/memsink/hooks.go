@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file puts the faults of a test between a process and its database. sink.go has the steps
+// that they wrap.
+
 // Hook stands between a process and one step in its database. It gets the subject of the step and
 // the step itself, and returns in the step's place:
 //

@@ -10,6 +10,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has what a running consumer needs of operators: the audit log, requests and replays.
+
 var _ operate.Operable[*Tx] = (*Sink)(nil)
 
 const keptDecisions = 10_000

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file shows and changes fences and dead letters for operators. Package operate decides what
+// an action does.
+
 // Operator operates the fences of a database. It is safe for concurrent use.
 type Operator struct{ sink *Sink }
 

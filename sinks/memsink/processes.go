@@ -9,6 +9,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file keeps the signs of life of processes. Package operate decides who is alive.
+
 const keptProcess = 7 * 24 * time.Hour
 
 // Alive implements [operate.Operable].

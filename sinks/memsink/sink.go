@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file is the database: one state under a lock. Commit refuses a transaction that has read
+// what others changed. epoch.Fences decides about claims and positions.
+
 // ErrConflict is returned when another transaction has changed a key or list that this one had
 // read. Nothing was committed. The error also matches [epoch.ErrTransient].
 var ErrConflict = errors.New("a value that the transaction read was changed by another transaction")

@@ -10,6 +10,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file is the view that a handler has of a transaction. sink.go decides whether it commits.
+
 // Tx is a handler's view of a transaction. The transaction sees its writes at once, and others see
 // all of them after the commit. A Tx is safe for concurrent use until its handler returns. After
 // that, its methods panic. They also panic once the transaction was abandoned, with an error that

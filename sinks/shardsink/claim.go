@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides whether a partition may be claimed for the first time. The shard decides about
+// all later claims.
+
 // Claim implements [epoch.Sink] in the partition's shard. A claim of a fence without a lease
 // generation, which no process has claimed yet, first reads all shards. It is refused with
 // [epoch.ErrElsewhere] unless each other shard has a redirect row to this one: see the package's

@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file passes the audit log, signs of life, requests and replays on to the shards. sink.go
+// decides which shard a partition is in.
+
 var _ operate.Operable[any] = (*Sink[any])(nil)
 
 // operable returns shard i for operators. A shard without it has no audit log and no requests.

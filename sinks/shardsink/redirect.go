@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file decides whether the rows of a partition in all databases agree about its shard.
+// seed.go and claim.go read and write the rows.
+
 // pointing is the prefix of a redirect row's log id, before the shard's number. The row's lease
 // source is the log id of the messages.
 const pointing = operate.RedirectLog

@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file joins the signals of the shards that a database was taken over. Each shard decides
+// when to give one.
+
 type replaced struct {
 	mu      sync.Mutex
 	channel chan struct{}

@@ -8,12 +8,18 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Seed adds the fences that are missing, each in its shard, and redirect rows in the others: see
-// the package's documentation. After an error, the next call writes what is still missing. Seed
-// writes nothing for a partition whose fence is in another shard than the route's: [Sink.Fence]
-// returns [epoch.ErrElsewhere] for it.
+// This file decides where partitions begin, from the rows of the first shard, and writes fences
+// and redirect rows. Later claims are decided in claim.go.
+
+// Seed adds the fences that are missing, each in its shard, and redirect rows in the others. The
+// rows of the first shard decide where partitions begin. They are written in one transaction,
+// redirect rows included, so that one of the processes that start at the same time decides for all,
+// and the other shards copy them. A topic is known if any shard has a row of it, and new partitions
+// of a known topic begin at the earliest message.
 //
-// All shards must answer before anything is written.
+// All shards must answer before anything is written. After an error, the next call writes what is
+// still missing. Seed writes nothing for a partition whose fence is in another shard than the
+// route's: [Sink.Fence] returns [epoch.ErrElsewhere] for it.
 func (s *Sink[TX]) Seed(ctx context.Context, starts []epoch.Start) error {
 	if err := s.seed(ctx, starts); err != nil {
 		return fmt.Errorf("shardsink: seed: %w", err)

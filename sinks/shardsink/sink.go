@@ -9,6 +9,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file routes each call to the shard of its partition. The shard does the work.
+
 // Sink combines several sinks. Make it with [New]. It is safe for concurrent use.
 type Sink[TX any] struct {
 	route  func(p epoch.Partition, shards int) int
