@@ -21,7 +21,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// The processes of docs/replace-your-dedupe-table.md.
+// The processes of docs/move-over.md.
 const (
 	oldShipper = "old"    // applies what it has polled, and then commits its offsets
 	beside     = "beside" // epochfence, which uses the dedupe table too
