@@ -92,7 +92,7 @@ type Expirer interface {
 	SwapFor(ctx context.Context, seen Item, value []byte, ttl time.Duration) (Item, error)
 }
 
-// Clock is a [Store] that tells the time of its server.
+// Clock is a [Store] that returns the time of its server.
 type Clock interface {
 	Store
 
@@ -131,7 +131,7 @@ func NewItem(key string, value, note []byte) Item {
 // Facts describes a store: what it promises, and its limits in bytes.
 type Facts struct {
 	// Source identifies the items. It changes when the store is replaced by an empty one or by a
-	// restored backup, as far as the store can tell.
+	// restored backup, as far as the store can notice that.
 	Source string
 
 	// Forgets reports that a failover, or a crash of the server, may lose acknowledged writes.
@@ -159,16 +159,16 @@ var (
 	// [Facts.MaxNote].
 	ErrTooLarge = errors.New("the item is too large")
 
-	// ErrFull is returned by Swap when the store says that it has no room or capacity for the write.
+	// ErrFull is returned by Swap when the store reports that it has no space or capacity for the write.
 	ErrFull = errors.New("the store is full")
 
 	// ErrForeign is returned by Get when another program has written what is there, and the driver
-	// cannot take it as an item. Swap and Delete do not change it. The error says what was found, and
+	// cannot take it as an item. Swap and Delete do not change it. The error names what was found, and
 	// how to get rid of it.
 	ErrForeign = errors.New("another program has written it")
 
 	// ErrUnsuitable is returned by Facts when a driver finds settings with which the store does not keep
-	// what this package promises. The error says how to change them.
+	// what this package promises. The error names the change that is needed.
 	ErrUnsuitable = errors.New("the store's settings lose items")
 
 	// ErrKey is returned when a key is empty or longer than [Facts.MaxKey].

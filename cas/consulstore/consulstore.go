@@ -69,7 +69,7 @@ func (s *Store) begins(prefix string) string {
 
 func (s *Store) name(key string) string { return s.begins(key) + end }
 
-// A server takes transactions of 512 KiB, unless txn_max_req_len says otherwise. In them, values
+// A server takes transactions of 512 KiB, unless txn_max_req_len sets another limit. In them, values
 // are in base64, which makes them larger by a third.
 var facts = cas.Facts{Numbers: true, ListsWhole: true, MaxKey: 1024, MaxValue: 256 << 10, MaxNote: 64 << 10}
 
@@ -287,7 +287,7 @@ func isFull(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "no space left on device") || strings.Contains(err.Error(), "rate limit"))
 }
 
-// ended adds the end of ctx to an error that does not say so.
+// ended adds the end of ctx to an error that does not match it.
 func ended(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 		return fmt.Errorf("%w: %w", ctx.Err(), err)

@@ -251,7 +251,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[cas.Item, err
 // once does not let the client repeat a request.
 func once(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }
 
-// refusal returns the meaning of an error that says that nothing was written.
+// refusal returns the meaning of an error that means that nothing was written.
 func refusal(err error) error {
 	var api smithy.APIError
 	if !errors.As(err, &api) {

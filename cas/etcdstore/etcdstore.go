@@ -55,7 +55,7 @@ func Open(client *clientv3.Client, o Options) (*Store, error) {
 func (s *Store) value(key string) string { return s.prefix + ":" + key }
 func (s *Store) note(key string) string  { return s.prefix + "#" + key }
 
-// A server takes requests of 1.5 MiB, unless --max-request-bytes says otherwise.
+// A server takes requests of 1.5 MiB, unless --max-request-bytes sets another limit.
 var facts = cas.Facts{Numbers: true, ListsWhole: true, MaxKey: 1024, MaxValue: 1 << 20, MaxNote: 256 << 10}
 
 // Facts implements [cas.Store].

@@ -32,7 +32,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// Stamp says which message of which partition changes an item, under which claim and era.
+// Stamp names which message of which partition changes an item, under which claim and era.
 type Stamp struct {
 	Partition epoch.Partition
 	Log       string       // of the partition, see [epoch.Origin]

@@ -47,7 +47,7 @@ func New(store cas.Store, s Stamp) *Message {
 // [cas.ErrFull] without ErrDoubt. A message that is delivered again is decided again.
 //
 // After [ErrDoubt] the decision is [InDoubt]. If the message is delivered again and not refused then, [Repeated]
-// says that the change was written, and [Changed] that it is written now. If the process ends between a write and the
+// means that the change was written, and [Changed] that it is written now. If the process ends between a write and the
 // call of f, this decision has no event. The message is delivered again then, and the decision is Repeated.
 //
 // Update waits for f, so f must return soon. f must not panic. Calls overlap if calls of Update overlap.

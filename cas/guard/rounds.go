@@ -58,7 +58,7 @@ func rounds(steps []step) (found []round) {
 	return found
 }
 
-// latest says which round is the first after all outcomes of messages, and after those of other items than one.
+// latest has the round that is the first after all outcomes of messages, and after those of other items than one.
 type latest struct {
 	item         *item // which has the last outcome
 	round, other int

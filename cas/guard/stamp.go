@@ -13,7 +13,7 @@ import (
 // This file decides, from an item's note alone, whether a message may change the item, and what
 // the note remembers. It makes no requests.
 
-// stamp says, in an item, which messages of a partition have changed it. All messages before From have
+// stamp has, in an item, which messages of a partition have changed it. All messages before From have
 // been applied completely, and their changes are forgotten.
 type stamp struct {
 	Group   string       `json:"g"`

@@ -333,7 +333,7 @@ func full(err error) error {
 	return err
 }
 
-// answered returns what the API server has said. ok is false if it is not known to have answered, as
+// answered returns the answer of the API server. ok is false if it is not known to have answered, as
 // for an answer of a load balancer.
 func answered(err error) (status metav1.Status, ok bool) {
 	var api apierrors.APIStatus
@@ -343,7 +343,7 @@ func answered(err error) (status metav1.Status, ok bool) {
 	return api.Status(), true
 }
 
-// ended adds the end of ctx to an error that does not say so.
+// ended adds the end of ctx to an error that does not match it.
 func ended(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) && !errors.Is(err, cas.ErrConflict) {
 		return fmt.Errorf("%w: %w", ctx.Err(), err)

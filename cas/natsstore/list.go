@@ -172,7 +172,7 @@ func (l *listing) others(ctx context.Context, yield func(cas.Item, error) bool) 
 	return nil
 }
 
-// fetched is a page of a list. It is silent if the server has not said that there is no more.
+// fetched is a page of a list. It is silent if the server has not reported that there is no more.
 type fetched struct {
 	messages []listed
 	silent   bool

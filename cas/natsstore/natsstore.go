@@ -78,7 +78,7 @@ type Options struct {
 // subject that the user may not publish or subscribe to.
 type PermissionError = jsapi.PermissionError
 
-// Open returns a store on a bucket. It refuses a bucket whose settings lose items, and says how to
+// Open returns a store on a bucket. It refuses a bucket whose settings lose items, and names how to
 // change them. The connection stays the caller's.
 func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Store, error) {
 	s := &Store{js: js, o: o}

@@ -71,7 +71,7 @@ type DB interface {
 //
 // The current role becomes the owner of the tables. Another role needs USAGE on the schema and on
 // the sequence cas_number, SELECT on the tables, and INSERT, UPDATE and DELETE on cas_item. PUBLIC may
-// execute the function cas_place unless default privileges say otherwise.
+// execute the function cas_place unless default privileges forbid it.
 func Migrate(ctx context.Context, db DB, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {

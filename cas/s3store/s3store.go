@@ -122,7 +122,7 @@ func (s *Store) source(ctx context.Context) (string, error) {
 }
 
 // Facts implements [cas.Store]. It returns [cas.ErrUnsuitable] if a lifecycle rule of the bucket expires
-// items, which it cannot tell without the right s3:GetLifecycleConfiguration.
+// items, which it cannot see without the privilege s3:GetLifecycleConfiguration.
 func (s *Store) Facts(ctx context.Context) (cas.Facts, error) {
 	source, err := s.source(ctx)
 	if err == nil {
@@ -217,14 +217,14 @@ func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
 	case err == nil && !seen.Live:
 		err = cas.ErrConflict
 	case err == nil:
-		err = s.bury(ctx, name(seen.Key), seen.Version)
+		err = s.markAndDelete(ctx, name(seen.Key), seen.Version)
 	}
 	return failed("delete", seen.Key, err)
 }
 
-// bury replaces an object by a marker, and then deletes the marker: DeleteObject alone succeeds also
+// markAndDelete replaces an object by a marker, and then deletes the marker: DeleteObject alone succeeds also
 // if there is no object. A marker that is left is no item.
-func (s *Store) bury(ctx context.Context, name, seen string) error {
+func (s *Store) markAndDelete(ctx context.Context, name, seen string) error {
 	marker, err := s.put(ctx, name, seen, []byte(gone+rand.Text()))
 	if err == nil {
 		_ = s.remove(ctx, name, marker)
@@ -308,7 +308,7 @@ func (s *Store) remove(ctx context.Context, name, seen string) error {
 	return conflict(err)
 }
 
-// conflict returns the meaning of the error of a write. S3 says NoSuchKey to If-Match if there is no
+// conflict returns the meaning of the error of a write. S3 answers NoSuchKey to If-Match if there is no
 // object, and ConditionalRequestConflict while another write of the object is under way.
 func conflict(err error) error {
 	var api smithy.APIError

@@ -36,7 +36,7 @@ func Create(ctx context.Context, client *opensearch.Client, o Options) error {
 	return nil
 }
 
-// index is what the server says of an index.
+// index has the settings of an index, as the server returns them.
 type index struct {
 	Aliases map[string]struct {
 		Filter        json.RawMessage
@@ -76,7 +76,7 @@ func (s *Store) source(ctx context.Context) (source string, err error) {
 	return source, nil
 }
 
-// wrong says what would lose items, and what to do about it, or "".
+// wrong returns what would lose items, and what to do about it, or "".
 func (i index) wrong(alias string) string {
 	as, is := i.Aliases[alias]
 	var want map[string]any

@@ -193,8 +193,8 @@ func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (ca
 	return item, nil
 }
 
-// Delete implements [cas.Store]. It first writes a document that says that the item is gone, so that
-// it can tell its own deletion from another one, and then deletes the document. A document
+// Delete implements [cas.Store]. It first writes a document that marks the item as gone, so that
+// it can distinguish its own deletion from another one, and then deletes the document. A document
 // that is left is no item.
 func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
 	err := facts.Check(seen.Key, nil, nil)

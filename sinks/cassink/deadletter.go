@@ -43,8 +43,8 @@ type letter struct {
 	ReplayError    string    `json:",omitempty"`
 	ReplayFailedAt time.Time `json:",omitzero"`
 
-	// Pending says that the letter was written before the position, and does not exist unless the fence
-	// says so.
+	// Pending means that the letter was written before the position, and exists only if the fence
+	// has its id.
 	Pending bool `json:",omitempty"`
 
 	Parts int `json:",omitempty"` // of the content, or 0

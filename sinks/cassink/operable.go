@@ -27,7 +27,7 @@ const keptDecisions = 500
 type logged struct {
 	operate.Decision
 
-	// OfFence says that the entry is about a write of the fence that comes after it, and After is the LastID of the
+	// OfFence means that the entry is about a write of the fence that comes after it, and After is the LastID of the
 	// fence before. The entry is true if the fence, or a later one that is true, names it.
 	OfFence bool  `json:",omitempty"`
 	After   int64 `json:",omitempty"`

@@ -20,7 +20,7 @@ import (
 // This file decides once where each partition of a topic begins, in one item for the topic.
 // epoch.Fences decides whether a start fits those before it.
 
-// Seed implements [epoch.Sink]. One item for each group and topic says where each partition begins. A
+// Seed implements [epoch.Sink]. One item for each group and topic has where each partition begins. A
 // partition is added to it once and never changed, and the fences are made from it.
 func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 	if len(starts) == 0 {

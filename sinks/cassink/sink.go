@@ -26,7 +26,7 @@ type Options struct {
 	// Observe, if set, is called with a [guard.Event] for each decided change of an item: during [Tx.Update]
 	// if the item has the change already, or refuses it, and otherwise after the items of the transaction were
 	// written and before the position is. The transaction waits for Observe, so it must return
-	// soon. It must not panic. Calls may overlap. [guard.Message.Observe] says what is not decided.
+	// soon. It must not panic. Calls may overlap. [guard.Message.Observe] lists what is not decided.
 	Observe func(guard.Event)
 }
 
@@ -114,7 +114,7 @@ func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, er
 // sideBySide limits requests that are sent beside each other.
 const sideBySide = 16
 
-// doubtful returns err as one whose outcome is not known, unless the store says that nothing was done.
+// doubtful returns err as one whose outcome is not known, unless the store reports that nothing was done.
 func doubtful(err error) error {
 	switch {
 	case errors.Is(err, cas.ErrFull):

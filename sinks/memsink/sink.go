@@ -28,7 +28,7 @@ type Sink struct {
 	hooks atomic.Pointer[Hooks]
 }
 
-// The suite skips the histories of what a sink does not implement, so that is said here.
+// The suite skips the histories of what a sink does not implement, so the compiler checks it here.
 var (
 	_ epoch.Sink[*Tx]    = (*Sink)(nil)
 	_ epoch.Looker       = (*Sink)(nil)
