@@ -3,7 +3,7 @@
 // caught if its test fails without it. The exit code is 1 if a guard is not caught, or is no longer
 // where its entry says. No file of the module changes: the compiler gets other files by -overlay.
 // Each package is built once, with all of its guards behind a switch (switch.go). SQL is replaced as
-// it is read (scripts.go).
+// it is read.
 //
 //	go run ./internal/mutation             # all of them, a few minutes
 //	go run ./internal/mutation R2 R9       # some rules only
