@@ -1,4 +1,4 @@
-// Package workswith keeps the table of docs/works-with.md: each line names a test of
+// Package workswith keeps the table of docs/handlers.md: each line names a test of
 // this module, and the version that it ran with.
 package workswith
 
@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the table into docs/works-with.md")
+var update = flag.Bool("update", false, "write the table into docs/handlers.md")
 
 // library is one that users have, and the test that uses it.
 type library struct{ module, how, dir, test string }
@@ -31,7 +31,7 @@ var libraries = []library{
 	{"github.com/twmb/franz-go/plugin/kprom", "a hook in `GroupClient` and another one in `ReadClient`", "kafka", "TestEachClientHasItsKpromMetrics"},
 	{"github.com/twmb/franz-go/plugin/kotel", "its hooks in `ReadClient`: the message's span is in the handler's context", "kafka", "TestHandlerFenceAndCommitAreInTheTraceOfTheMessage"},
 	{"github.com/exaring/otelpgx", "`ConnConfig.Tracer` of the pool, and `fenceotel.Sink`: fence, handlers and commit in one span", "kafka", "TestHandlerFenceAndCommitAreInTheTraceOfTheMessage"},
-	{"go.opentelemetry.io/otel/exporters/prometheus", "`fenceotel.Register(meter, s)`: each metric has the name that the rules and the dashboard use", "otel", "TestTheExporterToPrometheusGivesEachMetricItsName"},
+	{"go.opentelemetry.io/otel/exporters/prometheus", "`fenceotel.Register(meter, s)`: each metric has the name that the alerts and the dashboard use", "otel", "TestTheExporterToPrometheusGivesEachMetricItsName"},
 	{"github.com/twmb/franz-go/pkg/sr", "`serde.Decode` in the handler, with `consumer.Permanent` for what cannot be decoded", "kafka", "TestWhatCannotBeDecodedGoesToOnFailureAtOnce"},
 	{"github.com/pressly/goose/v3", "`migrations.Write(dir, migrations.Goose, …)`", "migrations", tools},
 	{"github.com/golang-migrate/migrate/v4", "`migrations.Write(dir, migrations.GolangMigrate, …)`", "migrations", tools},
@@ -45,7 +45,7 @@ const both = "TestLibrariesWriteExactlyOnceThroughPgsink, TestLibrariesWriteExac
 // tools are two tests as well, one for each database.
 const tools = "TestPostgreSQLTablesGoThroughMigrationTools, TestSQLiteTablesGoThroughMigrationTools"
 
-const page = "../../docs/works-with.md"
+const page = "../../docs/handlers.md"
 
 var table = regexp.MustCompile(`(?s)(<!-- the table: .*? -->\n).*?(<!-- end -->)`)
 
@@ -55,18 +55,17 @@ func TestTheTableSaysWhatIsTestedAndWithWhichVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	var lines strings.Builder
-	lines.WriteString("| library | version | how | tests in `internal/workswith/` |\n|---|---|---|---|\n")
+	lines.WriteString("| library | version | how | test |\n|---|---|---|---|\n")
 	for _, l := range libraries {
 		version := regexp.MustCompile(`(?m)^\s*` + regexp.QuoteMeta(l.module) + ` (v\S+)$`).FindSubmatch(mod) // what is used directly has no comment
 		if version == nil {
 			t.Fatalf("go.mod does not require %s directly", l.module)
 		}
-		var tests []string
+		var file string
 		for test := range strings.SplitSeq(l.test, ", ") {
-			wantTest(t, l.dir, test)
-			tests = append(tests, "`"+test+"`")
+			file = fileOf(t, l.dir, test)
 		}
-		fmt.Fprintf(&lines, "| `%s` | %s | %s | `%s`: %s |\n", l.module, version[1], l.how, l.dir, strings.Join(tests, ", "))
+		fmt.Fprintf(&lines, "| `%s` | %s | %s | [`%s`](../internal/workswith/%s) |\n", l.module, version[1], l.how, l.dir, file)
 	}
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -77,15 +76,15 @@ func TestTheTableSaysWhatIsTestedAndWithWhichVersion(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("the table is out of date: cd workswith && go test . -update")
+		t.Fatal("the table is out of date: cd internal/workswith && go test . -update")
 	}
 	if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// wantTest fails the test unless there is one of that name.
-func wantTest(t *testing.T, dir, name string) {
+// fileOf returns the file of a test. Two tests of one library are in the same file.
+func fileOf(t *testing.T, dir, name string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
@@ -93,8 +92,9 @@ func wantTest(t *testing.T, dir, name string) {
 	}
 	for _, file := range files {
 		if text, err := os.ReadFile(file); err == nil && strings.Contains(string(text), "func "+name+"(") {
-			return
+			return filepath.ToSlash(file)
 		}
 	}
 	t.Errorf("%s has no test %s", dir, name)
+	return ""
 }

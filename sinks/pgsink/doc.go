@@ -85,9 +85,8 @@
 // replication and temporary tables. Other settings, such as app.tenant, are not checked: a handler
 // that reads one must set it first, for every message, or it reads what another message has set.
 //
-// docs/what-a-handler-may-do.md has a table of some 200 cases: what is safe, what gets a
-// transaction of its own, what fails the message, what halts, and what Commit and Rollback of
-// [AsPgxTx] and [OpenDB] mean.
+// docs/handlers.md has the rules: what is safe, what gets a transaction of its own, what fails the
+// message, what halts, and what Commit and Rollback of [AsPgxTx] and [OpenDB] mean.
 //
 // # Whose fault an error is
 //

@@ -16,7 +16,7 @@
 // Ordinary statements share a transaction with other messages. A text that begins or ends
 // transactions is not sent, and the message fails. PRAGMA, ATTACH, savepoints as text and temporary
 // objects get a transaction with no other message. After it the connection is closed, except for
-// savepoints. docs/what-a-handler-may-do.md has a table of the cases.
+// savepoints. docs/handlers.md has the rules.
 //
 // # What SQLite can and cannot do
 //
