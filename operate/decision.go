@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has the entries of the audit log and their kinds. Sinks write them; which kinds end a
+// halt or forgive hangs is decided here.
+
 // Decision is an entry of a sink's audit log: a claim, a refusal, a halt, or an operator
 // action, with its reason. Commits have no entries, except runs of jobs. SQL sinks delete entries after 90 days, and
 // entries that no operator caused once there are about 200,000 newer ones.

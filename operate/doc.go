@@ -8,8 +8,13 @@
 //	…
 //	fence, err := op.Act(ctx, operate.NewAct(operate.ActPause, seen.Fence, "anna", "the warehouse is being moved"))
 //
-// Every operation that writes compares what the operator saw with the sink's state now, and writes
-// an entry of the audit log. Operations of an outbox write to the history of the outbox. An operation
-// on a fence is a claim. A live owner continues by itself, from the position that the operator has
-// set.
+// The package hides what makes an operator's change safe beside running consumers. Every operation
+// that writes compares what the operator saw with the sink's state now, and writes an entry of the
+// audit log, or of the outbox's history. An operation on a fence is a claim: a live owner is
+// refused, claims again, and continues from the position that the operator has set.
+//
+// Sinks implement [Operator] and [Operable], and stores of an outbox [Outbox]; the rules about
+// which change is possible and what it records are here, once for all of them. The package does not
+// format anything for operators: what a halt means is in package remedies, and the command and the
+// page have the words.
 package operate

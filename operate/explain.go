@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file divides the audit log of a partition into the spans of its claims, and decides which
+// spans answer a question. It leaves the wording to the command line.
+
 // Question selects a part of a partition's history for [Explain]. Set at most one field. The zero
 // Question asks about the present.
 type Question struct {

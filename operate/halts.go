@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file finds, in the audit log, which partitions are halted now. It reads a bounded number of
+// entries for any number of partitions.
+
 // Halts reads at most haltPages pages of the audit log.
 const (
 	haltsAtOnce = 200 // entries of a page

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has what operators and package schedule share about jobs: positions that are times, and
+// the request for a run. Package schedule decides when a job runs.
+
 // JobLog is the Log of the fence of a job of package schedule. Databases store it. It must not
 // change.
 const JobLog = "epochfence/schedule"

@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has what consumer.Run asks of a sink that operators can operate: replays, hangs,
+// requests and signs of life. Package consumer decides what to do with the answers.
+
 // Operable is implemented by an [epoch.Sink] that operators can work with. It has an audit log and
 // requests to the owners of partitions. A consumer finds it with [epoch.As]. Its methods are safe
 // for concurrent use.

@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has the interface that sinks implement for operators, the selection of what they list,
+// and which actions on a dead letter are possible. act.go has the actions on a fence.
+
 // Operator operates the partitions of one sink. pgsink.OpenOperator, sqlsink.OpenOperator,
 // cassink.Sink.Operator and memsink.Sink.Operator return one. Methods are safe for concurrent use.
 // Errors name the partition or the dead letter, and wrap the errors of package epoch. After

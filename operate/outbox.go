@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has the interface that stores of an outbox implement for operators. Package outbox
+// decides when an entry is sent.
+
 // Outbox operates the entries of an outbox: those that wait for an answer, those that the receiver
 // has refused, and those whose answer OnAnswer or OnRefused could not handle.
 // pgoutbox.OpenOperator, sqloutbox.OpenOperator and cassink.Sink.Operator return one. Methods are

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides from a sign of life whether a process is alive, and which fences are its own.
+// Consumers write the signs, and no claim depends on them.
+
 // Process is the sign of life that a consumer records in its sink. Operators and monitoring use it
 // to see whether the owner of a partition is alive. Nothing else depends on it.
 //

@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file answers, from all signs of life of a sink, which process owns a fence and whether a
+// group has a live process.
+
 // Lives are processes, as [Operator] lists them.
 type Lives []Process
 

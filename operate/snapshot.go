@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// This file names whoever makes a database keep dead rows. The sink finds them; how old is too old
+// is decided by those who show it.
+
 // Snapshots is implemented by a sink whose database keeps dead row versions for as long as
 // somebody holds a snapshot. Tables grow meanwhile.
 type Snapshots interface {

@@ -6,6 +6,9 @@ import (
 	"unicode/utf8"
 )
 
+// This file cuts texts to what every store can keep. Escaping for a terminal or a page is left to
+// those who show them.
+
 // MaxText is the limit of the bytes that a sink keeps of an error, or of the reason of a [Decision].
 const MaxText = 2000
 

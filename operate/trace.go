@@ -5,6 +5,9 @@ import (
 	"errors"
 )
 
+// This file carries trace ids to the audit log, in a context or with an error. Package fenceotel
+// sets them.
+
 type traceIDKey struct{}
 
 // WithTraceID returns a context for [epoch.Sink.Claim], which records the trace id in the audit

@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/secret"
 )
 
+// This file decides which broker has the log of a fence, and what has to be known of a log.
+// kafka.go and nats.go ask the servers.
+
 type broker interface {
 	// extents returns the present log of each fence's partition.
 	extents(ctx context.Context, fences []epoch.Fence) []extent

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has the command check: which findings count, and its exit code. findings.go has the
+// findings.
+
 func (a *app) check() *cobra.Command {
 	var which chosen
 	var l limits

@@ -11,6 +11,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file chooses the database or store from the flags, and has what every kind of it must offer.
+
 // database is what has the sink: a database, or a store.
 type database interface {
 	operator(ctx context.Context) (operate.Operator, error)

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/operate/remedies"
 )
 
+// This file has the command describe: lag, and what to do about halts and pauses. Package remedies
+// has the texts.
+
 func (a *app) describe() *cobra.Command {
 	var which chosen
 	c := &cobra.Command{

@@ -9,6 +9,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// This file has the command doctor: the findings of check, and those about servers, versions and
+// privileges. A server that cannot be reached is a finding.
+
 func (a *app) doctor() *cobra.Command {
 	var which chosen
 	l := limits{lag: -1, age: 5 * time.Minute, outboxAge: 5 * time.Minute, claims: 20, outside: reportOutside}

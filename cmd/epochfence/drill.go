@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has the command drill, which plays two processes on the live sink, in a partition that
+// no consumer has. It only uses what a consumer's sink offers.
+
 // drillPartition is the drill's partition in the sink's tables. No consumer has it.
 var drillPartition = epoch.Partition{Group: "epochfence-drill", Topic: "drill"}
 

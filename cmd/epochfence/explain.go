@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has the command explain. Package operate decides which claims answer the question; this
+// file words the story.
+
 type explainFlags struct {
 	chosen
 	at, claim string

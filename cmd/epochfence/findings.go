@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file decides what is wrong with groups, partitions and the outbox, for check and doctor. It
+// changes nothing.
+
 type finding struct {
 	Check     string `json:"check"`
 	Status    status `json:"status"`

@@ -4,6 +4,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// This file has the command grants. The packages of the sink and the outbox have the SQL.
+
 // roleKind is the kind of work that a database role does.
 type roleKind string
 

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has the command history: which entries of the audit log are read, and how they are
+// printed.
+
 type historyFlags struct {
 	chosen
 	claim, until string

@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file asks Kafka where logs begin and end, and what a group has committed. kafka_group.go
+// asks for the members.
+
 type kafkaBroker struct {
 	client  *kadm.Client
 	timeout time.Duration

@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file asks Kafka which members a group has, classic or KIP-848. moveover.go decides which of
+// them are old consumers.
+
 func (k *kafkaBroker) groupOf(ctx context.Context, group string) (m membership, err error) {
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()

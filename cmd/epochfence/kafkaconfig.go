@@ -17,6 +17,9 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
+// This file turns librdkafka's settings for TLS and SASL into options of the client, and refuses
+// those that it does not know.
+
 // kafkaOptions reads --kafka and the file of --kafka-config, whose keys are librdkafka's.
 func kafkaOptions(f flags) ([]kgo.Opt, error) {
 	config := map[string]string{}

@@ -6,6 +6,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// This file has the command list. view.go decides the states.
+
 func (a *app) list() *cobra.Command {
 	var which chosen
 	var onlyPaused bool

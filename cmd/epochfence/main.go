@@ -1,6 +1,6 @@
 // Command epochfence shows and operates the consumers of a sink: fences, owners, lag, the audit
-// log, dead letters and the outbox, in PostgreSQL, SQLite or a store, with messages in Kafka or NATS
-// JetStream.
+// log, dead letters and the outbox, in PostgreSQL, SQLite or a store, with messages in Kafka or
+// NATS JetStream.
 //
 //	export EPOCHFENCE_DATABASE=postgres://… EPOCHFENCE_KAFKA=broker:9092
 //	epochfence list
@@ -9,6 +9,12 @@
 //
 // A command that writes only shows its plan, unless it has --execute and --reason. See
 // docs/command-line.md.
+//
+// The file of a command reads its flags, asks package operate, and prints. Three interfaces
+// hide the servers: database (postgres.go, sqlite.go, store.go) has the sink and its tables, broker
+// (kafka.go, nats.go) has the ends of logs, and operate.Operator has the fences.
+// findings.go decides what is wrong, view.go which state a partition has, exit.go the exit code.
+// What makes an action safe is in package operate and the sinks, not here.
 package main
 
 import (

@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// This file has the command migrate. The packages that own the tables have the migrations.
+
 func (a *app) migrate() *cobra.Command {
 	c := &cobra.Command{
 		Use: "migrate", Short: "Bring the tables up to date, or print the SQL",

@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has the command moveover: whether every position has passed where old consumers may
+// have worked. It cannot see a process that is not in the group.
+
 type moveOverFlags struct {
 	chosen
 	ended bool

@@ -14,6 +14,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file reads the names of partitions, and finds those that a command is about.
+
 // name is a partition as operators write it: [GROUP/]TOPIC/NUMBER. Group and topic may be quoted,
 // as [epoch.Partition.String] does.
 type name struct {

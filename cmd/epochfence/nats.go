@@ -15,6 +15,8 @@ import (
 	"github.com/epochfence/epochfence/internal/text/secret"
 )
 
+// This file asks JetStream where logs begin and end, through ephemeral consumers that it deletes.
+
 type natsBroker struct {
 	conn    *nats.Conn
 	js      jetstream.JetStream

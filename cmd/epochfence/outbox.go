@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has the commands outbox. It leaves secrets out of what it prints, unless the operator
+// wants them.
+
 func (a *app) outbox() *cobra.Command {
 	c := &cobra.Command{
 		Use: "outbox", Short: "List, show, retry and discard what is to be sent",

@@ -11,6 +11,8 @@ import (
 	"github.com/epochfence/epochfence/outbox/sqloutbox"
 )
 
+// This file opens the outbox beside a sink. store.go opens that of a store.
+
 func (p *postgres) outbox(ctx context.Context) (operate.Outbox, error) {
 	box, err := pgoutbox.OpenOperator(ctx, p.pool, p.box)
 	switch {

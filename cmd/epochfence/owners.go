@@ -13,6 +13,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has the command owners: claims and signs of life, by owner.
+
 func (a *app) owners() *cobra.Command {
 	var which chosen
 	c := &cobra.Command{

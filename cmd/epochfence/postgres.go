@@ -18,6 +18,9 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
+// This file is the sink in PostgreSQL, as database.go wants it. postgres_examine.go has the
+// findings about the server.
+
 type postgres struct {
 	pool *pgxpool.Pool
 	sink pgsink.Options

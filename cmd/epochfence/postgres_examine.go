@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
+// This file decides what is wrong with a PostgreSQL server: privileges, settings that lose commits,
+// and old snapshots.
+
 func (p *postgres) examine(ctx context.Context) []finding {
 	ctx, cancel := context.WithTimeout(ctx, p.sink.StartTimeout+inTime)
 	defer cancel()

@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
+// This file has the command protect, and the findings about protected tables. Package pgsink has
+// the triggers.
+
 func (a *app) protect() *cobra.Command {
 	var p pgsink.Protection
 	var off, execute bool

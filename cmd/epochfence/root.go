@@ -11,6 +11,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// This file has the root command, the flags of all commands and their environment variables.
+// exit.go decides the exit code.
+
 type app struct {
 	getenv    func(string) string
 	out, errs io.Writer

@@ -7,6 +7,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file words an entry of the audit log as one line.
+
 // sentence tells a decision about a partition of a log.
 func sentence(log string, d operate.Decision) string {
 	owner, by, why := printable(d.Owner), printable(d.By), printable(d.Reason)

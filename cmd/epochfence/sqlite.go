@@ -17,6 +17,8 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
+// This file is the sink in SQLite, as database.go wants it.
+
 type sqlite struct {
 	db   *sql.DB
 	sink sqlsink.Options

@@ -13,6 +13,8 @@ import (
 	"github.com/epochfence/epochfence/sinks/cassink"
 )
 
+// This file is the sink in a store, as database.go wants it. store_drivers.go opens the clients.
+
 // store is the store of a cassink.
 type store struct {
 	items cas.Store

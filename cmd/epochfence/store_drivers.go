@@ -35,6 +35,9 @@ import (
 	"github.com/epochfence/epochfence/cas/zkstore"
 )
 
+// This file opens the client of each kind of store from the URL of --store. A new driver is added
+// here.
+
 // driver opens a store's client and its items. What it sets before an error is closed.
 type driver func(ctx context.Context, f flags, at *storeURL, s *store) error
 

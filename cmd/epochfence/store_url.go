@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// This file reads the URL of --store, which may name several hosts, and refuses parameters that
+// nobody took.
+
 // storeURL is what --store says: SCHEME://[USER[:PASSWORD]@]HOST[,HOST…][/PATH][?PARAMETER=…].
 // net/url takes one host only.
 type storeURL struct {

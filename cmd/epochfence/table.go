@@ -15,6 +15,9 @@ import (
 	"golang.org/x/term"
 )
 
+// This file prints: tables that fit a terminal, or JSON. It escapes what a terminal would
+// interpret.
+
 func (a *app) show(v any, people func()) error {
 	if a.flags.format != "json" {
 		people()

@@ -5,6 +5,8 @@ import (
 	"time"
 )
 
+// This file reads the times that operators write.
+
 // parseTime reads a time in full, without the zone (then UTC), without the day (then today), or as
 // a duration before now.
 func parseTime(s string, now time.Time) (time.Time, error) {

@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file decides the state of a partition from its fence, its halt and the signs of life, and
+// what of it is shown.
+
 type partitionView struct {
 	Name        string     `json:"name"`
 	Group       string     `json:"group"`

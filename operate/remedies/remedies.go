@@ -1,6 +1,9 @@
 // Package remedies has a text for each reason why a partition halts or is lost: what it means, what
 // to do, and how to see that it worked. The status page and the command line show these texts, and
-// docs/halts.md consists of them.
+// docs/halts.md consists of them, so that there is one place to change.
+//
+// The package knows no state: callers pass a reason, or a halt as the audit log has it. Its tests
+// bring each reason about in memory, follow the remedy, and see the partition continue.
 package remedies
 
 import (

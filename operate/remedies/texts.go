@@ -2,6 +2,9 @@ package remedies
 
 import "github.com/epochfence/epochfence/consumer"
 
+// This file has the texts. remedies_test.go follows each of them, and go test ./docs -update writes
+// them into docs/halts.md.
+
 var (
 	explain = Command{"epochfence explain PARTITION", "who had it, what was refused, and why it is halted"}
 	doctor  = Command{"epochfence doctor", "tables, privileges, versions and settings of the sink"}

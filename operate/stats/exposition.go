@@ -8,6 +8,8 @@ import (
 	"strings"
 )
 
+// This file writes the statistics in the text format of Prometheus, without its client library.
+
 // Exposition serves all metrics in Prometheus's text format, version 0.0.4, for programs without
 // Prometheus's client. A program with the client uses operate/fenceprom, which adds the same metrics to
 // the program's own.

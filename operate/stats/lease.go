@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/lease"
 )
 
+// This file turns the events of leases into values by resource, and decides which resources have
+// series of their own.
+
 const (
 	// mostResources limits the resources that have series, counting [OtherResources].
 	mostResources = 20

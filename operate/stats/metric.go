@@ -5,6 +5,8 @@ import (
 	"strings"
 )
 
+// This file has the kinds and names of metrics, as exporters see them. table.go has the metrics.
+
 // Kind is the kind of a metric.
 type Kind int
 

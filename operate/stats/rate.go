@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// This file computes the present rates, which decay, for the status page. Prometheus computes its
+// own.
+
 // rateTime is the time constant of the smoothing: what happened rateTime ago counts 1/e.
 const rateTime = 10 * time.Second
 

@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
+// This file takes a reading of all values for exporters, and decides which partitions have series
+// when there are too many.
+
 // Sample is the value of one series.
 type Sample struct {
 	Labels []string // the values of the metric's Labels

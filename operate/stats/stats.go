@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
+// This file turns the events of consumers, outboxes, receivers and guards into values. It holds the
+// lock; values.go keeps the numbers, timeline.go the latest events.
+
 // Stats are the statistics of one [consumer.Run], with its outbox and a receiver if the process has
 // them, or of the locks of one lease.Member. [New] makes them. Methods are safe for concurrent use,
 // and do not block.

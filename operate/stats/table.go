@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
+// This file is the only table of metrics: names, labels, series, buckets and texts. Exporters, the
+// dashboard and docs/operating.md read it.
+
 const (
 	claims = iota
 	claimDuration

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file keeps the latest events that an operator wants to see, without those that happen with
+// each transaction.
+
 // Moment is an event that an operator may want to read about later.
 type Moment struct {
 	At        time.Time

@@ -2,6 +2,9 @@ package stats
 
 import "slices"
 
+// This file keeps counters and histograms, whose series are known beforehand. It knows nothing of
+// events.
+
 // values are the values of the counters and histograms. The caller holds the lock.
 type values struct {
 	counts     [rows][]float64   // by series

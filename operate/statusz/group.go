@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file reads the group's state from the sink, at most once a second for all viewers, and
+// measures rates between readings. view.go decides what is shown.
+
 const (
 	// readEvery is the minimum time between two reads of the sink, and readTimeout the maximum
 	// duration of a read.

@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
+// This file makes the boxes of halts and hanging calls of this process. Package remedies has their
+// texts.
+
 type halt struct {
 	Word       string
 	Operator   bool

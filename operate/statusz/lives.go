@@ -9,6 +9,8 @@ import (
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
+// This file decides from signs of life which owners are dead and which groups have no process.
+
 // orphaned reports whether the process that has claimed a partition is dead, and describes that
 // process.
 func (g *groupReading) orphaned(p operate.Partition) (yes bool, sign string) {

@@ -12,6 +12,8 @@ import (
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
+// This file words the events of this process and the entries of the audit log for the page.
+
 type moment struct{ At, Class, Kind, Partition, Epoch, Text string }
 
 func (h *Handler) moments(ms []stats.Moment, js jobs, now time.Time) (shown []moment) {

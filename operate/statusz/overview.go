@@ -7,6 +7,8 @@ import (
 	"time"
 )
 
+// This file serves the overview, once or as server-sent events. view.go decides what is on it.
+
 const (
 	// streamEvery is the time between two updates of a live page, and streamPace limits its bytes
 	// per second: a page of many partitions is sent less often.

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file serves the page of a partition, and decides which actions its form offers. act.go
+// carries them out.
+
 type detail struct {
 	Title, At, Name string
 	Done            operate.ActKind

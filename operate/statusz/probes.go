@@ -7,6 +7,8 @@ import (
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
+// This file answers the probes. consumer.Status decides whether the process is ready.
+
 // Livez answers 200 while this process serves requests. It checks nothing else; the package's
 // documentation says why.
 func Livez(w http.ResponseWriter, _ *http.Request) {

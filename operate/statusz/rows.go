@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
+// This file makes the rows of partitions, from what this process holds and what the sink has, and
+// decides which state is shown.
+
 type row struct {
 	Partition               string
 	Group, Topic            string // for links

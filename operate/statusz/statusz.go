@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
+// This file has the options, the routes, and the headers of all answers. Each page has a file of
+// its own.
+
 // Options configure a page. Stats or Operator is required.
 type Options struct {
 	// Title heads the page; empty means epochfence.

@@ -7,6 +7,8 @@ import (
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
+// This file makes the tables of dead letters and of the outbox, without their contents.
+
 type table struct {
 	Shown bool
 	About string

@@ -11,6 +11,9 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
+// This file formats numbers, times and foreign texts for the page: invisible characters are
+// escaped, and long texts are cut.
+
 const most = 200
 
 // show prepares an untrusted text for a table. It escapes invisible characters and those that

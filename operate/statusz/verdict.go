@@ -6,6 +6,8 @@ import (
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
+// This file decides the one word at the top of the page.
+
 type verdict struct{ Class, Word, Text string }
 
 // judge returns the line at the top of the page.

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
+// This file puts the overview together from the statistics of this process and a reading of the
+// group. It reads nothing itself.
+
 // The templates get finished texts and only escape them.
 
 type view struct {
