@@ -276,7 +276,7 @@ var scenes = map[string]struct{ before, after func(s *scene) }{
 // five minutes lasts for five seconds.
 func quickRules(t *testing.T) (text, path string) {
 	t.Helper()
-	slow, err := os.ReadFile("../rules/epochfence.rules.yaml")
+	slow, err := os.ReadFile("../alerts/epochfence.rules.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -110,7 +110,7 @@ func TestTheAlertsFireInADrillAndAreSilentOtherwise(t *testing.T) {
 		}
 		return nil
 	})
-	rules := absolute(t, "../rules/epochfence.rules.yaml")
+	rules := absolute(t, "../alerts/epochfence.rules.yaml")
 	d.prom = promtest.Start(t, []string{a.address, b.address}, []string{rules})
 
 	// All is well.
