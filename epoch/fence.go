@@ -56,11 +56,9 @@ func (f Fence) Check(o Origin) error {
 	return nil
 }
 
-// OperatorPrefix is the prefix of the Owner of a fence whose claim is an operator's action.
-const OperatorPrefix = "operator "
-
-// Operated reports whether the current claim is an operator's action.
-func (f Fence) Operated() bool { return strings.HasPrefix(f.Owner, OperatorPrefix) }
+// ReservedOwner is a prefix that the Owner of a claim must not have. A fence has it if its claim was
+// not made by a process: see package operate. Databases store and compare it. It must not change.
+const ReservedOwner = "operator "
 
 // Claimed returns f after c has replaced its claim. The new epoch is the lease's generation if that
 // is higher than f.Epoch and c.Above. Otherwise it is the higher of these two plus one. [MaxStep]
@@ -68,8 +66,7 @@ func (f Fence) Operated() bool { return strings.HasPrefix(f.Owner, OperatorPrefi
 // and adopts a position.
 //
 // The error matches [ErrNoLease], [ErrLogChanged], [ErrForeignLease] or [ErrPaused].
-// It matches none of these for an id that is not new, the name of an operator, or an epoch out of
-// reach.
+// It matches none of these for an id that is not new, a reserved owner, or an epoch out of reach.
 func (f Fence) Claimed(c Claim) (Fence, error) {
 	if f.Partition != c.Partition {
 		return f, fmt.Errorf("epoch: the claim is of %s, and the fence of %s", c.Partition, f.Partition)
@@ -86,8 +83,8 @@ func (f Fence) Claimed(c Claim) (Fence, error) {
 	if err := f.CheckRunning(); err != nil {
 		return f, err
 	}
-	if strings.HasPrefix(c.Owner, OperatorPrefix) {
-		return f, fmt.Errorf("epoch: claim %s: owner %q: names that begin with %q are those of operators", f.Partition, c.Owner, OperatorPrefix)
+	if strings.HasPrefix(c.Owner, ReservedOwner) {
+		return f, fmt.Errorf("epoch: claim %s: owner %q: names that begin with %q are reserved", f.Partition, c.Owner, ReservedOwner)
 	}
 	if f.Epoch == math.MaxInt64 {
 		return f, fmt.Errorf("epoch: claim %s: epochs are used up at %d", f.Partition, f.Epoch)

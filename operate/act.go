@@ -100,7 +100,17 @@ var ErrNothingToDo = errors.New("nothing to do")
 const RedirectLog = "epochfence/shardsink: not in this database but in shard "
 
 // Owner returns the owner that the fence has after the act.
-func (a Act) Owner() string { return epoch.OperatorPrefix + a.By }
+func (a Act) Owner() string { return epoch.ReservedOwner + a.By }
+
+// OperatorOf returns the operator in the Owner of a fence that an act has claimed. It returns an
+// empty string for the Owner of a process.
+func OperatorOf(owner string) string {
+	by, acted := strings.CutPrefix(owner, epoch.ReservedOwner)
+	if !acted {
+		return ""
+	}
+	return by
+}
 
 // Moves reports whether the act sets the position.
 func (a Act) Moves() bool { return a.To != nil }

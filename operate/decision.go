@@ -132,7 +132,7 @@ func (k DecisionKind) RecordedByConsumer() bool {
 // bytes. A sink stores the decisions of consumers in this form.
 func (d Decision) WithoutOperator() Decision {
 	d.By, d.Reason = "", Text(d.Reason, MaxText)
-	if strings.HasPrefix(d.Owner, epoch.OperatorPrefix) {
+	if strings.HasPrefix(d.Owner, epoch.ReservedOwner) {
 		d.Owner = ""
 	}
 	return d

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -104,7 +103,7 @@ func (a *app) runOwners(ctx context.Context, which chosen) error {
 	t := newTable("GROUP", "OWNER", ">PARTITIONS", ">CLAIMED", ">ADVANCED", "ALIVE", ">SEEN", "HOST", "VERSION")
 	for _, o := range owners {
 		alive := map[bool]string{true: "yes", false: "no"}[o.Alive]
-		if strings.HasPrefix(o.Owner, epoch.OperatorPrefix) {
+		if operate.OperatorOf(o.Owner) != "" {
 			alive = "-"
 		}
 		t.row(o.Group, o.Owner, len(o.Partitions), agoOf(o.now, o.ClaimedAt), agoOf(o.now, o.AdvancedAt), alive, agoOf(o.now, o.SeenAt), dash(o.Host), dash(o.Version))

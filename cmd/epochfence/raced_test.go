@@ -47,7 +47,7 @@ func TestEachCommandBesideALiveConsumer(t *testing.T) {
 		"evict": func(l *live) epoch.Offset {
 			for range 5 {
 				l.executes("evict", "orders/1")
-				l.awaits("the owner claims again", func() bool { return !l.at(1).Operated() })
+				l.awaits("the owner claims again", func() bool { return operate.OperatorOf(l.at(1).Owner) == "" })
 			}
 			return -1
 		},
@@ -268,7 +268,7 @@ func TestAPlanThatIsOutOfDateIsRefused(t *testing.T) {
 		l.reads(&seen, "rewind", "orders/1", "--to", "7")
 		before := l.at(1)
 		l.executes("evict", "orders/1")
-		l.awaits("the owner has claimed again", func() bool { return !l.at(1).Operated() })
+		l.awaits("the owner has claimed again", func() bool { return operate.OperatorOf(l.at(1).Owner) == "" })
 		a := l.does(exitChanged, "rewind", "orders/1", "--to", "7", "--plan", seen.Plan, "--execute", "--by", "anna", "--reason", "too late")
 		if now := l.at(1); now.Next != before.Next || !strings.Contains(a.errs, "look again") {
 			t.Errorf("refused with %q, and the partition is at %d, was at %d", a.errs, now.Next, before.Next)

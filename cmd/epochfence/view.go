@@ -64,7 +64,7 @@ func stateOf(p operate.Partition, h *operate.Decision) state {
 		return halted
 	case p.Epoch == 0:
 		return unclaimed
-	case p.Operated():
+	case operate.OperatorOf(p.Owner) != "":
 		return waiting
 	default:
 		return claimed
@@ -132,7 +132,7 @@ func orNull(t time.Time) *time.Time {
 }
 
 func (v *partitionView) owned(p operate.Partition, lives operate.Lives) {
-	if p.Epoch == 0 || p.Operated() || v.State == elsewhere || isLock(p.Fence) {
+	if p.Epoch == 0 || operate.OperatorOf(p.Owner) != "" || v.State == elsewhere || isLock(p.Fence) {
 		return
 	}
 	owner, known := lives.Owner(p.Fence)

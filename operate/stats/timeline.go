@@ -6,6 +6,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // This file keeps the latest events that an operator wants to see, without those that happen with
@@ -96,7 +97,7 @@ func (t *timeline) note(now time.Time, e consumer.Event) {
 		if !e.Halted {
 			t.goesOn(now, e.Fence.Partition, e.Fence.Epoch, e.Fence.Next)
 		}
-		if e.Seen.Epoch > 0 && e.Seen.Owner != e.Fence.Owner && !e.Seen.Operated() {
+		if e.Seen.Epoch > 0 && e.Seen.Owner != e.Fence.Owner && operate.OperatorOf(e.Seen.Owner) == "" {
 			t.add(Moment{
 				At: now, Kind: Takeover, Partition: e.Fence.Partition, Epoch: e.Fence.Epoch, Next: e.Fence.Next,
 				OtherEpoch: e.Seen.Epoch, OtherOwner: e.Seen.Owner,

@@ -105,8 +105,8 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 		r.state("halted", "halted", show(halt.Reason), 3)
 	case p.Epoch == 0:
 		r.state("waiting", "never claimed", "", 1)
-	case p.Operated():
-		r.state("waiting", "waiting for an owner", "no process has claimed it since "+show(p.Owner[len(epoch.OperatorPrefix):])+" acted", 2)
+	case operate.OperatorOf(p.Owner) != "":
+		r.state("waiting", "waiting for an owner", "no process has claimed it since "+show(operate.OperatorOf(p.Owner))+" acted", 2)
 	case orphaned:
 		r.orphaned = true
 		r.state("waiting", "owner is not alive", sign, 2)

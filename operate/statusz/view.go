@@ -6,6 +6,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
@@ -114,7 +115,7 @@ func (h *Handler) groupFigures(v *view, g *groupReading) {
 	}
 	owners, dead, paused := map[string]bool{}, int64(0), 0
 	for _, p := range g.partitions {
-		if p.Epoch > 0 && !p.Operated() {
+		if p.Epoch > 0 && operate.OperatorOf(p.Owner) == "" {
 			owners[p.Owner] = true
 		}
 		if p.Pause.Mode != epoch.Running {

@@ -200,7 +200,7 @@ func claimAsAnOperator(w *world) {
 	w.seed(orders0)
 	a := w.process("A")
 	ta := a.claims(orders0, 5)
-	if _, err := a.sink.Claim(w.ctx, ta.Fence, epoch.NewClaim(lease(orders0, 6, epoch.OperatorPrefix+"anna"))); err == nil {
+	if _, err := a.sink.Claim(w.ctx, ta.Fence, epoch.NewClaim(lease(orders0, 6, epoch.ReservedOwner+"anna"))); err == nil {
 		w.Error("a claim was made in the name of an operator")
 	}
 	ta.wantFence()

@@ -51,7 +51,7 @@ func actIsAClaim(w *world) {
 		f.Mark != epoch.NoMark || f.SetUnder != 42 || f.Pause != (epoch.PauseState{}) {
 		w.Errorf("after the act the fence is\n%+v", f)
 	}
-	if found, err := w.person().op.Partition(w.ctx, orders0); err != nil || !found.Operated() {
+	if found, err := w.person().op.Partition(w.ctx, orders0); err != nil || operate.OperatorOf(found.Owner) != "anna" {
 		w.Errorf("the partition's claim is an operator's: %+v, %v", found, err)
 	}
 	if tb := w.process("A").claims(orders0, 41); tb.Epoch != 43 || tb.Next != 1 {

@@ -109,7 +109,7 @@ func recording(w *world) {
 			From: epoch.Offset(i), To: -1, Reason: fmt.Sprintf("reason \x00\xff %d", i), By: "forged", TraceID: "t",
 		})
 	}
-	ds[1].Owner = epoch.OperatorPrefix + "forged"
+	ds[1].Owner = epoch.ReservedOwner + "forged"
 	if err := a.operable().Record(w.ctx, ds); err != nil {
 		w.Fatalf("record: %v", err)
 	}
