@@ -14,9 +14,9 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
-// This file knows a stream as its leader sees it, for all readers of the stream. It accepts no
-// answer of a replica (L3). What an answer means for a position is decided in open.go, read.go and
-// skip.go.
+// This file knows a stream as its leader sees it, for all readers of the stream: whether its settings
+// and limits fit, where it begins and ends. It accepts no answer of a replica (L3). What an answer
+// means for a position is decided in open.go, gaps.go and skip.go.
 
 const (
 	// skipEvery is how often [reader.skip] runs for a partition that has nothing to deliver.
@@ -243,3 +243,95 @@ func (l *streamLog) request(ctx context.Context) (*jetstream.StreamInfo, error) 
 
 // passing reports whether a request failed for a reason that may pass by itself.
 func passing(err error) bool { return jsapi.Passing(err) || errors.Is(err, jsapi.ErrNoLeader) }
+
+// inquiry shares answers about a stream among concurrent callers. No caller gets an answer to a
+// request that was sent before its call.
+type inquiry struct {
+	ask func(context.Context) (*jetstream.StreamInfo, error)
+
+	mu   sync.Mutex
+	busy bool
+	next *inquired
+}
+
+type inquired struct {
+	done chan struct{}
+	info *jetstream.StreamInfo // read-only
+	err  error
+}
+
+func (q *inquiry) answer(ctx context.Context) (*jetstream.StreamInfo, error) {
+	q.mu.Lock()
+	a := q.next
+	if a == nil {
+		a = &inquired{done: make(chan struct{})}
+		if q.busy {
+			q.next = a
+		} else {
+			q.busy = true
+			go q.run(a)
+		}
+	}
+	q.mu.Unlock()
+	select {
+	case <-a.done:
+		return a.info, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (q *inquiry) run(a *inquired) {
+	for a != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+		a.info, a.err = q.ask(ctx)
+		cancel()
+		close(a.done)
+		q.mu.Lock()
+		a, q.next = q.next, nil
+		q.busy = a != nil
+		q.mu.Unlock()
+	}
+}
+
+const (
+	// forgotten is how long the server keeps a consumer that requests nothing, because its process
+	// has died or its handler is slow. A slow handler then gets a new consumer.
+	forgotten = time.Minute
+
+	// soonForgotten is the least useful value of forgotten: it outlasts a lost request, and the
+	// time between two requests if handlers are quick.
+	soonForgotten = 5 * time.Second
+)
+
+func (l *streamLog) note(info *jetstream.StreamInfo) {
+	keeps := forgotten
+	if limit := info.Config.ConsumerLimits.InactiveThreshold; limit > 0 {
+		keeps = min(keeps, limit)
+	}
+	l.keeps.Store(int64(keeps))
+}
+
+func (l *streamLog) kept() time.Duration { return time.Duration(l.keeps.Load()) }
+
+// checkLimits refuses a stream whose limits let readers of that many partitions work only for a
+// while, or only now and then.
+func checkLimits(c jetstream.StreamConfig, partitions int) error {
+	if limit := c.ConsumerLimits.InactiveThreshold; limit > 0 && limit < soonForgotten {
+		return fmt.Errorf("its ConsumerLimits delete a consumer after %v without a request, which is too soon for a reader: "+
+			"update the stream with an InactiveThreshold of %v or more, or without one", limit, soonForgotten)
+	}
+	// The consumers of a killed member count until the server forgets them.
+	if most, need := c.MaxConsumers, 2*partitions; most > 0 && most < need {
+		return fmt.Errorf("it allows %d consumers, and its %d partitions need up to %d: one each, and one more each for the consumer that a killed member has left, until the server forgets it; "+
+			"update the stream with MaxConsumers of at least %d plus the number of other consumers (a server that cannot change it needs a new stream)", most, partitions, need, need)
+	}
+	return nil
+}
+
+func (l *streamLog) explainLimit(err error) error {
+	if jsapi.HasCode(err, jetstream.JSErrCodeMaximumConsumersLimit) {
+		return fmt.Errorf("the stream or the account allows no more consumers (MaxConsumers); those of members that were killed go after %v: %w", l.kept(), err)
+	}
+	return err
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/epochfence/epochfence/cas/natsstore"
 	"github.com/epochfence/epochfence/internal/text/process"
 	"github.com/epochfence/epochfence/internal/waits"
 )
@@ -185,3 +186,9 @@ func shorten(name string) string {
 	}
 	return name[:most] + "..."
 }
+
+// PermissionError is returned when the connection's user lacks a permission that the source needs.
+// Its field Subject is the subject that the user may not publish or subscribe to.
+type PermissionError = natsstore.PermissionError
+
+var errOtherStream = errors.New("the stream was deleted and created again")

@@ -1,21 +1,29 @@
 package natssource
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/jsapi"
 	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/lease"
 )
 
-// This file writes positions into the bucket, for operators. Whether ours may replace another is
-// decided in committed.go.
+// This file reads and writes positions in the bucket: where a group had got to before its first claim
+// (R9), and when our position may replace that one (R8). The sink alone decides where a partition is.
 
 // position is the value of a position's key.
 type position struct {
@@ -109,3 +117,197 @@ func (s *Source) publishPositions(ctx context.Context) {
 		writers.Wait()
 	}
 }
+
+// Committed implements [consumer.Tenure]. It returns the position that somebody else wrote into the
+// partition's key. If there is none, it returns the position after the ack floor of the durable
+// consumer that did this work before.
+func (t *tenure) Committed(ctx context.Context) (epoch.Position, bool, error) {
+	at, ok, err := t.committed(ctx)
+	if over := t.Err(); over != nil {
+		err = over
+	}
+	if err != nil {
+		return epoch.Position{}, false, fmt.Errorf("natssource: read the position that group %q has committed in %s: %w", t.s.Group, t.Resource, err)
+	}
+	return at, ok, nil
+}
+
+func (t *tenure) committed(ctx context.Context) (epoch.Position, bool, error) {
+	m, ok, err := t.mirrored(ctx)
+	if err != nil {
+		return epoch.Position{}, false, err
+	}
+	at := epoch.Position{Offset: m.Next, Mark: epoch.NoMark}
+	switch {
+	case !ok || m.ours():
+		// A position of ours comes from another sink, or from this sink before it was restored. The
+		// effects before that position are not in this sink (R9).
+		acked, err := t.log.acked(ctx, t.incarnation, t.Number)
+		if err != nil || acked == 0 {
+			return epoch.Position{}, false, err
+		}
+		at.Offset = acked
+	case m.Print != nil:
+		at.Mark = *m.Print
+		return at, true, nil
+	}
+	at.Mark, err = printOf(ctx, t.log.stored, uint64(at.Offset)-1)
+	return at, true, err
+}
+
+type brokenPositionError struct {
+	key    string // in the bucket
+	bucket string
+	err    error
+}
+
+func (e *brokenPositionError) Error() string {
+	return fmt.Sprintf(`key %s of bucket %q holds no position: put it right (nats kv put %s %s '{"next":1234}'), or begin without one (%s): %v`,
+		e.key, e.bucket, e.bucket, e.key, removal(e.bucket, e.key), e.err)
+}
+
+func (e *brokenPositionError) Unwrap() []error { return []error{consumer.ErrBlocked, e.err} }
+
+// removal returns the command that removes a key from a bucket.
+func removal(bucket, key string) string { return fmt.Sprintf("nats kv del %s %s", bucket, key) }
+
+// mirrored returns the position in the partition's key, if it is of this log.
+func (t *tenure) mirrored(ctx context.Context) (position, bool, error) {
+	p, ok, err := t.s.mirrored(ctx, t.Resource)
+	if p.Log != "" && p.Log != t.Origin().Log {
+		return position{}, false, err
+	}
+	return p, ok, err
+}
+
+func (s *Source) mirrored(ctx context.Context, r lease.Resource) (position, bool, error) {
+	key := positionKey(s.Group, r)
+	item, err := s.store.Get(ctx, key)
+	if err != nil || !item.Live {
+		return position{}, false, err
+	}
+	p, err := positionOf(item.Value)
+	if err != nil {
+		return position{}, false, &brokenPositionError{s.store.KeyInBucket(key), s.Bucket, err}
+	}
+	return p, true, nil
+}
+
+// publish writes the position into its key, for operators, if the position or the lag has changed.
+// Nothing is decided by the key, so publish does not retry a failed write.
+func (t *tenure) publish(ctx context.Context) {
+	// One write at a time: if two writes crossed, the older position could stay for as long as the
+	// partition is quiet.
+	select {
+	case t.writing <- struct{}{}:
+		defer func() { <-t.writing }()
+	case <-ctx.Done():
+		return
+	}
+	_, due := t.Unpublished()
+	at, known := t.Newest()
+	lag := t.log.lag(t.Number)
+	if !due && (!known || lag == t.published.lag) {
+		return
+	}
+	err := t.learn(ctx, at)
+	if err == nil && t.mayPublish(at) {
+		err = t.write(ctx, position{Next: at.Next, Print: &at.Mark, Epoch: at.Epoch, Owner: t.Owner(), Log: at.Log, Lag: lag})
+		if err == nil {
+			t.Published(at.Next)
+			return
+		}
+	}
+	if err != nil {
+		t.s.log.Debug("position not mirrored", "stream", t.Name, "partition", t.Number, "next", at.Next, "err", err)
+	}
+}
+
+// learn reads, once, what others had committed for the group when the tenure began. If the key
+// holds no valid position, ours replaces it once the partition was claimed, because no claim begins
+// there any more.
+func (t *tenure) learn(ctx context.Context, at epoch.Fence) error {
+	return t.Learn(func() (epoch.Offset, bool, error) {
+		m, ok, err := t.mirrored(ctx)
+		var broken *brokenPositionError
+		if errors.As(err, &broken) && at.Epoch > 0 {
+			t.s.log.Warn("the key of a position held something else, and is overwritten with ours", "key", broken.key, "next", at.Next, "err", broken.err)
+			return 0, false, nil
+		}
+		if err == nil && ok && m.ours() {
+			t.LearnClaim(tenures.Claimed{Epoch: m.Epoch, Next: m.Next})
+		}
+		return m.Next, ok && !m.ours(), err
+	})
+}
+
+// mayPublish reports whether our position may replace the one that others have committed (R8).
+func (t *tenure) mayPublish(at epoch.Fence) bool {
+	if theirs, say := t.ToSay(at); say {
+		t.s.log.Warn(tenures.NotHeeded, "stream", t.Name, "partition", t.Number, "committed", theirs, "next", at.Next, "remedy", tenures.Remedy)
+	}
+	_, stays := t.Theirs(at)
+	return !stays
+}
+
+// acked returns the position after the ack floor of the durable consumer that did this work before,
+// or zero if there is none. It returns an error if Stream.Durable names a consumer that does not
+// exist or does not deliver the whole partition.
+func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.Offset, error) {
+	info, err := l.look(ctx)
+	if err == nil && incarnationOf(info) != in {
+		err = tenures.Lost(errOtherStream)
+	}
+	if err != nil {
+		return 0, err
+	}
+	name := cmp.Or(l.stream.Durable, l.group)
+	if !consumerName.MatchString(name) {
+		return 0, nil
+	}
+	var c struct {
+		AckFloor struct {
+			Stream uint64 `json:"stream_seq"`
+		} `json:"ack_floor"`
+		Config struct {
+			Replicas int      `json:"num_replicas"`
+			Filter   string   `json:"filter_subject"`
+			Filters  []string `json:"filter_subjects"`
+		} `json:"config"`
+		Cluster *jetstream.ClusterInfo `json:"cluster"`
+	}
+	err = jsapi.Ask(ctx, l.js, "CONSUMER.INFO."+l.stream.Name+"."+name, struct{}{}, &c)
+	switch {
+	case jsapi.HasCode(err, jetstream.JSErrCodeConsumerNotFound) && l.stream.Durable != "":
+		return 0, fmt.Errorf("there is no consumer %q, which Stream.Durable names: %w: %w", name, consumer.ErrBlocked, err)
+	case jsapi.HasCode(err, jetstream.JSErrCodeConsumerNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("the position of consumer %q: %w", name, jsapi.Denied(l.js.Conn(), jsapi.Prefix(l.js)+"CONSUMER.INFO.", err))
+	case c.Cluster == nil && info.Cluster != nil && info.Cluster.Name != "",
+		c.Cluster != nil && !jsapi.Leads(c.Cluster, cmp.Or(c.Config.Replicas, info.Config.Replicas)):
+		return 0, jsapi.ErrNoLeader // a server that has only heard of the consumer may answer, too
+	}
+	filters := c.Config.Filters
+	if c.Config.Filter != "" {
+		filters = []string{c.Config.Filter}
+	}
+	if !covers(filters, l.filters[n]) {
+		if l.stream.Durable == "" {
+			return 0, nil // it happens to have the group's name
+		}
+		return 0, fmt.Errorf("consumer %q, which Stream.Durable names, was to deliver %q alone, not all of this partition's %q, so its position says nothing about the rest: "+
+			"name a consumer that delivers all of it, or leave Stream.Durable empty and write the position into the partition's key of the bucket: %w", name, filters, cmp.Or(l.filters[n], everything), consumer.ErrBlocked)
+	}
+	if c.AckFloor.Stream == 0 {
+		return 0, nil
+	}
+	return epoch.Offset(c.AckFloor.Stream + 1), nil
+}
+
+// covers reports whether a consumer with these filters delivers the whole partition.
+func covers(filters []string, partition string) bool {
+	return len(filters) == 0 || slices.ContainsFunc(filters, func(f string) bool { return contains(f, cmp.Or(partition, everything)) })
+}
+
+var consumerName = regexp.MustCompile(`^[^.*>\s/\\]+$`)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"sort"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,9 +17,8 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
-// This file decides which messages are delivered: none below the position, and none above a gap
-// that may have lost messages (R10). open.go decides which consumer is believed, flight.go how much
-// may be requested.
+// This file runs a reader and decides what it delivers: nothing below the position. gaps.go decides
+// what may be above a gap (R10), open.go which consumer is believed, request.go what is requested.
 
 const (
 	// longSilence is how long a read retries without progress before it returns the error.
@@ -230,220 +229,47 @@ func (r *reader) sameIncarnation(info *jetstream.StreamInfo) error {
 	return nil
 }
 
-// fetch requests messages and puts them into the feed.
-func (r *reader) fetch(ctx context.Context) error {
-	window, err := r.window(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { r.feed.done(window) }()
-	before := r.delivered
-	if err := r.receiveSome(ctx, window); err != nil {
-		return err
-	}
-	if r.pull.tooLarge && r.delivered == before {
-		return r.receiveLarge(ctx, window) // it comes alone
-	}
-	return nil
-}
-
-// window waits for room in the budget. Meanwhile it skips, so that messages that the stream drops
-// at its beginning are known not to be ours.
-func (r *reader) window(ctx context.Context) (int, error) {
-	for {
-		if w := r.feed.window(); w > 0 {
-			return w, nil
-		}
-		r.alarm.Reset(time.Until(r.nextSkip()))
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case <-r.feed.room:
-		case <-r.alarm.C:
-			if err := r.skipIfDue(ctx, false); err != nil {
-				return 0, err
-			}
-		}
+// message converts a JetStream message. It does not copy the value.
+func (r *reader) message(m *nats.Msg, meta *nats.MsgMetadata) consumer.Message {
+	return consumer.Message{
+		Partition: r.p, Offset: epoch.Offset(meta.Sequence.Stream),
+		Key: []byte(m.Subject), Value: m.Data, Headers: headers(m.Header), Time: meta.Timestamp,
 	}
 }
 
-// receive makes one request. Messages that have arrived together become one slice.
-func (r *reader) receive(ctx context.Context, messages, bytes, window int, expires time.Duration) error {
-	if err := r.pull.request(messages, bytes, expires); err != nil {
-		return err
-	}
-	r.owed.first = 0 // no consumer was asked for it until now
-	r.alarm.Reset(r.due())
-	for !r.pull.ended {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case m := <-r.pull.arrived:
-			if err := r.arrived(ctx, m, window); err != nil {
-				return err
-			}
-		case <-r.alarm.C:
-			if err := r.wake(ctx); err != nil {
-				return err
-			}
-			r.alarm.Reset(r.due())
+// headers sorts headers by key and keeps the order of the values of a key. nats.go does not keep
+// the order of keys, and has no headers of a block that it cannot parse.
+func headers(sent nats.Header) []consumer.Header {
+	var hs []consumer.Header
+	for key, values := range sent {
+		for _, v := range values {
+			hs = append(hs, consumer.Header{Key: key, Value: []byte(v)})
 		}
 	}
-	if r.pull.err == nil {
-		r.endTurn()
-	}
-	return r.pull.err
-}
-
-func (r *reader) arrived(ctx context.Context, m *nats.Msg, window int) error {
-	s, err := r.slice(m, window)
-	if err != nil {
-		return err
-	}
-	good, err := r.verify(ctx, s.Messages)
-	first := 0
-	if r.fresh { // the stream may begin among these messages
-		first = sort.Search(good, func(i int) bool { return uint64(s.Messages[i].Offset) >= r.at })
-	}
-	s.keep(first, good)
-	r.put(s)
-	return err
-}
-
-func (r *reader) due() time.Duration {
-	at := r.nextSkip()
-	for _, t := range []time.Time{r.pull.ends.Add(ending), r.owed.due(r.patience())} {
-		if t.Before(at) {
-			at = t
+	slices.SortStableFunc(hs, func(a, b consumer.Header) int {
+		switch {
+		case a.Key < b.Key:
+			return -1
+		case a.Key > b.Key:
+			return 1
 		}
-	}
-	if arrived := r.pull.asked.Add(r.l.flight.delay()); at.Before(arrived) {
-		at = arrived
-	}
-	if slow := r.pull.asked.Add(r.tooSlow()); r.isLarge() && slow.Before(at) {
-		at = slow
-	}
-	return time.Until(at)
+		return 0
+	})
+	return hs
 }
 
-func (r *reader) wake(ctx context.Context) error {
-	if r.pull.hasMore() {
-		return nil // read it first
+func size(m consumer.Message) int {
+	n := len(m.Key) + len(m.Value)
+	for _, h := range m.Headers {
+		n += len(h.Key) + len(h.Value)
 	}
-	r.sayLarge()
-	if r.onTheWay() {
-		return nil
-	}
-	if r.pull.silent() {
-		return jsapi.Denied(r.pull.conn, r.pull.requests, errSilent)
-	}
-	if err := r.lookForOwed(ctx); err != nil {
-		return err
-	}
-	return r.skipIfDue(ctx, true)
+	return n
 }
 
-func (r *reader) skipIfDue(ctx context.Context, idle bool) error {
-	if time.Now().Before(r.nextSkip()) || r.isAtEnd(ctx) {
-		return nil
-	}
-	return r.skip(ctx, idle)
-}
-
-func (r *reader) put(s slice) {
-	if len(s.Messages) == 0 {
-		return
-	}
-	r.at, r.print, r.since = uint64(s.Next), s.Mark, s.Messages[len(s.Messages)-1].Time
-	now := time.Now()
-	r.fresh, r.moved, r.lastSkip = false, now, now
-	r.owed, r.stalls = owed{looked: now, asked: r.owed.asked}, 0
-	s.End = s.Next + epoch.Offset(r.l.lag(r.p.Number))
-	r.feed.put(s)
-}
-
-// slice takes m and what has arrived behind it. It leaves out messages below the position: the
-// stream's leader had deleted them before the consumer's server did.
-func (r *reader) slice(m *nats.Msg, window int) (slice, error) {
-	s := sliceOf(min(len(r.pull.arrived)+1, mostSlice))
-	came, largest := 0, 0
-	defer func() { r.l.flight.came(r.turn, came, largest) }()
-	for m != nil {
-		if meta := r.pull.delivery(m); meta != nil {
-			if meta.Sequence.Consumer != r.delivered+1 {
-				return s, errSequence
-			}
-			r.delivered++
-			came, largest = came+m.Size(), max(largest, m.Size())
-			r.backlog = int(meta.NumPending)
-			r.l.lags[r.p.Number].Store(int64(meta.NumPending))
-			if meta.Sequence.Stream >= r.at {
-				message := r.message(m, meta)
-				s.add(message, size(message)+overhead)
-			}
-		}
-		if r.pull.ended || len(s.Messages) >= mostSlice || s.bytes >= window/2 {
-			break
-		}
-		select {
-		case m = <-r.pull.arrived:
-		default:
-			m = nil
-		}
-	}
-	return s, nil
-}
-
-// verify checks the gaps between the messages: after the last message had arrived, the stream began
-// no later than the first gap. So missing messages were not ours, or were deleted from inside the
-// stream. It returns the number of messages that it has verified.
-func (r *reader) verify(ctx context.Context, ms []consumer.Message) (int, error) {
-	next := r.at
-	for i, m := range ms {
-		at := uint64(m.Offset)
-		if at != next {
-			return r.verifyGap(ctx, ms, i, next)
-		}
-		next = at + 1
-	}
-	return len(ms), nil
-}
-
-// lookBehind is lookAgain with an answer from a leader that has stored last. A replica may be ahead
-// of its leader for a moment. It may then have deleted messages for a limit that the leader has not
-// reached yet.
-func (r *reader) lookBehind(ctx context.Context, last uint64) (*jetstream.StreamInfo, error) {
-	began := time.Now()
-	for pause := waits.New(time.Millisecond, time.Second); ; {
-		info, err := r.lookAgain(ctx)
-		if err != nil || info.State.LastSeq >= last {
-			return info, err
-		}
-		if time.Since(began) > 2*time.Second || !waits.Sleep(ctx, pause.Next()) {
-			return nil, errBehind
-		}
-	}
-}
-
-func (r *reader) verifyGap(ctx context.Context, ms []consumer.Message, before int, begin uint64) (int, error) {
-	last := uint64(ms[len(ms)-1].Offset)
-	info, err := r.lookBehind(ctx, last)
-	if err == nil && r.mayBeAhead(info, ms) {
-		if before, err = r.compare(ctx, info, ms); err == nil {
-			info, err = r.lookBehind(ctx, last)
-		}
-	}
-	if err == nil && info.State.FirstSeq > begin {
-		err = r.passed(begin, info.State.FirstSeq)
-	}
-	if err == nil {
-		before, err = r.expiredInside(ctx, info, ms)
-	}
-	if err == nil {
-		before, err = r.lostByOrigin(ctx, info, ms)
-	}
-	if err != nil {
-		return before, err
-	}
-	return len(ms), nil
+// fingerprint returns the mark by which a fence recognises a message, because a log may be written
+// again with the same sequences. The mark is a hash, of 31 bits, of the time in nanoseconds at
+// which the server stored the message. All replicas and backups of a stream have the same time.
+func fingerprint(stored time.Time) epoch.Mark {
+	const golden = 0x9e3779b97f4a7c15 // spreads neighbours; Fibonacci hashing
+	return epoch.Mark(uint64(stored.UnixNano()) * golden >> 33)
 }

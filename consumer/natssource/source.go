@@ -3,10 +3,12 @@ package natssource
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -20,13 +22,14 @@ import (
 	"github.com/epochfence/epochfence/cas/natsstore"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/leased"
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/jsapi"
 	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/lease"
 )
 
-// This file starts the source, joins the group and ends both in order. Package lease decides who
-// gets which partition.
+// This file starts the source, makes the bucket or checks that it holds the keys of the group, joins
+// the group, and ends all in order. Package lease decides who gets which partition.
 
 // Source is a [consumer.Source] that leases partitions through a key-value bucket and reads them
 // from JetStream. Make one with [New]. A Source serves one Run.
@@ -314,4 +317,55 @@ func (s *Source) streamRenewed(log *streamLog) {
 			t.Lose(errOtherStream)
 		}
 	}
+}
+
+type needs struct{ message, messages, bytes int }
+
+const (
+	beside     = 200 // bytes of a message beside its value: subject, headers, and what the server adds
+	fewMembers = 4   // members that a group may have now or had a moment ago
+)
+
+// needs returns the room for the keys of this group: a lease and a position for each partition, and
+// fewMembers members.
+func (s *Source) needs() needs {
+	const most = 400 // bytes of a lease, and of a registration beside the streams that it names
+	name, partitions, n := 0, 0, needs{message: most}
+	for _, l := range s.logs {
+		p, mark := position{Next: math.MaxInt64, Epoch: math.MaxInt64, Lag: math.MaxInt64, Owner: s.Name}, epoch.Mark(math.MaxInt64)
+		p.Print = &mark
+		for n := range l.partitions() {
+			if log := l.logID(l.incarnation(), n); len(log) > len(p.Log) {
+				p.Log = log
+			}
+		}
+		if data, err := json.Marshal(p); err == nil {
+			n.message = max(n.message, len(data))
+		}
+		name += len(l.stream.Name) + len(`"":2147483647,`)
+		partitions += int(l.partitions())
+	}
+	n.message = max(n.message, most+name) + len(s.Name) + len(s.Group) + beside
+	n.messages = 2*partitions + fewMembers
+	n.bytes = n.messages * n.message
+	n.message = max(n.message, 2<<10) // that natsstore wants
+	return n
+}
+
+func (n needs) check(c jetstream.StreamConfig) error {
+	for _, limit := range []struct {
+		has       int64
+		need      int
+		what, opt string
+	}{
+		{int64(c.MaxMsgSize), n.message, "bytes in a message", "--max-msg-size"},
+		{c.MaxMsgs, n.messages, "messages", "--max-msgs"},
+		{c.MaxBytes, n.bytes, "bytes", "--max-bytes"},
+	} {
+		if limit.has > 0 && limit.has < int64(limit.need) {
+			return fmt.Errorf("it has room for %d %s, and this group alone needs %d; lift that with: nats stream edit %s %s=-1",
+				limit.has, limit.what, limit.need, c.Name, limit.opt)
+		}
+	}
+	return nil
 }

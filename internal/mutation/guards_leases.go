@@ -42,13 +42,13 @@ var guardsOfLeases = []guard{
 		{kafka + "/feed.go", "kgo.NewOffset().At(f.next).WithEpoch(f.epoch)", "kgo.NewOffset().At(f.next)"},
 	}, kafka, "TestALogThatWasRewrittenBelowThePositionIsAnError"},
 	{"R10", "a stream's beginning may pass a gap", []edit{
-		{nats + "/read.go", "err == nil && info.State.FirstSeq > begin", "false"},
+		{nats + "/gaps.go", "err == nil && info.State.FirstSeq > begin", "false"},
 	}, nats, "TestABeginningThatMovesPastASlowPartitionIsNoticed"},
 	{"R10", "a message that looks like the server's is taken for it", []edit{
 		{nats + "/pull.go", "err != nil || meta.Stream", "err != nil || len(m.Data) == 0 && m.Header.Get(\"Status\") != \"\" || meta.Stream"},
 	}, nats, "TestWhatTheServerSaysEndsOneRequestAndNoOther"},
 	{"R10", "a lost delivery is taken for a gap", []edit{
-		{nats + "/read.go", "if meta.Sequence.Consumer != r.delivered+1 {", "if false {"},
+		{nats + "/request.go", "if meta.Sequence.Consumer != r.delivered+1 {", "if false {"},
 	}, nats, "TestAMessageThatIsLostOnTheWayOrComesLateIsNoticed"},
 	{"R10", "a stream's time of creation is not compared", []edit{
 		{nats + "/read.go", "now != r.in {", "now != r.in && false {"},
@@ -84,7 +84,7 @@ var guardsOfLeases = []guard{
 		{nats + "/open.go", "case r.at > info.State.LastSeq+1 && !heardFromMost(info.Cluster):", "case false:"},
 	}, nats, "TestALeaderOnItsOwnIsAskedAgain"},
 	{"L3", "a leader that has not stored the message yet explains a gap", []edit{
-		{nats + "/read.go", "err != nil || info.State.LastSeq >= last", "err != nil || true"},
+		{nats + "/gaps.go", "err != nil || info.State.LastSeq >= last", "err != nil || true"},
 	}, nats, "TestALeaderThatHasNotStoredTheMessageYetExplainsNoGap"},
 
 	{"L7", "a member of a Kafka group keeps a partition whose handler hangs", []edit{
