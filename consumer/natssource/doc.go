@@ -19,7 +19,7 @@
 // when a consumer is replaced, and how much may be requested on a slow link. Callers see a
 // [Source], which package consumer runs. Package lease decides who gets which partition.
 //
-// docs/nats.md is the guide. docs/leases.md describes how leases work, and
+// docs/start.md is the guide. docs/leases.md describes how leases work, and
 // docs/guarantees.md#the-protocol-on-nats has the rules for reading.
 //
 // # Partitions

@@ -21,7 +21,7 @@ import (
 )
 
 // A stream that has taken messages takes no transform, and is one partition. A mirror under the transform
-// has the same sequences in several: docs/nats.md says how to continue there.
+// has the same sequences in several: docs/move-over.md says how to continue there.
 func TestAStreamWithoutATransformIsCarriedOnInAMirrorThatHasOne(t *testing.T) {
 	t.Parallel()
 	const partitions, accounts, third = 4, 10, 60
@@ -100,7 +100,7 @@ func TestAStreamWithoutATransformIsCarriedOnInAMirrorThatHasOne(t *testing.T) {
 	}
 }
 
-// A stream is partitioned in another way: docs/nats.md says how, and what halts until then.
+// A stream is partitioned in another way: docs/move-over.md says how, and what halts until then.
 func TestAStreamThatIsPartitionedInAnotherWayIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	const filters, each = 3, 20

@@ -39,7 +39,7 @@ func (e *TransformError) Error() string {
 	if e.Held > 0 {
 		instead := "name the transform that it has"
 		if e.Have == nil {
-			instead = "list Filters, name neither, or read a mirror that has the transform (docs/nats.md says how positions carry over)"
+			instead = "list Filters, name neither, or read a mirror that has the transform (docs/move-over.md says how positions carry over)"
 		}
 		advice = fmt.Sprintf("it has taken %d messages, which keep the subjects they have, so %s, or publish to a new stream", e.Held, instead)
 	}

@@ -59,7 +59,7 @@ var all = []Remedy{
 			"If the client is connected to the wrong cluster, connect it to the right one: the partition continues by itself. " +
 			"If the log is new for good, accept it with rebase and say where to begin: at its start, unless messages that are applied already were copied into it. " +
 			"If only filters have changed, do not begin at the start: pass the log in the error as --log, and as --to the first offset from which messages of the new filter were not applied. " +
-			"If the error says that no fence is added, the partition is a new one. It waits until an operator has decided about the partition that the error names. Then it begins at the earliest message, or on NATS at the position in its key of the bucket: see docs/nats.md.",
+			"If the error says that no fence is added, the partition is a new one. It waits until an operator has decided about the partition that the error names. Then it begins at the earliest message, or on NATS at the position in its key of the bucket: see docs/move-over.md.",
 		Check: continues,
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the log and the owner in the fence, and the log that is there"},

@@ -81,7 +81,7 @@ func run(ctx context.Context, command []string) (err error) {
 	return cmd.Run()
 }
 
-const topic, partitions = "reservations", 4 // as in docs/kafka-to-postgresql.md
+const topic, partitions = "reservations", 4 // as in docs/start.md
 
 func serve(ctx context.Context, kafka, postgres string) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(kafka), kgo.DefaultProduceTopic(topic))
