@@ -4,27 +4,22 @@
 //	err := consumer.Run(ctx, source, sink, consumer.Each(handle), consumer.Options{})
 //
 // A [Handler] gets each message with a transaction and an epoch. What it writes through the
-// transaction, the new position, and the check that this process still owns the partition
-// commit together in the sink's database, or not at all. Package epoch has the protocol.
+// transaction, the new position, and the check that this process still owns the partition commit
+// together in the sink's database, or not at all. Package epoch has the protocol.
 //
-// Users need [Run], [Options], [Handlers], [Message], the [Event] types and [Status]. Authors
-// of sources implement [Source] and [Tenure].
+// The package hides how partitions are claimed, read and shared out to transactions. Each grant of
+// the source is a [Tenure] with a goroutine of its own. It claims the partition ([epoch.Sink]: read,
+// confirm with the source, swap), reads from the position that the claim returned, and offers the
+// messages to an event loop, a committer. A committer owns the fences and pending messages of its
+// partitions, and applies what is ready in one transaction, without waiting for more.
 //
-// # How it works
+// It decides what follows from an error. A transaction that fails is rolled back as a whole. The
+// partition whose message failed is then applied alone, in ever smaller batches until the message
+// is found, which is retried with backoff. After an unknown outcome, the partition is claimed again
+// and continues from the sink's position. After a refusal as stale, it is claimed again only if the
+// source still confirms the lease.
 //
-// The source grants partitions. Each grant is a [Tenure] with a goroutine of its own. The
-// goroutine claims the partition ([epoch.Sink]: read, confirm with the source, swap), reads
-// from the position that the claim returned, and offers the messages to an event loop, a
-// committer (see [Options.Committers]). The committer owns the fences and pending messages of
-// all its partitions. It starts a transaction for the messages that are ready, without waiting
-// for more. The transaction calls the handler for each message. Its last statement checks and
-// moves the fences.
-//
-// A transaction that fails is rolled back as a whole. The partition whose message failed is
-// then applied alone, beside the others. Its batch is split until the message at fault is
-// found, which is retried with backoff. The other partitions continue meanwhile.
-//
-// If the outcome of a transaction is unknown, the partition is claimed again and continues
-// from the position in the sink. If a transaction is refused as stale, another claim owns
-// the partition: it is claimed again only if the source still confirms the lease.
+// It leaves to the source who owns a partition, to the sink whether a commit is allowed and whether
+// an error is a message's fault, and to the user what becomes of a message that fails for good
+// ([Handlers.OnFailure]). [Options] has the limits, and their defaults fit most uses.
 package consumer

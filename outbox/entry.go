@@ -21,8 +21,9 @@ type Entry struct {
 	Key string
 
 	// Scope names the resource that the request acts on, such as "account/17". The receiver stores
-	// the highest epoch of each scope. All requests of one scope must come from one partition; see
-	// the package documentation. For its format see [httpfence.ScopeHeader].
+	// the highest epoch of each scope. All requests of one scope must come from one partition of one
+	// group: let what decides the message's partition decide the scope, too. For its format see
+	// [httpfence.ScopeHeader].
 	Scope string
 
 	// IdempotencyKey identifies the request within its Scope when it is repeated. Defaults to a

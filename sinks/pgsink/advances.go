@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file puts the advances of a transaction into the form and the order in which the SQL
+// functions take them. The functions decide whether they are allowed.
+
 // advances are the advances of one transaction in key order, as the SQL functions take them. If
 // held, it is the one claim that the transaction needs without moving the position.
 type advances struct {

@@ -15,11 +15,17 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file claims fences, and ends the open transactions of the claim that is replaced. The SQL
+// function decides about the claim, and package consumer when one is made.
+
 // claimTries limits the tries: the replaced claim may open another transaction in between.
 const claimTries = 3
 
-// Claim implements [epoch.Sink]. If the role may do so, it ends open transactions of the claim that
-// it replaces: see [Sink.Commit].
+// Claim implements [epoch.Sink]. It ends open transactions of the claim that it replaces, see
+// [Sink.Commit], so that a frozen owner delays the next one by a few round trips. A role may end its
+// own connections: all processes of a group should use one role, or the new owner's role should be a
+// member of the old one's. Otherwise the sink logs a line once, and the server ends the frozen
+// transaction after [Options.IdleTimeout] or, from PostgreSQL 17 on, 1 s after its context ends.
 func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 	if err := checkOrigin(c.Origin); err != nil {
 		return epoch.Fence{}, err

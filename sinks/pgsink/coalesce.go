@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// This file decides which simultaneous reads and claims travel together. The callers have a
+// statement for one and a statement for many.
+
 const (
 	fewAlone = 2
 

@@ -16,6 +16,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file runs the calls in one transaction with the check of the fence at its end, and decides
+// what is known after an error. tx.go decides what each handler has done.
+
 // rollbackTimeout limits a rollback. After it the connection is closed, which has the same effect.
 const rollbackTimeout = 2 * time.Second
 
@@ -47,7 +50,8 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 // CommitHeld implements [epoch.Holding]. It is [Sink.Commit] with another check at the end, which
 // locks the fence FOR KEY SHARE. A Commit of the partition can run beside it at any time, also
 // between this check and its commit. A Claim ends the transactions that it finds, this one too, and
-// then waits for the lock.
+// then waits for the lock. Under REPEATABLE READ and SERIALIZABLE, a claim that was replaced
+// meanwhile is a serialization failure ([epoch.ErrTransient]).
 func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx Tx) error) error {
 	set, err := newHeld(h)
 	if err != nil {

@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
+// This file sends COPY for handlers. pgx's own would encode values on another goroutine, where a
+// panic ends the process.
+
 // copyFrom replaces pgx's CopyFrom, which calls the source of the rows and encodes their values on
 // another goroutine: a panic of a value's method would end the process there. copyFrom does both on
 // the handler's goroutine. The other goroutine only sends bytes.

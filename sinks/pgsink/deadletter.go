@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file writes dead letters, in the transaction that moves past the message. operable.go
+// replays them, and operator_deadletter.go shows and discards them.
+
 // DeadLetter stores a message that could not be applied in the table dead_letter, in the
 // transaction that moves past it. Use it as consumer.Handlers.OnFailure. tx must come from a [Sink]
 // with the same Schema. Keys, values, headers and times are stored as they are. Bytes of the error's

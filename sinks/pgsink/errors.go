@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
 )
 
+// This file decides whether an error of the database is a message's fault, by its SQLSTATE and by
+// who raised it. What follows from that is decided by package consumer.
+
 // SQLSTATEs that the SQL functions raise, listed in migrations/0001_fence.sql.
 const (
 	codeStale      = "XF001"

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/txdb"
 )
 
+// This file carries out what handlers ask of their handles: savepoints, and what Commit and
+// Rollback stand for. pgxtx.go and sqldb.go have the handles.
+
 // control is a request of a handle from [AsPgxTx] or [OpenDB] to its transaction. It travels in the
 // context of an Exec, so that it passes through a Tx that a program has wrapped.
 type control struct {

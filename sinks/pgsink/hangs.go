@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file reads from the audit log which calls hung on a partition. Package consumer decides when
+// they are too many.
+
 // Hangs implements [operate.Operable].
 func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) ([]operate.Decision, error) {
 	if err := checkPartition(p); err != nil {

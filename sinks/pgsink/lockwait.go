@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file finds out whether a transaction that ran out of time was waiting for locks: then no
+// message is at fault. The server reports only the timeout.
+
 // lockWait checks looks times during a transaction, but at least once in rarest, because a handler
 // may have timeouts of its own. Each check may take lookTimeout, however little time the
 // transaction has: a busy server answers it as late as anything else.

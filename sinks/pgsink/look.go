@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file reads fences without locks. What it returns may be out of date: the claim and the
+// advance compare again.
+
 // Fence implements [epoch.Sink].
 func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
 	if err := checkPartition(p); err != nil {

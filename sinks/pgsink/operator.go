@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file is the operators' side: lists, history, and actions on fences. Package operate decides
+// whether an action makes sense, and the SQL function whether the fence is still as it was seen.
+
 // Operator operates the fences of a schema. It is safe for concurrent use. It needs no Close,
 // because the caller owns the pool.
 type Operator struct {

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file shows dead letters, and discards or requests them. The consumer that owns the partition
+// carries a replay out.
+
 type letterRow struct {
 	operate.DeadLetter
 	requestedAt, failedAt *time.Time

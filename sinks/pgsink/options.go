@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file has the options and their defaults, and decides which timeouts of the server a
+// transaction gets from them and from its context.
+
 // Options configure a [Sink]. The zero value works. Use the same Options for [Migrate], [Grant]
 // and [Open].
 type Options struct {

@@ -9,6 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
+// This file has what the Conn of a handle is: a closed connection, because an open one would lead
+// around the fence.
+
 // closedConns are connections by their query mode, for functions that ask a [pgx.Tx] for its Conn
 // to learn the mode. River does, because its jobs are JSON, which is sent differently in some
 // modes. The connections are closed, and know neither a server nor a password. pgx makes no

@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/txdb"
 )
 
+// This file is the handle for pgx. It only keeps which of its savepoints are open: handle.go
+// decides what they do.
+
 // AsPgxTx returns a handler's transaction as a [pgx.Tx], for functions that need one: River's
 // InsertTx, [pgx.BeginFunc], a repository. What they write is committed with the fence. If tx came
 // from AsPgxTx or from Begin, AsPgxTx returns it as it is.

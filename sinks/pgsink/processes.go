@@ -11,6 +11,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file writes and reads signs of life. They are for operators and protect nothing.
+
 // maxProcessText limits the bytes of each text of a process, and maxProblems those of its problems.
 const (
 	maxProcessText = 500

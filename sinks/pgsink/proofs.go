@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file remembers for how long a claim or an advance of this process proves that the next
+// transaction may skip the early check. The check at the end needs no proof.
+
 // proofLife is how long a claim or an advance is trusted, so that the next transaction skips
 // look_early. If the fence has changed since, the check at the end refuses the transaction.
 const proofLife = 100 * time.Millisecond

@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
 )
 
+// This file plans the triggers that find unfenced writes to the application's own tables. They do
+// not protect against a role that wants around them.
+
 // CodeOutside is the SQLSTATE of the error with which a protected table refuses a transaction. The
 // error comes at COMMIT, and names the table and the role. See [Protect].
 const CodeOutside = "XF021"

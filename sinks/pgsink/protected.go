@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// This file reads what the triggers of protect.go have counted.
+
 // Protected is a table that [Protect] has been called for, or one that has counts.
 type Protected struct {
 	Schema, Table string

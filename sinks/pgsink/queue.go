@@ -18,6 +18,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
+// This file is the pipelined mode: the handler only queues, and the whole transaction is one round
+// trip. It decides which statement an error belongs to.
+
 // Queued is the pipelined mode of a [Sink], for handlers that only queue statements. The beginning
 // of the transaction, the statements, the advances and the commit travel in one round trip. The
 // guarantees are the same.

@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
 )
 
+// This file decides which functions operators and readers may execute. schema.go has those of the
+// application.
+
 // The functions that each kind of role may execute. A reader sees fences, the audit log and a list
 // of the dead letters. An operator also sees the messages of dead letters, and acts.
 var (

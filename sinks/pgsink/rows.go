@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
+// This file keeps the results of a handler's queries from being used after it has returned, or
+// while the connection is in use.
+
 // rows locks the connection while it reads, and stops when the handler has returned.
 type rows struct {
 	tx    *handlerTx

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
+// This file migrates the schema and grants the application's privileges. How scripts are applied is
+// decided in internal/sql.
+
 // DefaultSchema is the default of Options.Schema.
 const DefaultSchema = "epochfence"
 
@@ -67,6 +70,10 @@ func Migrate(ctx context.Context, db DB, o Options) error {
 // Grant gives role USAGE on the schema and EXECUTE on the functions that an application calls, and
 // nothing on the tables. Run it as the schema's owner, again after each migration that adds
 // functions.
+//
+// A schema is one domain of trust. Its application role may claim and move the partitions of every
+// group in it, and add entries to their audit logs. It cannot use up epochs, nor write anything in
+// an operator's name. Give groups that do not trust each other a schema and an owner each.
 func Grant(ctx context.Context, db DB, role string, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides whether another server has answered than before, which may lack what was
+// committed last. Package consumer then looks at all fences.
+
 type server struct {
 	logger *slog.Logger
 

@@ -6,6 +6,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// This file decides whether a handler has changed the session unseen, by comparing its state at the
+// end. statement.go sees the changes that a text shows.
+
 // sessionState is the part of a session's state that a function can change unseen and that other
 // calls depend on: with another state they fail, or write to other tables. [classify] finds other
 // changes in the text of a statement. The two settings that differ between transactions come last.

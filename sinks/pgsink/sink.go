@@ -16,6 +16,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has the SQL that the sink sends, and decides at Open whether schema, role and server
+// will do. The functions' own SQL is in migrations.
+
 // Sink stores fences in a schema of a PostgreSQL database. It is safe for concurrent use. It needs
 // no Close, because the caller owns the pool.
 type Sink struct {

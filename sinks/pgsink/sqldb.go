@@ -16,6 +16,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/txdb"
 )
 
+// This file is the handle for database/sql, with the values of pgx's own stdlib. handle.go decides
+// what its transactions do.
+
 // OpenDB returns a handler's transaction as a [sql.DB], for gorm, ent, bun, sqlx and other
 // libraries on database/sql. What they write is committed with the fence. Values are those of
 // pgx/v5/stdlib. Begin sets a savepoint. Commit and Rollback of the [sql.Tx] release it or go back

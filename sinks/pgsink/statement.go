@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file decides from a text alone whether a handler may send it, and whether it has to be
+// alone. session.go finds what a text does not show.
+
 // class is a set of the effects of a statement beside reading and writing.
 type class uint8
 

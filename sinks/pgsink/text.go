@@ -9,6 +9,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file refuses names that PostgreSQL could not store, before they are sent.
+
 var (
 	errNUL     = errors.New("holds a NUL byte, which PostgreSQL cannot store in text")
 	errNotUTF8 = errors.New("is not valid UTF-8, which PostgreSQL cannot store in text")

@@ -18,6 +18,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
+// This file is the transaction as a handler has it. It decides what a call has done and whether its
+// work can be committed, whatever the handler returns.
+
 // Tx is the transaction that a handler writes through. Its methods are those of the interface that
 // sqlc calls DBTX, for pgx/v5. It has no Commit and no Rollback. A text that begins or ends a
 // transaction is not sent ([epoch.ErrTxControl]). A text that changes the transaction or the

@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
 )
 
+// This file runs the calls in one transaction, and checks and moves the fences at its end. tx.go
+// decides what each call has done.
+
 // Commit runs calls in a transaction, then moves the fences and commits. See
 // [epoch.Sink].
 //

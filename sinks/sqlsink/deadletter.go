@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file writes dead letters, in the transaction that moves past the message. operable.go
+// replays them, and operator.go shows and discards them.
+
 // DeadLetter stores m in the table TablePrefix + "dead_letter", in the transaction tx, with its
 // group and everything needed to send it again. Use it as OnFailure of consumer.Handlers.
 func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
+// This file has what differs between databases in the sink's own statements. internal/sql/sqltx has
+// how a database begins, locks and fails.
+
 // Dialect has the differences between databases. [SQLite] is the only one.
 type Dialect interface {
 	// All statements use ? for parameters, and names that no database reserves and that need no

@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file is what a running consumer needs of the operators' tables: the audit log and requested
+// replays. operator.go is the operators' own side.
+
 var _ operate.Operable[*Tx] = (*Sink)(nil)
 
 // keptDecisions limits the entries of the audit log that no operator made.

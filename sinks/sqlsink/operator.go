@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file is the operators' side: lists, history, and actions on fences and dead letters. Package
+// operate decides whether an action is allowed.
+
 // Operator operates the fences of a database. It is safe for concurrent use, holds no connection
 // between calls, and needs no Close.
 type Operator struct{ sink *Sink }

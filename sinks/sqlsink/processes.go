@@ -10,6 +10,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file writes and reads signs of life. They are for operators and protect nothing.
+
 // Alive implements [operate.Operable]. It waits for the database's write lock.
 func (s *Sink) Alive(ctx context.Context, p operate.Process) error {
 	err := s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error {

@@ -1,5 +1,8 @@
 package sqlsink
 
+// This file has all SQL of the sink but the schema. Each statement that changes a fence compares
+// what was read, also where a lock makes that needless.
+
 type queries struct {
 	fence, topic, insert, claim, advance, deadLetter string
 

@@ -10,6 +10,8 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
+// This file migrates the tables. How scripts are applied is decided in internal/sql.
+
 func schema(d Dialect, o Options) sqlschema.Prefixed {
 	return sqlschema.Prefixed{
 		Prefix: o.TablePrefix, Scripts: d.migrations(),

@@ -16,6 +16,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file reads, seeds and claims fences under the database's write lock, and decides whose fault
+// an error is. Package epoch decides whether a claim is allowed.
+
 // Options configure a [Sink]. The zero value works.
 type Options struct {
 	// TablePrefix is the prefix of the sink's table names: at most 32 letters, digits and

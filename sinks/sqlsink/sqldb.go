@@ -2,6 +2,8 @@ package sqlsink
 
 import "database/sql"
 
+// This file is the handle for database/sql. internal/sql decides what its savepoints do.
+
 // OpenDB returns a handler's transaction as a [sql.DB], for gorm, ent, bun, sqlx and other
 // libraries that need more than a [Tx]. What they write is committed with the fence. Begin sets a
 // savepoint. Commit and Rollback of the [sql.Tx] release it or go back to it.
