@@ -200,9 +200,6 @@ func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 	if err := a.Check(); err != nil {
 		return f, err
 	}
-	nothing := func(why string) (epoch.Fence, error) {
-		return f, fmt.Errorf("operate: %s %s: %w: %s", a.Kind, a.Partition, ErrNothingToDo, why)
-	}
 	switch {
 	case f.Partition != a.Partition:
 		return f, fmt.Errorf("operate: %s %s: the fence is of %s", a.Kind, a.Partition, f.Partition)
@@ -214,14 +211,11 @@ func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 		return f, fmt.Errorf("operate: %s %s: claim id %s is not a fresh one", a.Kind, a.Partition, a.Claim)
 	case a.Moves() && f.Next != a.Seen.Next:
 		return f, &epoch.MovedError{Partition: a.Partition, From: a.Seen.Next, Next: f.Next}
-	case f.Epoch == 0 && !a.Moves():
-		return nothing("it was never claimed; start a consumer, or set its position")
 	case f.Epoch == math.MaxInt64:
 		return f, fmt.Errorf("operate: %s %s: epochs are used up at %d", a.Kind, a.Partition, f.Epoch)
-	case a.Kind == ActPause && f.Pause.Mode == epoch.Paused:
-		return nothing(fmt.Sprintf("it is paused since %s, by %s: %s", f.Pause.Since.UTC().Format(time.RFC3339), f.Pause.By, f.Pause.Reason))
-	case a.Kind == ActResume && f.Pause.Mode == epoch.Running:
-		return nothing("it is not paused")
+	}
+	if why := a.nothing(f); why != "" {
+		return f, fmt.Errorf("operate: %s %s: %w: %s", a.Kind, a.Partition, ErrNothingToDo, why)
 	}
 	f.Epoch++
 	f.Claim = a.Claim
@@ -247,6 +241,19 @@ func (a Act) Apply(f epoch.Fence) (epoch.Fence, error) {
 	case ActRewind, ActSkip, ActEvict, ActRun:
 	}
 	return f, nil
+}
+
+// nothing returns why a would change nothing of f, or an empty string.
+func (a Act) nothing(f epoch.Fence) string {
+	switch {
+	case f.Epoch == 0 && !a.Moves():
+		return "it was never claimed; start a consumer, or set its position"
+	case a.Kind == ActPause && f.Pause.Mode == epoch.Paused:
+		return fmt.Sprintf("paused since %s, by %s: %s", f.Pause.Since.UTC().Format(time.RFC3339), f.Pause.By, f.Pause.Reason)
+	case a.Kind == ActResume && f.Pause.Mode == epoch.Running:
+		return "it is not paused"
+	}
+	return ""
 }
 
 // ApplyTo applies the act to its partition's fence in fs, and returns the new fence.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os/user"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -46,66 +47,12 @@ func (d *doing) check() error {
 	return nil
 }
 
-// deed is a planned action on a partition, as last read.
-type deed struct {
-	kind        operate.ActKind
-	seen        operate.Partition
-	to          *epoch.Position
-	beginning   bool
-	goal        string // the part of to that the plan compares: the offset, or the word that it came from
-	log, source string
-	effect      string // for operators
-	nothing     string // why there is nothing to do
-}
-
-func (d deed) act(now epoch.Fence, by doing) (operate.Act, error) {
-	if d.kind == operate.ActRun { // at the position, which may have moved
-		return operate.NewRun(now, by.by, by.reason)
-	}
-	a := operate.NewAct(d.kind, now, by.by, by.reason)
-	a.To, a.Beginning, a.Log, a.Source = d.to, d.beginning, d.log, d.source
-	return a, nil
-}
-
-// planOf returns a fingerprint of the planned actions and of their grounds: the claims, the target
-// positions, and the directions of the moves. It leaves out current positions, except for a skip: a
-// working owner moves them meanwhile.
-func planOf(ds []deed) string {
-	var all []string
-	for _, d := range ds {
-		f := d.seen.Fence
-		line := fmt.Sprintf("%s %s %d %s to %s, %q, %q, %t", d.kind, f.Partition, f.Epoch, f.Claim, d.goal, d.log, d.source, d.nothing != "")
-		if d.numbered() {
-			line += text(direction(f.Next, d.to.Offset))
-		}
-		if d.kind == operate.ActSkip {
-			line += " from " + text(f.Next)
-		}
-		all = append(all, line)
-	}
-	return fingerprint(all)
-}
-
 func fingerprint(lines []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
 	return hex.EncodeToString(sum[:6])
 }
 
-// numbered reports whether the operator named the target by its offset.
-func (d deed) numbered() bool { return d.to != nil && d.goal == text(d.to.Offset) }
-
-func direction(from, to epoch.Offset) int {
-	switch {
-	case to < from:
-		return -1
-	case to > from:
-		return 1
-	default:
-		return 0
-	}
-}
-
-type deedView struct {
+type actView struct {
 	partitionView
 	Act       string        `json:"act"`
 	From      int64         `json:"from_offset"`
@@ -124,31 +71,25 @@ type partitionAct struct {
 	Next  int64  `json:"next_offset"`
 }
 
-func (d deed) view(seen partitionView) deedView {
-	v := deedView{
-		partitionView: seen, Act: string(d.kind), From: int64(d.seen.Next), NewLog: d.log, NewSource: d.source,
-		Effect: d.effect,
+func viewOfPlan(p operate.Plan, seen partitionView) actView {
+	v := actView{
+		partitionView: seen, Act: string(p.Act.Kind), From: int64(p.Act.Seen.Next), NewLog: p.Act.Log, NewSource: p.Act.Source,
+		Effect: p.Effect,
 	}
-	if d.to != nil {
-		v.To = number(int64(d.to.Offset))
+	if p.Act.To != nil {
+		v.To = number(int64(p.Act.To.Offset))
 	}
-	if d.nothing != "" {
-		v.Effect = "nothing to do: " + d.nothing
+	if p.Nothing != "" {
+		v.Effect = "nothing to do: " + p.Nothing
 	}
 	return v
 }
 
-func seenBy(deeds []deed) (ps []operate.Partition) {
-	for _, d := range deeds {
-		ps = append(ps, d.seen)
-	}
-	return ps
-}
-
-type planned func(ctx context.Context, seen []operate.Partition) ([]deed, error)
+// requested returns what the command's flags request for a fence.
+type requested func(f epoch.Fence) (operate.Request, error)
 
 // perform plans a command's actions and shows them. With --execute it also carries them out.
-func (a *app) perform(c *cobra.Command, which chosen, by doing, names []string, plan planned) error {
+func (a *app) perform(c *cobra.Command, which chosen, by doing, names []string, request requested) error {
 	ctx := c.Context()
 	if err := by.check(); err != nil {
 		return err
@@ -164,30 +105,94 @@ func (a *app) perform(c *cobra.Command, which chosen, by doing, names []string, 
 	if err != nil {
 		return err
 	}
-	deeds, err := plan(ctx, seen)
+	var plans []operate.Plan
+	var grounds []string
+	for _, s := range seen {
+		p, err := a.plan(ctx, s.Fence, by, request)
+		if err != nil {
+			return err
+		}
+		plans, grounds = append(plans, p), append(grounds, p.Grounds())
+	}
+	partitions, err := viewsOf(ctx, op, seen)
 	if err != nil {
 		return err
 	}
-	partitions, err := viewsOf(ctx, op, seenBy(deeds))
-	if err != nil {
-		return err
+	var views []actView
+	for i, p := range plans {
+		views = append(views, viewOfPlan(p, partitions[i]))
 	}
-	var views []deedView
-	for i, d := range deeds {
-		views = append(views, d.view(partitions[i]))
-	}
-	p := proposal{names: names, deeds: deeds, plan: planOf(deeds), result: map[string]any{"acts": views}, print: func() { a.printDeeds(deeds, views) }}
+	p := proposal{names: names, plans: plans, plan: fingerprint(grounds), result: map[string]any{"acts": views}, print: func() { a.printPlans(plans, views) }}
 	if ahead, err := a.goAhead(c, by, p); !ahead {
 		return err
 	}
-	err = carryOutAll(ctx, op, deeds, views, by)
+	err = carryOut(ctx, op, plans, views)
 	return errors.Join(err, a.show(p.result, func() { a.printDone(views) }))
 }
 
+func (a *app) plan(ctx context.Context, f epoch.Fence, by doing, request requested) (operate.Plan, error) {
+	r, err := request(f)
+	if err != nil {
+		return operate.Plan{}, err
+	}
+	r.By, r.Reason = by.by, by.reason
+	planner := operate.Planner{
+		Extent: func(ctx context.Context, f epoch.Fence) (operate.Extent, error) {
+			e, err := a.extentOf(ctx, f)
+			return operate.Extent{Log: e.log, Source: e.source, Begin: e.begin, End: e.end}, err
+		},
+		At: func(ctx context.Context, f epoch.Fence, at time.Time) (epoch.Offset, error) {
+			b, err := a.brokerOf(f)
+			if err != nil {
+				return 0, err
+			}
+			return b.at(ctx, f, at)
+		},
+	}
+	p, err := planner.Plan(ctx, f, r)
+	if r.Kind == operate.ActRebase && p.Nothing != "" && isNATSLog(f.Log) { // whose name has what only the processes know
+		p.Nothing += "; if processes read other filters or another number of partitions, copy --log from the error of the halt"
+	}
+	return p, err
+}
+
+func carryOut(ctx context.Context, op operate.Operator, plans []operate.Plan, views []actView) error {
+	var failed []error
+	for i, p := range plans {
+		if p.Nothing != "" {
+			continue
+		}
+		f, err := p.CarryOut(ctx, op)
+		var doubt *operate.DoubtError
+		switch {
+		case errors.As(err, &doubt):
+			err = findOut(doubt.Err, fmt.Sprintf("epochfence history %s --claim %s", shellQuote(views[i].Name), doubt.Act.Claim))
+		case errors.Is(err, operate.ErrNothingToDo):
+			views[i].Effect = err.Error()
+			continue
+		}
+		if err != nil {
+			views[i].Error = err.Error()
+			failed = append(failed, fmt.Errorf("%s %s: %w", p.Act.Kind, p.Act.Partition, err))
+			continue
+		}
+		views[i].Done, views[i].After = true, &partitionAct{int64(f.Epoch), f.Claim.String(), int64(f.Next)}
+	}
+	return errors.Join(failed...)
+}
+
+// findOut adds to an in-doubt error how to find out the outcome.
+func findOut(err error, how string) error {
+	if errors.Is(err, epoch.ErrInDoubt) {
+		return fmt.Errorf("%w; find out with: %s", err, how)
+	}
+	return err
+}
+
 type proposal struct {
-	names  []string // the command's arguments
-	deeds  []deed   // those about partitions
-	plan   string
+	names  []string       // the command's arguments
+	plans  []operate.Plan // of actions on partitions
+	plan   string         // its fingerprint
 	result map[string]any // for programs
 	print  func()         // for operators
 }
@@ -198,11 +203,11 @@ func (a *app) goAhead(c *cobra.Command, by doing, p proposal) (ahead bool, err e
 	p.result["plan"], p.result["executed"] = p.plan, false
 	switch {
 	case by.plan != "" && by.plan != p.plan:
-		return false, errors.Join(fmt.Errorf("plan %s: %w", by.plan, errChanged), a.show(p.result, p.print))
+		return false, errors.Join(fmt.Errorf("plan %s: %w", by.plan, operate.ErrChanged), a.show(p.result, p.print))
 	case !by.execute:
 		return false, a.show(p.result, func() {
 			p.print()
-			a.say("\nNothing was done. To do it:\n  %s", a.commandLine(c, p.names, p.deeds, p.plan))
+			a.say("\nNothing was done. To do it:\n  %s", a.commandLine(c, p.names, p.plans, p.plan))
 		})
 	}
 	p.result["executed"] = true
@@ -232,19 +237,19 @@ func (a *app) here(ctx context.Context, op operate.Operator, which chosen, names
 	return found, nil
 }
 
-func (a *app) printDeeds(deeds []deed, views []deedView) {
+func (a *app) printPlans(plans []operate.Plan, views []actView) {
 	t := newTable("PARTITION", ">EPOCH", "OWNER", ">FROM", ">TO", "WHAT")
-	for i, d := range deeds {
-		to := "-"
-		if d.to != nil {
-			to = positionIn(d.seen.Log, d.to.Offset)
+	for i, p := range plans {
+		f, to := p.Act.Seen, "-"
+		if p.Act.To != nil {
+			to = positionIn(f.Log, p.Act.To.Offset)
 		}
-		t.row(d.seen.Fence.Partition, d.seen.Epoch, dash(d.seen.Owner), position(d.seen.Fence), to, views[i].Effect)
+		t.row(f.Partition, f.Epoch, dash(f.Owner), position(f), to, views[i].Effect)
 	}
 	t.print(a.out)
 }
 
-func (a *app) printDone(views []deedView) {
+func (a *app) printDone(views []actView) {
 	t := newTable("PARTITION", ">EPOCH", ">NEXT", "RESULT")
 	for _, v := range views {
 		switch {
@@ -259,7 +264,7 @@ func (a *app) printDone(views []deedView) {
 	t.print(a.out)
 }
 
-func (a *app) commandLine(c *cobra.Command, names []string, deeds []deed, number string) string {
+func (a *app) commandLine(c *cobra.Command, names []string, plans []operate.Plan, number string) string {
 	line := []string{c.CommandPath()}
 	for _, n := range names {
 		line = append(line, shellQuote(n))
@@ -272,12 +277,12 @@ func (a *app) commandLine(c *cobra.Command, names []string, deeds []deed, number
 		case "database", "store", "nats":
 			value = secret.Text(value, value)
 		case "to":
-			if len(deeds) == 1 && strings.ContainsAny(value[:1], "+-@") && deeds[0].to != nil {
-				value = text(deeds[0].to.Offset)
+			if len(plans) == 1 && strings.ContainsAny(value[:1], "+-@") && plans[0].Act.To != nil {
+				value = text(plans[0].Act.To.Offset)
 			}
 		case "through":
 			if strings.HasPrefix(value, "@") {
-				value = text(deeds[0].to.Offset - 1)
+				value = text(plans[0].Act.To.Offset - 1)
 			}
 		}
 		line = append(line, "--"+f.Name+"="+shellQuote(value))

@@ -367,13 +367,13 @@ func awaitReplay(ctx context.Context, op operate.Operator, l operate.DeadLetter,
 		switch {
 		case errors.Is(err, operate.ErrNoDeadLetter):
 			if by := discarded(ctx, op, l); by != "" {
-				return fmt.Errorf("dead letter %d: %s has discarded it: %w", l.ID, by, errChanged)
+				return fmt.Errorf("dead letter %d: %s has discarded it: %w", l.ID, by, operate.ErrChanged)
 			}
 			r.Result = "replayed"
 			return nil
 		case err != nil:
 		case now.Request != l.Request:
-			return fmt.Errorf("dead letter %d: somebody else has asked for it again: %w", l.ID, errChanged)
+			return fmt.Errorf("dead letter %d: somebody else has asked for it again: %w", l.ID, operate.ErrChanged)
 		case !now.Requested:
 			r.letterView = letter(now)
 			return fmt.Errorf("dead letter %d: it was not replayed, and stays: %s", l.ID, cmp.Or(now.ReplayError, "its request was withdrawn"))

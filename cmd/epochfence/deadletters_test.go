@@ -38,7 +38,7 @@ func TestAWaitForAReplayOutlivesASinkThatIsAway(t *testing.T) {
 	if err := awaitReplay(t.Context(), &failsOver{looks: 2}, l, time.Minute, &r); err != nil || r.Result != "replayed" {
 		t.Errorf("%q, %v; want it replayed", r.Result, err)
 	}
-	for gone, want := range map[operate.DecisionKind]error{operate.DecidedReplay: nil, operate.DecidedDiscard: errChanged} {
+	for gone, want := range map[operate.DecisionKind]error{operate.DecidedReplay: nil, operate.DecidedDiscard: operate.ErrChanged} {
 		of := func(k operate.DecisionKind, offset epoch.Offset) operate.Decision {
 			return operate.Decision{Kind: k, From: offset, By: "bob"}
 		}

@@ -38,9 +38,6 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 
 var errTrouble = errors.New("trouble was found")
 
-// errChanged is returned when the state is no longer the one that the operator decided on.
-var errChanged = errors.New("not what you saw any more: look again, and decide again")
-
 func exitCode(err error) int {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok && !errors.Is(err, epoch.ErrInDoubt) {
 		codes := []int{exitOK}
@@ -55,7 +52,7 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.Is(err, epoch.ErrInDoubt):
 		return exitDoubt
-	case slices.ContainsFunc([]error{errChanged, epoch.ErrStale, epoch.ErrMoved, operate.ErrDeadLetterChanged}, changed):
+	case slices.ContainsFunc([]error{operate.ErrChanged, epoch.ErrStale, epoch.ErrMoved, operate.ErrDeadLetterChanged}, changed):
 		return exitChanged
 	case errors.Is(err, errTrouble):
 		return exitTrouble

@@ -64,7 +64,7 @@ func TestAJobIsOperatedByTimes(t *testing.T) {
 		t.Errorf("describe:\n%s", out)
 	}
 	c.does(exitOK, "check", "--group", "reports")
-	if out := c.does(exitOK, "run", job).out; !strings.Contains(out, "runs now, beside its ticks") || len(ran) > 0 {
+	if out := c.does(exitOK, "run", job).out; !strings.Contains(out, "the owner of the job runs it once, beside its ticks") || len(ran) > 0 {
 		t.Errorf("a dry run of run:\n%s", out)
 	}
 	c.does(exitOK, "run", job, "--execute", "--by", "anna", "--reason", "the auditors came early")

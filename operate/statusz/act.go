@@ -113,107 +113,112 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 	if err != nil {
 		return err
 	}
-	a, err := newAct(operate.ActKind(d.Kind), now.Fence, d.By, d.Reason)
-	if err != nil {
-		return err
-	}
-	a.Log, a.Source = form.Get("log"), form.Get("source")
+	f, request := now.Fence, operate.Request{Kind: operate.ActKind(d.Kind), By: d.By, Reason: d.Reason, Log: form.Get("log"), Source: form.Get("source")}
 	to := strings.TrimSpace(form.Get("to"))
-	a.Beginning = to == "start" || form.Get("beginning") == "true"
-	if a.Kind == operate.ActRebase && strings.ContainsAny(to, "+-") {
-		return fmt.Errorf("%w: %q counts from the position in the old log, and the new log has other offsets; say an offset", errForm, to)
-	}
-	if to != "" && a.Kind != operate.ActRun {
-		n, err := h.offset(ctx, now.Fence, to)
+	if to != "" && request.Kind != operate.ActRun {
+		t, err := target(f, to)
 		if err != nil {
 			return err
 		}
-		a.To = &epoch.Position{Offset: n, Mark: epoch.NoMark}
-		to = strconv.FormatInt(int64(n), 10) // the POST does what the preview shows
+		request.To = &t
 	}
-	if form.Has("claim") { // from the preview
-		if err := seen(&a, form); err != nil {
+	var claim epoch.ClaimID
+	var planner operate.Planner
+	if h.Logs != nil {
+		planner.Extent = h.extent
+	}
+	if form.Has("claim") { // from the preview, which has compared the position with the log
+		if claim, err = seen(&f, form); err != nil {
 			return err
 		}
+		planner.Extent = nil
+		if request.To != nil && form.Get("beginning") == "true" {
+			at := request.To.Offset
+			request.To.Word = "start"
+			planner.Extent = func(context.Context, epoch.Fence) (operate.Extent, error) {
+				return operate.Extent{Begin: at, End: at}, nil
+			}
+		}
+	}
+	plan, err := planner.Plan(ctx, f, request)
+	if err != nil {
+		return err
+	}
+	a := &plan.Act
+	if claim != (epoch.ClaimID{}) {
+		a.Claim = claim
+	}
+	if a.To != nil && request.To != nil {
+		to = strconv.FormatInt(int64(a.To.Offset), 10) // the POST does what the preview shows
 	}
 	after, err := a.Apply(now.Fence)
-	if err != nil {
+	switch {
+	case plan.Nothing != "":
+		d.Refused = "Nothing to do: " + show(plan.Nothing)
+	case err != nil:
 		d.Refused = show(err.Error())
-	} else {
+	default:
 		d.Changes = changes(now.Fence, after)
-	}
-	if a.Kind == operate.ActRun {
-		d.Says = append(d.Says, "The owner of the job runs it once, beside its ticks.")
+		d.Says = append(d.Says, strings.ToUpper(plan.Effect[:1])+show(plan.Effect[1:])+".")
 	}
 	d.Fields = []field{
 		{"about", "partition"}, {"group", p.Group}, {"topic", p.Topic}, {"number", strconv.Itoa(int(p.Number))},
-		{"kind", d.Kind}, {"reason", d.Reason}, {"to", to}, {"beginning", strconv.FormatBool(a.Beginning)}, {"log", a.Log}, {"source", a.Source},
+		{"kind", d.Kind}, {"reason", d.Reason}, {"to", to}, {"beginning", strconv.FormatBool(a.Beginning)}, {"log", request.Log}, {"source", request.Source},
 		{"claim", a.Claim.String()}, {"seen-epoch", strconv.FormatInt(int64(a.Seen.Epoch), 10)},
 		{"seen-claim", a.Seen.Claim.String()}, {"seen-next", strconv.FormatInt(int64(a.Seen.Next), 10)},
 	}
 	d.do = func(ctx context.Context) error {
-		_, err := h.Operator.Act(ctx, a)
-		if errors.Is(err, epoch.ErrInDoubt) {
-			return fmt.Errorf("%w; whether it was done is in the audit log, under claim %s", err, a.Claim)
-		}
+		_, err := plan.CarryOut(ctx, h.Operator)
 		return err
 	}
 	return nil
 }
 
-func newAct(k operate.ActKind, f epoch.Fence, by, reason string) (operate.Act, error) {
-	if k == operate.ActRun {
-		return operate.NewRun(f, by, reason)
-	}
-	return operate.NewAct(k, f, by, reason), nil
-}
-
-func (h *Handler) offset(ctx context.Context, f epoch.Fence, to string) (epoch.Offset, error) {
-	n, err := strconv.ParseInt(to, 10, 64)
+// target reads where a form wants to continue. A job's positions are times.
+func target(f epoch.Fence, to string) (operate.Target, error) {
+	_, err := strconv.ParseInt(to, 10, 64)
 	switch {
-	case err == nil && strings.ContainsAny(to, "+-"): // relative to the present position
-		return max(f.Next+epoch.Offset(n), 0), nil
-	case err == nil:
-		return epoch.Offset(n), nil
-	case isJob(f):
-		return timed(to)
-	case to == "start" || to == "end":
-		if h.Logs == nil {
-			return 0, fmt.Errorf("%w: this page does not know where logs begin and end; say an offset", errForm)
-		}
-		logs, err := h.Logs(ctx, []epoch.Fence{f})
-		log, known := logs[f.Partition]
-		switch {
-		case err != nil:
-			return 0, fmt.Errorf("ask where the log of %s begins and ends: %w", f.Partition, err)
-		case !known:
-			return 0, fmt.Errorf("%w: it is not known where the log of %s begins and ends; say an offset", errForm, f.Partition)
-		case to == "start":
-			return log.Begin, nil
-		default:
-			return log.End, nil
-		}
-	default:
-		return 0, fmt.Errorf("%w: %q is neither an offset nor start or end", errForm, to)
+	case err == nil || to == "start" || to == "end":
+		return operate.ParseTarget(to, nil)
+	case !isJob(f):
+		return operate.Target{}, fmt.Errorf("%w: %q is neither an offset nor start or end", errForm, to)
 	}
+	at, err := time.Parse(time.RFC3339, to)
+	if err != nil {
+		return operate.Target{}, fmt.Errorf("%w: %q is neither a time such as 2026-12-31T02:30:00Z nor end", errForm, to)
+	}
+	return operate.Target{At: at}, nil
 }
 
-// seen makes a compare with the state that the preview showed.
-func seen(a *operate.Act, form url.Values) (err error) {
+// extent returns where a log begins and ends. It does not know which log it is.
+func (h *Handler) extent(ctx context.Context, f epoch.Fence) (operate.Extent, error) {
+	logs, err := h.Logs(ctx, []epoch.Fence{f})
+	log, known := logs[f.Partition]
+	switch {
+	case err != nil:
+		return operate.Extent{}, fmt.Errorf("ask where the log of %s begins and ends: %w", f.Partition, err)
+	case !known:
+		return operate.Extent{}, fmt.Errorf("%w: it is not known where the log of %s begins and ends; say an offset", errForm, f.Partition)
+	}
+	return operate.Extent{Begin: log.Begin, End: log.End}, nil
+}
+
+// seen sets f to the state that the preview showed, and returns the claim of the act.
+func seen(f *epoch.Fence, form url.Values) (claim epoch.ClaimID, err error) {
 	numbers := [2]int64{}
 	for i, name := range []string{"seen-epoch", "seen-next"} {
 		if numbers[i], err = strconv.ParseInt(form.Get(name), 10, 64); err != nil {
-			return fmt.Errorf("%w: %s", errForm, name)
+			return claim, fmt.Errorf("%w: %s", errForm, name)
 		}
 	}
-	a.Seen.Epoch, a.Seen.Next = epoch.Epoch(numbers[0]), epoch.Offset(numbers[1])
-	if a.Seen.Claim, err = epoch.ParseClaimID(form.Get("seen-claim")); err != nil {
-		return fmt.Errorf("%w: seen-claim: %w", errForm, err)
+	f.Epoch, f.Next = epoch.Epoch(numbers[0]), epoch.Offset(numbers[1])
+	if f.Claim, err = epoch.ParseClaimID(form.Get("seen-claim")); err != nil {
+		return claim, fmt.Errorf("%w: seen-claim: %w", errForm, err)
 	}
-	if a.Claim, err = epoch.ParseClaimID(form.Get("claim")); err != nil {
-		return fmt.Errorf("%w: claim: %w", errForm, err)
+	if claim, err = epoch.ParseClaimID(form.Get("claim")); err != nil {
+		return claim, fmt.Errorf("%w: claim: %w", errForm, err)
 	}
-	return nil
+	return claim, nil
 }
 
 func changes(now, then epoch.Fence) (cs []change) {
@@ -338,6 +343,8 @@ func (h *Handler) fail(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, epoch.ErrStale), errors.Is(err, epoch.ErrMoved), errors.Is(err, operate.ErrDeadLetterChanged):
 		h.refuse(w, http.StatusConflict, "It has changed", "Nothing was done, because the state has changed since it was read. Read it again. "+err.Error())
+	case errors.Is(err, operate.ErrChanged):
+		h.refuse(w, http.StatusConflict, "It has changed", "The position was not set. The claim of its owner was taken away, and the owner claims again. "+err.Error())
 	case gone(err):
 		h.refuse(w, http.StatusNotFound, "Not found", err.Error())
 	case errors.Is(err, operate.ErrAtWork):

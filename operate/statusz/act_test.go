@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/operate/statusz"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -69,7 +70,7 @@ func TestAnActIsShownBeforeItIsDoneAndThenDoneOnce(t *testing.T) {
 		{operate.ActRewind, "&to=%2B17", []string{"Next offset 0 17"}, func(_, f epoch.Fence) bool { return f.Next == 17 }},
 		{operate.ActRewind, "&to=start", []string{"Next offset 0 3"}, func(_, f epoch.Fence) bool { return f.Next == 3 }},
 		{operate.ActRewind, "&to=end", []string{"Next offset 0 500"}, func(_, f epoch.Fence) bool { return f.Next == 500 }},
-		{operate.ActSkip, "&to=1", []string{"Next offset 0 1"}, func(_, f epoch.Fence) bool { return f.Next == 1 }},
+		{operate.ActSkip, "&to=4", []string{"Next offset 0 4", "Offsets 0 to 3 are never applied."}, func(_, f epoch.Fence) bool { return f.Next == 4 }},
 		{operate.ActRebase, "&log=another&to=0", []string{"Log log another"}, func(_, f epoch.Fence) bool { return f.Log == "another" }},
 		{operate.ActRebase, "&source=elsewhere", []string{"Lease issuer", "issuer elsewhere"}, func(_, f epoch.Fence) bool { return f.Source == "elsewhere" }},
 	} {
@@ -176,6 +177,10 @@ func TestAnActThatWouldBeRefusedIsNotOffered(t *testing.T) {
 		"kind=resume&reason=why":                  "It would be refused.",
 		"kind=pause":                              "say why",
 		"kind=skip&reason=why":                    "say where to",
+		"kind=rewind&reason=why&to=0":             "Nothing to do: it is there",
+		"kind=rewind&reason=why&to=-1":            "offset -1 is below 0",
+		"kind=rewind&reason=why&to=end":           "it is not known where the log begins and ends",
+		"kind=rebase&reason=why":                  "name the log or the lease issuer to accept",
 		"kind=destroy&reason=why":                 "no such act",
 		"kind=rebase&reason=why&log=else":         "say where to continue in it",
 		"kind=rebase&reason=why&log=else&to=%2B5": "the new log has other offsets",
@@ -211,6 +216,38 @@ func TestAnActOnWhatHasChangedIsRefused(t *testing.T) {
 	skip.Set("to", "9")
 	if answer := request(h, post("act", skip)); answer.StatusCode != http.StatusConflict {
 		t.Errorf("skip of a partition that has moved: %d", answer.StatusCode)
+	}
+}
+
+// The owner commits between the preview and the action. It is evicted, and the action is tried again.
+func TestAnActMovesAPartitionThatWorks(t *testing.T) {
+	for _, c := range []struct {
+		to     string
+		status int
+		next   epoch.Offset
+	}{
+		{"1000", http.StatusSeeOther, 1000},
+		{"start", http.StatusSeeOther, 3},
+		{"4", http.StatusConflict, 7}, // it was forward, and would be back
+	} {
+		r := newRig(t)
+		f := r.holds(orders(0))
+		h := r.page(func(o *statusz.Options) { annaMay(o); o.Logs = logsEnd(1000) })
+		_, page := get(h, "act?about=partition&group=billing&topic=orders&number=0&reason=for+the+test&kind=rewind&to="+c.to)
+		if err := r.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders(0), Claim: f.Claim, From: f.Next, To: 7}}, nil2); err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, post("act", fields(page)))
+		if w.Code != c.status {
+			t.Errorf("to %s: %d %s", c.to, w.Code, text(w.Body.String()))
+		}
+		if c.status == http.StatusConflict {
+			wants(t, w.Body.String(), "The position was not set.", "past where it should go")
+		}
+		if now := r.sink.Fences()[orders(0)]; now.Next != c.next || now.Owner != "operator anna" {
+			t.Errorf("to %s: %+v", c.to, now)
+		}
 	}
 }
 
@@ -333,16 +370,18 @@ func TestFormsThatMakeNoSenseAreRefused(t *testing.T) {
 }
 
 func TestAnActInDoubtSaysHowToFindOut(t *testing.T) {
-	r := newRig(t)
-	f := r.holds(orders(0))
-	h := r.page(func(o *statusz.Options) { annaMay(o); o.Operator = doubtful{r.op} })
-	sent := form(f, operate.ActPause)
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, post("act", sent))
-	if w.Code != http.StatusBadGateway {
-		t.Error(w.Code)
-	}
-	wants(t, w.Body.String(), "Not known whether it was done", "under claim "+sent.Get("claim"))
+	bubble.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		f := r.holds(orders(0))
+		h := r.page(func(o *statusz.Options) { annaMay(o); o.Operator = doubtful{r.op} })
+		sent := form(f, operate.ActPause)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, post("act", sent))
+		if w.Code != http.StatusBadGateway {
+			t.Error(w.Code)
+		}
+		wants(t, w.Body.String(), "Not known whether it was done", "under claim "+sent.Get("claim"))
+	})
 }
 
 type doubtful struct{ operate.Operator }

@@ -1,9 +1,6 @@
 package statusz
 
 import (
-	"fmt"
-	"time"
-
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -45,16 +42,4 @@ func (js jobs) message(m epoch.Message) string {
 
 func position(f epoch.Fence, o epoch.Offset) string {
 	return jobs{f.Partition: isJob(f)}.position(f.Partition, o)
-}
-
-// timed returns the position of a job that a form means.
-func timed(to string) (epoch.Offset, error) {
-	if to == "end" {
-		return operate.JobOffset(time.Now()), nil
-	}
-	at, err := time.Parse(time.RFC3339, to)
-	if err != nil {
-		return 0, fmt.Errorf("%w: %q is neither a time such as 2026-12-31T02:30:00Z nor end", errForm, to)
-	}
-	return operate.JobOffset(at), nil
 }
