@@ -176,18 +176,12 @@ func (h *Handler) prepareAct(ctx context.Context, d *doing, form url.Values) err
 
 // target reads where a form wants to continue. A job's positions are times.
 func target(f epoch.Fence, to string) (operate.Target, error) {
-	_, err := strconv.ParseInt(to, 10, 64)
-	switch {
-	case err == nil || to == "start" || to == "end":
-		return operate.ParseTarget(to, nil)
-	case !isJob(f):
-		return operate.Target{}, fmt.Errorf("%w: %q is neither an offset nor start or end", errForm, to)
+	if at, err := time.Parse(time.RFC3339, to); err == nil && isJob(f) {
+		return operate.Target{At: at}, nil
 	}
-	at, err := time.Parse(time.RFC3339, to)
-	if err != nil {
-		return operate.Target{}, fmt.Errorf("%w: %q is neither a time such as 2026-12-31T02:30:00Z nor end", errForm, to)
-	}
-	return operate.Target{At: at}, nil
+	return operate.ParseTarget(to, func(string) (time.Time, error) {
+		return time.Time{}, fmt.Errorf("%w: %q; a job takes a time such as 2026-12-31T02:30:00Z, and a log an offset", errForm, to)
+	})
 }
 
 // extent returns where a log begins and ends. It does not know which log it is.

@@ -350,6 +350,7 @@ func TestFormsThatMakeNoSenseAreRefused(t *testing.T) {
 		{func(v url.Values) { v.Set("number", "99999999999") }, http.StatusBadRequest},
 		{func(v url.Values) { v.Set("topic", "no such") }, http.StatusNotFound},
 		{func(v url.Values) { v.Set("to", "many") }, http.StatusBadRequest},
+		{func(v url.Values) { v.Set("to", "@2026-12-31T02:30:00Z") }, http.StatusBadRequest},
 		{func(v url.Values) { v.Set("seen-epoch", "") }, http.StatusBadRequest},
 		{func(v url.Values) { v.Set("seen-claim", "x") }, http.StatusBadRequest},
 		{func(v url.Values) { v.Set("claim", "x") }, http.StatusBadRequest},
