@@ -62,8 +62,7 @@ type relay[TX any] struct {
 	stopped map[target]*stop
 	ask     []target // stopped targets that the sink was not asked about yet
 
-	retrier   Retrier[TX] // the store, or nil
-	askPeople time.Time   // ask the retrier from then on
+	askPeople time.Time // ask the store for requests of operators from then on
 
 	resume time.Time // when transactions resume after the database has failed
 
@@ -88,7 +87,6 @@ func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Background[TX]) {
 		pause:    b.newBackoff(),
 		stopped:  map[target]*stop{},
 	}
-	r.retrier, _ = b.store.(Retrier[TX])
 	ctx, cancel := context.WithCancel(ctx)
 	defer r.working.Wait()
 	defer cancel()
@@ -180,9 +178,7 @@ func (r *relay[TX]) next(now time.Time) (next time.Time, ok bool) {
 		if r.room() > 0 {
 			sooner(t)
 		}
-		if r.retrier != nil {
-			sooner(r.askPeople)
-		}
+		sooner(r.askPeople)
 	}
 	if t, some := r.kept.next(); some {
 		sooner(t)

@@ -53,7 +53,7 @@ func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 			r.read(t, now)
 		}
 	}
-	t.retry = r.retrier != nil && r.waiting.len() > 0 && !now.Before(r.askPeople)
+	t.retry = r.waiting.len() > 0 && !now.Before(r.askPeople)
 	if len(t.settle) == 0 && !t.reads() && len(r.ask) == 0 && !t.retry {
 		return
 	}
@@ -133,7 +133,7 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
 		return err
 	}
 	if t.retry {
-		ids, err := r.retrier.Retries(ctx, tx, r.p)
+		ids, err := r.store.Retries(ctx, tx, r.p)
 		if err != nil {
 			return err
 		}

@@ -39,13 +39,10 @@ type Store[TX any] interface {
 	// Count returns the number of entries of p, up to limit, and the time when the oldest of them
 	// was added, or zero. It is for operators.
 	Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error)
-}
 
-// Retrier is implemented by a [Store] whose entries operators can work with. The relay calls it
-// every few seconds while entries wait to be tried again.
-type Retrier[TX any] interface {
 	// Retries returns the IDs of the entries of p that operators want to be tried now, and clears
-	// the requests.
+	// the requests. The relay calls it every few seconds while entries wait to be tried again. A
+	// Store without requests of operators returns none.
 	Retries(ctx context.Context, tx TX, p epoch.Partition) ([]int64, error)
 }
 

@@ -31,10 +31,7 @@ import (
 // operator. The zero Store is valid.
 type Store struct{}
 
-var (
-	_ outbox.Store[*cassink.Tx]   = Store{}
-	_ outbox.Retrier[*cassink.Tx] = Store{}
-)
+var _ outbox.Store[*cassink.Tx] = Store{}
 
 // Add implements [outbox.Store]. An entry that is too large for the store is a [cas.ErrTooLarge].
 //
@@ -103,7 +100,7 @@ func (Store) Count(ctx context.Context, tx *cassink.Tx, p epoch.Partition, limit
 	return min(entries, limit), oldest, err
 }
 
-// Retries implements [outbox.Retrier].
+// Retries implements [outbox.Store].
 func (Store) Retries(ctx context.Context, tx *cassink.Tx, p epoch.Partition) ([]int64, error) {
 	box, err := tx.Outbox(p)
 	if err != nil {

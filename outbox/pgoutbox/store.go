@@ -197,7 +197,7 @@ func (s *Store[TX]) Count(ctx context.Context, tx TX, p epoch.Partition, limit i
 	return found[0].Entries, oldest, nil
 }
 
-// Retries implements [outbox.Retrier].
+// Retries implements [outbox.Store].
 func (s *Store[TX]) Retries(ctx context.Context, tx TX, p epoch.Partition) ([]int64, error) {
 	return all(ctx, tx, p, pgx.RowTo[int64], s.retries, p.Group, p.Topic, p.Number)
 }

@@ -172,7 +172,7 @@ func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []
 	return there, nil
 }
 
-// Retries implements [outbox.Retrier].
+// Retries implements [outbox.Store].
 func (s *Store[TX]) Retries(ctx context.Context, tx TX, p epoch.Partition) (ids []int64, err error) {
 	rows, err := tx.QueryContext(ctx, s.retries, p.Group, p.Topic, p.Number)
 	if err != nil {
