@@ -38,7 +38,7 @@ func New[TX any](store Store[TX], o Options[TX]) (*Box[TX], error) {
 // sends the entry after the transaction has committed: set consumer.Handlers.Background to it. An
 // error that matches [ErrEntry] is [consumer.Permanent].
 func (b *Box[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e Entry) error {
-	e, err := e.complete(b.o.MaxBody)
+	e, err := e.complete()
 	if err != nil {
 		return consumer.Permanent(err)
 	}

@@ -39,7 +39,7 @@ type Entry struct {
 	// the headers of [httpfence.Call] or of the connection, such as Host.
 	Header http.Header
 
-	Body []byte
+	Body []byte // at most 256 KiB
 }
 
 // Row is an entry in a [Store].
@@ -80,6 +80,7 @@ const (
 	maxKey    = 255
 	maxURL    = 8 << 10
 	maxHeader = 32 << 10
+	maxBody   = 256 << 10
 )
 
 // reserved are the headers that an entry must not set.
@@ -89,7 +90,7 @@ var reserved = []string{
 }
 
 // complete sets the defaults, and returns an error if the entry could never be sent.
-func (e Entry) complete(maxBody int) (Entry, error) {
+func (e Entry) complete() (Entry, error) {
 	if e.Method == "" {
 		e.Method = http.MethodPost
 	}
@@ -133,7 +134,7 @@ func (e Entry) complete(maxBody int) (Entry, error) {
 		return wrong("headers of %d bytes; want at most %d", size, maxHeader)
 	}
 	if len(e.Body) > maxBody {
-		return wrong("body of %d bytes; want at most Options.MaxBody, %d", len(e.Body), maxBody)
+		return wrong("body of %d bytes; want at most %d", len(e.Body), maxBody)
 	}
 	if !arrives(e) {
 		return wrong("net/http could not send its request to %s, or not receive it as it is", receiverOf(e.URL))

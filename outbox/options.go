@@ -28,10 +28,6 @@ type Options[TX any] struct {
 	// jitter. Only entries of the same Key wait with it. They default to 100 ms and 30 s.
 	RetryMin, RetryMax time.Duration
 
-	// MaxBody limits the Body of an entry, in bytes. Add returns an error for a longer one.
-	// Defaults to 256 KiB.
-	MaxBody int
-
 	// MaxAnswer limits the part of an answer's body that OnAnswer and OnRefused get, in bytes.
 	// Defaults to 64 KiB.
 	MaxAnswer int
@@ -130,7 +126,6 @@ func (o Options[TX]) withDefaults() (Options[TX], error) {
 		}
 	}
 	number("Concurrency", &o.Concurrency, 8, 1<<10)
-	number("MaxBody", &o.MaxBody, 256<<10, 64<<20)
 	number("MaxAnswer", &o.MaxAnswer, 64<<10, 64<<20)
 	wait("RequestTimeout", &o.RequestTimeout, 5*time.Second)
 	zeroMin, zeroMax := 100*time.Millisecond, 30*time.Second

@@ -324,7 +324,6 @@ func TestAnEntryThatAPersonDeletedIsNotMissed(t *testing.T) {
 func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
 	for want, o := range map[string]outbox.Options[*tx]{
 		"Concurrency":    {Concurrency: -1},
-		"MaxBody":        {MaxBody: 1 << 30},
 		"MaxAnswer":      {MaxAnswer: -1},
 		"RequestTimeout": {RequestTimeout: -1},
 		"RetryMin":       {RetryMin: time.Minute, RetryMax: time.Second},

@@ -98,7 +98,7 @@ func TestOpenSQLWantsTheTablesOfThisVersionAndAFileInWALMode(t *testing.T) {
 			wantError(t, err, "update the program")
 			wantError(t, httpfence.Migrate(t.Context(), db, c.d, httpfence.SQLOptions{}), "update the program")
 			for says, o := range map[string]httpfence.SQLOptions{
-				"TablePrefix": {TablePrefix: "a b"}, "LockTimeout": {LockTimeout: -1}, "IdleTimeout": {IdleTimeout: 48 * time.Hour},
+				"TablePrefix": {TablePrefix: "a b"}, "IdleTimeout": {IdleTimeout: 48 * time.Hour},
 			} {
 				_, err = httpfence.OpenSQL(t.Context(), db, c.d, o)
 				wantError(t, err, says)

@@ -19,11 +19,15 @@ type SQLOptions struct {
 	// underscores. Defaults to "httpfence_".
 	TablePrefix string
 
-	// LockTimeout limits each wait of a handler's statement for a row lock. IdleTimeout limits the
-	// time between two statements: after it, PostgreSQL ends the transaction of a process that was
-	// frozen or cut off. SQLite has neither. They default to 10 s and 60 s.
-	LockTimeout, IdleTimeout time.Duration
+	// IdleTimeout limits the time between two statements: after it, PostgreSQL ends the transaction of
+	// a process that was frozen or cut off. Raise it if a handler waits longer for another system
+	// between two statements. Lower it so that the scope of a frozen process is free sooner. SQLite has
+	// no such limit. Defaults to 60 s.
+	IdleTimeout time.Duration
 }
+
+// lockTimeout limits each wait of a handler's statement for a row lock. SQLite has no such limit.
+const lockTimeout = 10 * time.Second
 
 const maxTimeout = 24 * time.Hour
 
@@ -36,12 +40,9 @@ func (o SQLOptions) withDefaults() (SQLOptions, error) {
 	if err := sqlschema.CheckPrefix("SQLOptions.TablePrefix", o.TablePrefix); err != nil {
 		return o, fmt.Errorf("httpfence: %w", err)
 	}
-	o.LockTimeout = cmp.Or(o.LockTimeout, 10*time.Second)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, 60*time.Second)
-	for name, d := range map[string]time.Duration{"LockTimeout": o.LockTimeout, "IdleTimeout": o.IdleTimeout} {
-		if d < time.Millisecond || d > maxTimeout {
-			return o, fmt.Errorf("httpfence: SQLOptions.%s is %v; want 0 for the default, or 1ms to 24h", name, d)
-		}
+	if d := o.IdleTimeout; d < time.Millisecond || d > maxTimeout {
+		return o, fmt.Errorf("httpfence: SQLOptions.IdleTimeout is %v; want 0 for the default, or 1ms to 24h", d)
 	}
 	return o, nil
 }

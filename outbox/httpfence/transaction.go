@@ -141,7 +141,7 @@ func (t *transaction) answerTo(c Call, f Fingerprint) (Answer, error) {
 func (t *transaction) enter() error {
 	t.savepoint = sqltx.SavepointName()
 	query := `SAVEPOINT ` + t.savepoint
-	if more := t.s.d.lockTimeout(t.s.o.LockTimeout); more != "" {
+	if more := t.s.d.lockTimeout(lockTimeout); more != "" {
 		query += "; " + more
 	}
 	return t.exec(query)
