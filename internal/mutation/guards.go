@@ -146,7 +146,7 @@ var guardsOfFences = []guard{
 		{fenceSQL, "    select min(a.position) into i\n", "    perform from fence f where f.claim_id = any (claims) for update;\n    select min(a.position) into i\n"},
 	}, "sinks/pgsink", "TestTheCheckAtTheEndHoldsByItself"},
 	{"R4", "advances go to PostgreSQL in the caller's order", []edit{
-		{"sinks/pgsink/advances.go", "\tslices.SortStableFunc(s.list, func(a, b epoch.Advance) int { return a.Partition.Compare(b.Partition) })\n", ""},
+		{"sinks/pgsink/fence.go", "\tslices.SortStableFunc(s.list, func(a, b epoch.Advance) int { return a.Partition.Compare(b.Partition) })\n", ""},
 	}, "sinks/pgsink", onPostgres + "of several partitions one is refused: nothing of any commits, and the first refused in key order is named"},
 	{"R4", "a claim-only transaction checks its claim before it locks the fence", []edit{
 		{fenceSQL, "    perform from fence f\n    where f.group_name = in_group and f.topic = in_topic and f.partition = in_partition\n    order by f.lap desc limit 1\n    for key share;\n    perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);\n",
@@ -209,10 +209,10 @@ var guardsOfFences = []guard{
 	}, "sinks/sqlsink", "TestAWaitForTheWriteLockIsBoundedAndSaysSo"},
 
 	{"L2", "a message is blamed for its wait for locks", []edit{
-		{"sinks/pgsink/lockwait.go", "w.found = w.found || waits", "w.found = w.found"},
+		{"sinks/pgsink/blame.go", "w.found = w.found || waits", "w.found = w.found"},
 	}, "sinks/pgsink", "TestAWaitForALockThatIsNotTheFirstIsTransientToo"},
 	{"L2", "an error of another database is this one's", []edit{
-		{"sinks/pgsink/tx.go", "for _, f := range t.blameless {", "var some *pgconn.PgError\n\tif errors.As(err, &some) {\n\t\treturn blameless(some)\n\t}\n\tfor _, f := range t.blameless {"},
+		{"sinks/pgsink/blame.go", "for _, f := range t.blameless {", "var some *pgconn.PgError\n\tif errors.As(err, &some) {\n\t\treturn blameless(some)\n\t}\n\tfor _, f := range t.blameless {"},
 	}, "sinks/pgsink", "TestAnErrorOfAnotherDatabaseIsTheHandlers"},
 
 	{"L4", "a claim that is refused refuses those it was made with", []edit{

@@ -17,10 +17,7 @@ import (
 )
 
 // This file runs the calls in one transaction with the check of the fence at its end, and decides
-// what is known after an error. tx.go decides what each handler has done.
-
-// rollbackTimeout limits a rollback. After it the connection is closed, which has the same effect.
-const rollbackTimeout = 2 * time.Second
+// what is known after an error. blame.go decides whose fault it is.
 
 // Commit implements [epoch.Sink]. It takes two round trips beside those of calls. The first begins
 // the transaction, sets its timeouts and checks whether the advances would be refused already. The
@@ -383,47 +380,3 @@ func closedByHandler(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
 		errors.Is(err, errLeaked) || unencodable(err)
 }
-
-// rollback ends the transaction xid, or any open transaction if xid is nil. It reports whether the
-// handler had already left xid: there is no transaction, or another one, or xid was not aborted.
-// rollback uses no parameters and no cache, so that it works in an aborted transaction and in every
-// query mode, in one round trip.
-func rollback(ctx context.Context, conn *pgx.Conn, xid *int64) (escaped bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-	defer cancel()
-	status := conn.PgConn().TxStatus()
-	if status == noTransaction && xid == nil {
-		return false
-	}
-	if xid == nil {
-		_, _ = conn.PgConn().Exec(ctx, "rollback").ReadAll()
-		return false
-	}
-	sql := "select pg_catalog.pg_xact_status(" + xid8(*xid) + ") <> 'aborted'"
-	if status != noTransaction {
-		sql = "rollback; " + sql
-	}
-	results, err := conn.PgConn().Exec(ctx, sql).ReadAll() // if this fails, the connection is closed
-	if err != nil && status == noTransaction {
-		return true
-	}
-	for _, r := range results {
-		escaped = escaped || len(r.Rows) == 1 && string(r.Rows[0][0]) == "t"
-	}
-	return escaped
-}
-
-// within reports whether conn is in transaction xid, or true without an answer: conn is then
-// closed.
-func within(conn *pgx.Conn, xid int64) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
-	defer cancel()
-	results, _ := conn.PgConn().Exec(ctx, leftSQL(xid)).ReadAll()
-	return len(results) == 0 || len(results[0].Rows) != 1 || string(results[0].Rows[0][0]) != "t"
-}
-
-func leftSQL(xid int64) string {
-	return "select pg_catalog.pg_current_xact_id_if_assigned() is distinct from " + xid8(xid)
-}
-
-func xid8(xid int64) string { return "'" + strconv.FormatInt(xid, 10) + "'::pg_catalog.xid8" }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strconv"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -13,6 +16,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
 )
+
+// This file takes connections from the pool, replaces dead ones, and rolls back. It decides whether
+// another server has answered than before, which may lack what was committed last.
 
 // A connection of a pool may be dead before it is used: the server restarted, or a claim ended the
 // connection just after its transaction. So a transaction that was not executed is tried again on
@@ -186,4 +192,138 @@ func (s *Sink) transact(ctx context.Context, again repeat, queue func(*pgx.Batch
 		}
 		return err
 	})
+}
+
+// rollbackTimeout limits a rollback. After it the connection is closed, which has the same effect.
+const rollbackTimeout = 2 * time.Second
+
+// rollback ends the transaction xid, or any open transaction if xid is nil. It reports whether the
+// handler had already left xid: there is no transaction, or another one, or xid was not aborted.
+// rollback uses no parameters and no cache, so that it works in an aborted transaction and in every
+// query mode, in one round trip.
+func rollback(ctx context.Context, conn *pgx.Conn, xid *int64) (escaped bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	status := conn.PgConn().TxStatus()
+	if status == noTransaction && xid == nil {
+		return false
+	}
+	if xid == nil {
+		_, _ = conn.PgConn().Exec(ctx, "rollback").ReadAll()
+		return false
+	}
+	sql := "select pg_catalog.pg_xact_status(" + xid8(*xid) + ") <> 'aborted'"
+	if status != noTransaction {
+		sql = "rollback; " + sql
+	}
+	results, err := conn.PgConn().Exec(ctx, sql).ReadAll() // if this fails, the connection is closed
+	if err != nil && status == noTransaction {
+		return true
+	}
+	for _, r := range results {
+		escaped = escaped || len(r.Rows) == 1 && string(r.Rows[0][0]) == "t"
+	}
+	return escaped
+}
+
+// within reports whether conn is in transaction xid, or true without an answer: conn is then
+// closed.
+func within(conn *pgx.Conn, xid int64) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+	defer cancel()
+	results, _ := conn.PgConn().Exec(ctx, leftSQL(xid)).ReadAll()
+	return len(results) == 0 || len(results[0].Rows) != 1 || string(results[0].Rows[0][0]) != "t"
+}
+
+func leftSQL(xid int64) string {
+	return "select pg_catalog.pg_current_xact_id_if_assigned() is distinct from " + xid8(xid)
+}
+
+func xid8(xid int64) string { return "'" + strconv.FormatInt(xid, 10) + "'::pg_catalog.xid8" }
+
+type server struct {
+	logger *slog.Logger
+
+	mu       sync.Mutex
+	last     serverID
+	followed serverID      // the server whose identities were found not to be behind their rows
+	replaced chan struct{} // closed when the server is, or may be, another one
+}
+
+// serverID distinguishes servers, and the restarts of one server.
+type serverID struct {
+	system, timeline int64 // zero if the server does not tell
+	started          time.Time
+}
+
+func (id *serverID) scan(row pgx.Row) error {
+	return row.Scan(&id.system, &id.timeline, &id.started)
+}
+
+func (id serverID) equal(other serverID) bool {
+	return id.system == other.system && id.timeline == other.timeline && id.started.Equal(other.started)
+}
+
+func newServer(l *slog.Logger) server {
+	return server{logger: l, replaced: make(chan struct{})}
+}
+
+// Replaced implements [epoch.Replaceable]. The channel is closed when a connection is lost, because the
+// next one may lead to another server, and when another server answers, even behind a pooler that
+// kept the connection.
+func (s *Sink) Replaced() <-chan struct{} {
+	s.server.mu.Lock()
+	defer s.server.mu.Unlock()
+	return s.server.replaced
+}
+
+func (v *server) lost() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.signal()
+}
+
+func (v *server) answeredBy(ctx context.Context, now serverID) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	was := v.last
+	v.last = now
+	if was == (serverID{}) || was.equal(now) {
+		return
+	}
+	v.signal()
+	if was.system == now.system && was.timeline == now.timeline {
+		v.logger.InfoContext(ctx, "pgsink: the server was restarted", "started", now.started)
+		return
+	}
+	v.logger.WarnContext(ctx, "pgsink: the server is another one than before, which may lack what was committed last; "+
+		"looking at all fences", "was_system", was.system, "was_timeline", was.timeline, "system", now.system, "timeline", now.timeline)
+}
+
+// follows returns an error while an identity of the server is behind the rows of its table. Once a
+// server has answered that none is, it is not asked again.
+func (s *Sink) follows(ctx context.Context, conn *pgx.Conn, now serverID) error {
+	v := &s.server
+	v.mu.Lock()
+	done := v.followed.equal(now)
+	v.mu.Unlock()
+	if done || !s.numbers {
+		return nil
+	}
+	var behind *string
+	if err := conn.QueryRow(ctx, s.sql.behind).Scan(&behind); err != nil {
+		return err
+	}
+	if behind != nil {
+		return fmt.Errorf("%w: %s", epoch.ErrUnhealthy, *behind)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.followed = now
+	return nil
+}
+
+func (v *server) signal() {
+	close(v.replaced)
+	v.replaced = make(chan struct{})
 }

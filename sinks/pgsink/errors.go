@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -15,8 +14,8 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
 )
 
-// This file decides whether an error of the database is a message's fault, by its SQLSTATE and by
-// who raised it. What follows from that is decided by package consumer.
+// This file decides whether an error of the database is a message's fault, by its SQLSTATE and by who
+// raised it. What follows from that is decided by package consumer.
 
 // SQLSTATEs that the SQL functions raise, listed in migrations/0001_fence.sql.
 const (
@@ -67,63 +66,6 @@ const (
 	codeTerminated       = "57P01" // admin_shutdown
 	codeNoMoreIDs        = "2200H" // sequence_generator_limit_exceeded
 )
-
-// fenceRow is a fence, also as row_to_json writes it to the DETAIL of an error.
-type fenceRow struct {
-	Group      string       `json:"group_name"`
-	Topic      string       `json:"topic"`
-	Partition  int32        `json:"partition"`
-	Log        string       `json:"log_id"`
-	Source     string       `json:"lease_source"`
-	Generation int64        `json:"lease_generation"`
-	Owner      string       `json:"owner"`
-	Epoch      epoch.Epoch  `json:"epoch"`
-	Claim      string       `json:"claim_id"`
-	Next       epoch.Offset `json:"next_offset"`
-	Mark       epoch.Mark   `json:"mark"`
-	Applied    bool         `json:"applied"`
-	SetUnder   epoch.Epoch  `json:"set_under"`
-	Mode       epoch.Mode   `json:"mode"`
-	ModeBy     string       `json:"mode_by"`
-	ModeReason string       `json:"mode_reason"`
-	ModeAt     *time.Time   `json:"mode_at"`
-}
-
-// fenceColumns are in the order of [fenceRow.into].
-const fenceColumns = "group_name, topic, partition, log_id, lease_source, lease_generation, owner, epoch, claim_id::text, next_offset, mark, applied, " +
-	"set_under, mode, mode_by, mode_reason, mode_at"
-
-func (r *fenceRow) scan(row pgx.Row) (epoch.Fence, error) {
-	if err := row.Scan(r.into()...); err != nil {
-		return epoch.Fence{}, err
-	}
-	return r.fence()
-}
-
-func (r *fenceRow) into() []any {
-	return []any{&r.Group, &r.Topic, &r.Partition, &r.Log, &r.Source, &r.Generation, &r.Owner,
-		&r.Epoch, &r.Claim, &r.Next, &r.Mark, &r.Applied, &r.SetUnder, &r.Mode, &r.ModeBy, &r.ModeReason, &r.ModeAt}
-}
-
-func (r *fenceRow) fence() (epoch.Fence, error) {
-	id, err := epoch.ParseClaimID(r.Claim)
-	return epoch.Fence{
-		Origin: epoch.Origin{
-			Partition: epoch.Partition{Group: r.Group, Topic: r.Topic, Number: r.Partition},
-			Log:       r.Log,
-			Source:    r.Source,
-		},
-		Generation: r.Generation, Owner: r.Owner, Epoch: r.Epoch, Claim: id, Next: r.Next, Mark: r.Mark, Applied: r.Applied,
-		SetUnder: r.SetUnder, Pause: epoch.PauseState{Mode: r.Mode, By: r.ModeBy, Reason: r.ModeReason, Since: inUTC(r.ModeAt)},
-	}, err
-}
-
-func inUTC(t *time.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.UTC()
-}
 
 // held reads the fence from the DETAIL of a refusal.
 func held(e *pgconn.PgError) (epoch.Fence, error) {
@@ -411,3 +353,25 @@ func explain(err error) error {
 		return pgschema.Explain(err)
 	}
 }
+
+// StatementError is the failure of a queued statement.
+type StatementError struct {
+	Number int    // from 1; 0 if several statements have this SQL, or if the number is unknown
+	Of     int    // the number of queued statements
+	SQL    string // as it was queued, without arguments; empty if unknown
+	Err    error
+}
+
+func (e *StatementError) Error() string {
+	sql := excerpt(e.SQL)
+	switch {
+	case e.SQL == "":
+		return fmt.Sprintf("one of %d queued statements: %v", e.Of, e.Err)
+	case e.Number == 0:
+		return fmt.Sprintf("one of %d queued statements, %q: %v", e.Of, sql, e.Err)
+	}
+	return fmt.Sprintf("queued statement %d of %d, %q: %v", e.Number, e.Of, sql, e.Err)
+}
+
+// Unwrap returns the database's own error.
+func (e *StatementError) Unwrap() error { return e.Err }

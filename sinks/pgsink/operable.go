@@ -14,8 +14,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file is what a running consumer needs of the operators' tables: the audit log and requested
-// replays. operator.go is the operators' own side.
+// This file is what a running consumer needs of the operators' tables: the audit log, requested
+// replays, the calls that hung, and signs of life. operator.go is the operators' own side.
 
 var (
 	_ operate.Operable[Tx]     = (*Sink)(nil)
@@ -208,4 +208,142 @@ func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e ep
 		return fmt.Errorf("pgsink: record that the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, ours(ended(ctx, explain(err))))
 	}
 	return nil
+}
+
+// Hangs implements [operate.Operable].
+func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) ([]operate.Decision, error) {
+	if err := checkPartition(p); err != nil {
+		return nil, err
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	found, err := s.hangs.do(ctx, p, func() ([]operate.Decision, error) {
+		found, err := s.readHangs(ctx, []epoch.Partition{p})
+		return found[p], err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pgsink: read what hung on %s: %w", p, ours(ended(ctx, explain(err))))
+	}
+	return found, nil
+}
+
+func (s *Sink) hangsMany(ctx context.Context, ps []epoch.Partition) ([][]operate.Decision, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	found, err := s.readHangs(ctx, ps)
+	if err != nil {
+		return nil, ended(ctx, err)
+	}
+	hangs := make([][]operate.Decision, len(ps))
+	for i, p := range ps {
+		hangs[i] = found[p]
+	}
+	return hangs, nil
+}
+
+func (s *Sink) readHangs(ctx context.Context, ps []epoch.Partition) (found map[epoch.Partition][]operate.Decision, err error) {
+	var (
+		groups, topics []string
+		numbers        []int32
+	)
+	for _, p := range ps {
+		groups, topics, numbers = append(groups, p.Group), append(topics, p.Topic), append(numbers, p.Number)
+	}
+	found = map[epoch.Partition][]operate.Decision{}
+	err = s.reading(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql.hangs, groups, topics, numbers, int64(operate.MaxHangs))
+	}, func(r pgx.BatchResults) error {
+		rows, err := r.Query()
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			d, err := scanDecision(rows)
+			if err != nil {
+				return err
+			}
+			found[d.Partition] = append(found[d.Partition], d)
+		}
+		return rows.Err()
+	})
+	return found, err
+}
+
+const decisionColumns = "id, decided_at, role, kind, group_name, topic, partition, epoch, claim_id::text, owner, from_offset, to_offset, reason, operator, trace_id"
+
+func scanDecision(rows pgx.Rows) (d operate.Decision, err error) {
+	var claim string
+	if err := rows.Scan(&d.ID, &d.At, &d.Role, &d.Kind, &d.Partition.Group, &d.Partition.Topic, &d.Partition.Number, &d.Epoch,
+		&claim, &d.Owner, &d.From, &d.To, &d.Reason, &d.By, &d.TraceID); err != nil {
+		return d, err
+	}
+	d.At = inUTC(&d.At)
+	d.Claim, err = epoch.ParseClaimID(claim)
+	return d, err
+}
+
+// maxProcessText limits the bytes of each text of a process, and maxProblems those of its problems.
+const (
+	maxProcessText = 500
+	maxProblems    = 4000
+)
+
+// Alive implements [operate.Operable].
+func (s *Sink) Alive(ctx context.Context, p operate.Process) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	keep := func(text string) string { return operate.Text(text, maxProcessText) }
+	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
+		b.Queue(s.sql.alive, keep(p.Run), keep(p.Group), keep(p.Name), keep(p.Host), int64(p.PID), keep(p.Version), operate.Text(p.Problems, maxProblems), p.Every.Milliseconds())
+	}, execOne)
+	if err != nil {
+		return fmt.Errorf("pgsink: sign of life of %s in group %q: %w", p.Name, p.Group, faultless(ended(ctx, explain(err))))
+	}
+	return nil
+}
+
+// Gone implements [operate.Operable].
+func (s *Sink) Gone(ctx context.Context, p operate.Process) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	err := s.transact(ctx, harmless, func(b *pgx.Batch) { b.Queue(s.sql.gone, operate.Text(p.Run, maxProcessText)) }, execOne)
+	if err != nil {
+		return fmt.Errorf("pgsink: take away the sign of life of %s in group %q: %w", p.Name, p.Group, faultless(ended(ctx, explain(err))))
+	}
+	return nil
+}
+
+// OldestSnapshots implements [operate.Snapshots].
+func (s *Sink) OldestSnapshots(ctx context.Context) (held []operate.Snapshot, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	err = s.on(ctx, harmless, func(conn *pgx.Conn) (err error) {
+		held, err = pgschema.OldestSnapshots(ctx, conn)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pgsink: find the holders of old snapshots: %w", faultless(ended(ctx, explain(err))))
+	}
+	return held, nil
+}
+
+// Processes implements [operate.Operator].
+func (o *Operator) Processes(ctx context.Context, group string) (found []operate.Process, err error) {
+	err = o.reading(ctx, o.sql.processes, func(rows pgx.Rows) error {
+		var p operate.Process
+		var every int64
+		if err := rows.Scan(&p.Run, &p.Group, &p.Name, &p.Host, &p.PID, &p.Version, &p.Problems, &every, &p.Since, &p.Seen, &p.Now); err != nil {
+			return err
+		}
+		p.Every = time.Duration(every) * time.Millisecond
+		p.Since, p.Seen, p.Now = p.Since.UTC(), p.Seen.UTC(), p.Now.UTC()
+		found = append(found, p)
+		return nil
+	}, orNil(group))
+	if err != nil {
+		return nil, fmt.Errorf("pgsink: list processes: %w", err)
+	}
+	operate.SortProcesses(found)
+	return found, nil
 }

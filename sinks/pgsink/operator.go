@@ -15,8 +15,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file is the operators' side: lists, history, and actions on fences. Package operate decides
-// whether an action makes sense, and the SQL function whether the fence is still as it was seen.
+// This file is the operators' side: lists, history, counts of unfenced writes, and actions on fences.
+// Package operate decides whether an action makes sense, and the SQL function whether the fence is
+// still as it was seen.
 
 // Operator operates the fences of a schema. It is safe for concurrent use. It needs no Close,
 // because the caller owns the pool.
@@ -255,4 +256,48 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]opera
 		return nil, fmt.Errorf("pgsink: read the audit log: %w", err)
 	}
 	return found, nil
+}
+
+// Protected returns the protected tables in the order of their names. It needs the privileges of
+// [GrantReaderSQL].
+func (o *Operator) Protected(ctx context.Context) ([]Protected, error) {
+	found, err := o.protected(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("pgsink: list protected tables: %w", err)
+	}
+	return found, nil
+}
+
+func (o *Operator) protected(ctx context.Context) (found []Protected, err error) {
+	err = o.reading(ctx, o.sql.protections, func(rows pgx.Rows) error {
+		var (
+			p               Protected
+			mode            *string
+			enabled         bool
+			role, app       *string
+			n               *int64
+			first, last, at *time.Time
+		)
+		if err := rows.Scan(&p.Schema, &p.Table, &mode, &p.Except, &enabled, &role, &n, &first, &last, &app, &at); err != nil {
+			return err
+		}
+		switch {
+		case mode == nil:
+			p.State = ProtectionGone
+		case enabled:
+			p.State = ProtectionOn
+		default:
+			p.State = ProtectionDisabled
+		}
+		p.Refuse = mode != nil && *mode == "refuse"
+		if k := len(found) - 1; k < 0 || found[k].Schema != p.Schema || found[k].Table != p.Table {
+			found = append(found, p)
+		}
+		if role != nil {
+			t := &found[len(found)-1]
+			t.Outside = append(t.Outside, OutsideWrites{Role: *role, Transactions: *n, First: inUTC(first), Last: inUTC(last), Application: *app, Now: inUTC(at)})
+		}
+		return nil
+	})
+	return found, err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -14,7 +15,34 @@ import (
 )
 
 // This file plans the triggers that find unfenced writes to the application's own tables. They do
-// not protect against a role that wants around them.
+// not protect against a role that wants around them. operator.go reads what they have counted.
+
+// Protected is a table that [Protect] has been called for, or one that has counts.
+type Protected struct {
+	Schema, Table string
+	State         ProtectionState
+	Protection
+	Outside []OutsideWrites // in the order of roles
+}
+
+// ProtectionState is the state of the triggers on a table.
+type ProtectionState string
+
+// The states of a protected table.
+const (
+	ProtectionOn       ProtectionState = "on"
+	ProtectionDisabled ProtectionState = "disabled" // with ALTER TABLE … DISABLE TRIGGER
+	ProtectionGone     ProtectionState = "gone"     // the table was dropped or renamed, and its counts are there
+)
+
+// OutsideWrites are the transactions of one role that have written to a table and were not fenced.
+type OutsideWrites struct {
+	Role         string
+	Transactions int64
+	First, Last  time.Time // by the clock of the database, in UTC
+	Application  string    // application_name of the last transaction
+	Now          time.Time // the time of the reading, by the same clock
+}
 
 // CodeOutside is the SQLSTATE of the error with which a protected table refuses a transaction. The
 // error comes at COMMIT, and names the table and the role. See [Protect].

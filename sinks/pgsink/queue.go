@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -144,28 +143,6 @@ func (q *Queue) close() {
 	defer q.mu.Unlock()
 	q.closed = true
 }
-
-// StatementError is the failure of a queued statement.
-type StatementError struct {
-	Number int    // from 1; 0 if several statements have this SQL, or if the number is unknown
-	Of     int    // the number of queued statements
-	SQL    string // as it was queued, without arguments; empty if unknown
-	Err    error
-}
-
-func (e *StatementError) Error() string {
-	sql := excerpt(e.SQL)
-	switch {
-	case e.SQL == "":
-		return fmt.Sprintf("one of %d queued statements: %v", e.Of, e.Err)
-	case e.Number == 0:
-		return fmt.Sprintf("one of %d queued statements, %q: %v", e.Of, sql, e.Err)
-	}
-	return fmt.Sprintf("queued statement %d of %d, %q: %v", e.Number, e.Of, sql, e.Err)
-}
-
-// Unwrap returns the database's own error.
-func (e *StatementError) Unwrap() error { return e.Err }
 
 // Commit implements [epoch.Sink]. The calls run before there is a transaction: if one returns an
 // error, nothing is sent.
@@ -375,12 +352,6 @@ func (t *fenced) statement(err error, n int, items []queuedStatement) error {
 	default:
 		return ours(explain(err)) // of the check
 	}
-}
-
-// single reports whether sql is certainly one statement.
-func single(sql string) bool {
-	sql = strings.TrimSpace(sql)
-	return sql != "" && !strings.Contains(strings.TrimSuffix(sql, ";"), ";") && !strings.HasPrefix(sql, "--") && !strings.HasPrefix(sql, "/*")
 }
 
 // unsent interprets an error before the first result: of preparing, unless the connection is gone.

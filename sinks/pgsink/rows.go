@@ -2,17 +2,24 @@ package pgsink
 
 import (
 	"cmp"
+	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/epochfence/epochfence/internal/sql/txdb"
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
-// This file keeps the results of a handler's queries from being used after it has returned, or
-// while the connection is in use.
+// This file keeps the results of a handler's queries from being used after it has returned, or while
+// the connection is in use, and sends COPY: pgx's own would encode values on another goroutine, where
+// a panic ends the process.
 
 // rows locks the connection while it reads, and stops when the handler has returned.
 type rows struct {
@@ -170,3 +177,185 @@ func (r failedRows) TypeMap() *pgtype.Map                         { return nil }
 type failedRow struct{ err error }
 
 func (r failedRow) Scan(...any) error { return r.err }
+
+func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (n int64, err error) {
+	if err := t.use(); err != nil {
+		return 0, err
+	}
+	defer func() { t.done(err) }()
+	h := txdb.HandleOf(ctx)
+	if err := t.savepoints.Use(h); err != nil {
+		return 0, closedTo(h, err)
+	}
+	if t.conn.PgConn().IsBusy() { // before the first row is asked for, which may be another one of this connection
+		return 0, errUnread
+	}
+	t.sent = true
+	t.savepoints.Wrote(h)
+	if _, err := t.begin(ctx); err != nil {
+		return 0, err
+	}
+	return copyFrom(ctx, t.conn, table, columns, rows)
+}
+
+// copyFrom replaces pgx's CopyFrom, which calls the source of the rows and encodes their values on
+// another goroutine: a panic of a value's method would end the process there. copyFrom does both on
+// the handler's goroutine. The other goroutine only sends bytes.
+func copyFrom(ctx context.Context, conn *pgx.Conn, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	tracer, traced := conn.Config().Tracer.(pgx.CopyFromTracer)
+	if traced {
+		ctx = tracer.TraceCopyFromStart(ctx, conn, pgx.TraceCopyFromStartData{TableName: table, ColumnNames: columns})
+	}
+	tag, err := copyRows(ctx, conn, table, columns, rows)
+	if traced {
+		tracer.TraceCopyFromEnd(ctx, conn, pgx.TraceCopyFromEndData{CommandTag: tag, Err: err})
+	}
+	return tag.RowsAffected(), err
+}
+
+var errCopyAbandoned = errors.New("the source of the rows panicked or ended its goroutine")
+
+func copyRows(ctx context.Context, conn *pgx.Conn, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (tag pgconn.CommandTag, err error) {
+	quoted := make([]string, len(columns))
+	for i, c := range columns {
+		quoted[i] = pgx.Identifier{c}.Sanitize()
+	}
+	into, list := table.Sanitize(), strings.Join(quoted, ", ")
+	types, err := columnTypes(ctx, conn, "select "+list+" from "+into)
+	if err != nil {
+		return tag, fmt.Errorf("statement description failed: %w", err)
+	}
+	r, w := io.Pipe()
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		tag, err = conn.PgConn().CopyFrom(ctx, r, "copy "+into+" ( "+list+" ) from stdin binary;")
+		_ = r.CloseWithError(io.ErrClosedPipe)
+	}()
+	failed := errCopyAbandoned
+	func() {
+		defer func() {
+			_ = w.CloseWithError(inert.Error(failed)) // EOF if nil; its text goes to the server
+			<-sent
+		}()
+		failed = encodeRows(w, conn.TypeMap(), types, rows)
+	}()
+	if err != nil {
+		forgetColumnTypes(conn)
+	}
+	if failed != nil && !errors.Is(inert.Error(failed), io.ErrClosedPipe) {
+		return tag, errors.Join(failed, err)
+	}
+	return tag, err
+}
+
+// copyBuffer is the number of bytes that pgconn sends at a time.
+const copyBuffer = 65536 - 5
+
+// encodeRows writes rows in COPY's binary format. Its error is of the rows, or of the pipe.
+func encodeRows(w io.Writer, m *pgtype.Map, types []uint32, rows pgx.CopyFromSource) error {
+	buf := append(make([]byte, 0, copyBuffer), "PGCOPY\n\377\r\n\000\000\000\000\000\000\000\000\000"...)
+	longest := 0
+	for rows.Next() {
+		began := len(buf)
+		values, err := rows.Values()
+		if err != nil {
+			return err
+		}
+		if len(values) != len(types) {
+			return fmt.Errorf("expected %d values, got %d values", len(types), len(values))
+		}
+		buf = binary.BigEndian.AppendUint16(buf, uint16(len(types)))
+		for i, v := range values {
+			if buf, err = encodeValue(m, buf, types[i], v); err != nil {
+				return err
+			}
+		}
+		longest = max(longest, len(buf)-began)
+		if len(buf) > copyBuffer-longest {
+			if _, err := w.Write(buf); err != nil {
+				return err
+			}
+			buf = buf[:0]
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	_, err := w.Write(buf)
+	return err
+}
+
+// encodeValue appends v after its length. Like pgx, it goes by way of text if it has to.
+func encodeValue(m *pgtype.Map, buf []byte, oid uint32, v any) ([]byte, error) {
+	at := len(buf)
+	null := append(buf, 0xff, 0xff, 0xff, 0xff)
+	encoded, err := m.Encode(oid, pgtype.BinaryFormatCode, v, null)
+	if err != nil {
+		var failed error
+		if encoded, failed = encodeText(m, null, oid, v); failed != nil {
+			return nil, err
+		}
+	}
+	if encoded == nil {
+		return null, nil
+	}
+	binary.BigEndian.PutUint32(encoded[at:], uint32(len(encoded)-at-4))
+	return encoded, nil
+}
+
+func encodeText(m *pgtype.Map, buf []byte, oid uint32, v any) ([]byte, error) {
+	text, is := v.(string)
+	if !is {
+		encoded, err := m.Encode(oid, pgtype.TextFormatCode, v, nil)
+		if err != nil {
+			return nil, err
+		}
+		text = string(encoded)
+	}
+	if t, known := m.TypeForOID(oid); known {
+		if _, is := t.Codec.(*pgtype.ArrayCodec); is {
+			var array pgtype.Array[any]
+			if err := m.Scan(oid, pgtype.TextFormatCode, []byte(text), &array); err == nil {
+				return m.Encode(oid, pgtype.BinaryFormatCode, array, buf)
+			}
+		}
+	}
+	var value any
+	if err := m.Scan(oid, pgtype.TextFormatCode, []byte(text), &value); err != nil {
+		return nil, err
+	}
+	return m.Encode(oid, pgtype.BinaryFormatCode, value, buf)
+}
+
+const maxColumnTypes = 128
+
+// columnTypes caches a query's column types on the connection, in the modes in which pgx does.
+func columnTypes(ctx context.Context, conn *pgx.Conn, query string) ([]uint32, error) {
+	known, _ := conn.PgConn().CustomData()[columnTypesName].(map[string][]uint32)
+	if types, is := known[query]; is {
+		return types, nil
+	}
+	described, err := conn.PgConn().Prepare(ctx, "", query, nil)
+	if err != nil {
+		return nil, err
+	}
+	types := make([]uint32, len(described.Fields))
+	for i, f := range described.Fields {
+		types[i] = f.DataTypeOID
+	}
+	switch queryMode(conn) {
+	case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe:
+		if known == nil || len(known) >= maxColumnTypes {
+			known = map[string][]uint32{}
+			conn.PgConn().CustomData()[columnTypesName] = known
+		}
+		known[query] = types
+	}
+	return types, nil
+}
+
+const columnTypesName = "epochfence: types of columns for COPY"
+
+// forgetColumnTypes follows a failed COPY, because a table may have changed.
+func forgetColumnTypes(conn *pgx.Conn) { delete(conn.PgConn().CustomData(), columnTypesName) }

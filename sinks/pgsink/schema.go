@@ -4,6 +4,8 @@ import (
 	"context"
 	"embed"
 	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,8 +14,8 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
-// This file migrates the schema and grants the application's privileges. How scripts are applied is
-// decided in internal/sql.
+// This file migrates the schema, and decides which functions applications, operators and readers may
+// execute. How scripts are applied is decided in internal/sql.
 
 // DefaultSchema is the default of Options.Schema.
 const DefaultSchema = "epochfence"
@@ -98,3 +100,46 @@ const (
 	grantApplication = "run pgsink.Grant, epochfence grants --as application, or the SQL of pgsink.GrantSQL, as the schema's owner"
 	grantOperator    = "run epochfence grants --as operator (or reader), or the SQL of pgsink.GrantOperatorSQL, as the schema's owner"
 )
+
+// The functions that each kind of role may execute. A reader sees fences, the audit log and a list
+// of the dead letters. An operator also sees the messages of dead letters, and acts.
+var (
+	readerFunctions   = []string{"schema_version", "server", "list_fences", "list_processes", "read_decisions", "list_dead_letters", "protections", "outside_writes"}
+	operatorFunctions = append([]string{"act", "show_dead_letter", "act_on_dead_letter", "outside", "forget_outside"}, readerFunctions...)
+)
+
+// GrantReaderSQL returns SQL that lets role read what [OpenOperator] shows, except the messages of
+// dead letters, and change nothing. Run it as the schema's owner, again after each migration that
+// adds functions.
+func GrantReaderSQL(role string, o Options) (string, error) {
+	return grantSQL(role, o, readerFunctions)
+}
+
+// GrantOperatorSQL returns SQL that lets role do all that [OpenOperator] offers. To end the open
+// transactions of an owner, role must also be a member of the application's role: grant it that
+// role. Run the SQL as the schema's owner, again after each migration that adds functions.
+func GrantOperatorSQL(role string, o Options) (string, error) {
+	return grantSQL(role, o, operatorFunctions)
+}
+
+func grantSQL(role string, o Options, functions []string) (string, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return "", err
+	}
+	if err := pgschema.CheckIdentifier("role", role); err != nil {
+		return "", fmt.Errorf("pgsink: %w", err)
+	}
+	s, r := pgschema.Quote(o.Schema), pgschema.Quote(role)
+	var b strings.Builder
+	fmt.Fprintf(&b, "grant usage on schema %s to %s;\n", s, r)
+	b.WriteString("grant execute on function")
+	for i, f := range functions {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "\n    %s.%s", s, f)
+	}
+	fmt.Fprintf(&b, "\nto %s;\n", r)
+	return b.String(), nil
+}

@@ -16,7 +16,7 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/txdb"
 )
 
-// This file is the handle for database/sql, with the values of pgx's own stdlib. handle.go decides
+// This file is the handle for database/sql, with the values of pgx's own stdlib. pgxtx.go decides
 // what its transactions do.
 
 // OpenDB returns a handler's transaction as a [sql.DB], for gorm, ent, bun, sqlx and other

@@ -10,8 +10,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file decides from a text alone whether a handler may send it, and whether it has to be
-// alone. session.go finds what a text does not show.
+// This file decides from a text alone whether a handler may send it, and whether it has to be alone.
+// begin.go finds what a text does not show.
 
 // class is a set of the effects of a statement beside reading and writing.
 type class uint8
@@ -225,4 +225,10 @@ func (w *statementWords) class() class {
 		}
 	}
 	return c
+}
+
+// single reports whether sql is certainly one statement.
+func single(sql string) bool {
+	sql = strings.TrimSpace(sql)
+	return sql != "" && !strings.Contains(strings.TrimSuffix(sql, ";"), ";") && !strings.HasPrefix(sql, "--") && !strings.HasPrefix(sql, "/*")
 }

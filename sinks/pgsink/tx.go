@@ -11,15 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
 	"github.com/epochfence/epochfence/internal/sql/sqltext"
 	"github.com/epochfence/epochfence/internal/sql/txdb"
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
-// This file is the transaction as a handler has it. It decides what a call has done and whether its
-// work can be committed, whatever the handler returns.
+// This file is the transaction as a handler has it: who may use it, and until when. statement.go
+// decides which texts are sent, and blame.go what a failed call says about its message.
 
 // Tx is the transaction that a handler writes through. Its methods are those of the interface that
 // sqlc calls DBTX, for pgx/v5. It has no Commit and no Rollback. A text that begins or ends a
@@ -89,29 +88,6 @@ func (t *handlerTx) run(ctx context.Context, apply func(context.Context, Tx) err
 	return inert.Error(apply(ctx, t))
 }
 
-// judge returns why the work of a call that returned err cannot be committed, or nil.
-func (t *handlerTx) judge(err error) error {
-	switch {
-	case t.unbegun != nil: // whatever the handler returned
-		return t.unbegun
-	case t.refused == nil && err == nil && t.savepoints.Err() != nil:
-		t.refused = t.savepoints.Err()
-	case t.refused == nil && t.undone && t.sent && err == nil && !t.fenced.alone:
-		t.refused = fmt.Errorf("%w: what the handler wrote is to be undone, and what others wrote is not", epoch.ErrOwnTransaction)
-	}
-	switch {
-	case t.refused != nil && err != nil && !errors.Is(err, t.refused):
-		return &epoch.CallError{Call: t.call, Err: fmt.Errorf("%w; the handler returned: %w", t.refused, err)}
-	case t.refused != nil:
-		return &epoch.CallError{Call: t.call, Err: t.refused}
-	case t.left:
-		return &epoch.CallError{Call: t.call, Err: t.why(err)}
-	case err != nil || !t.ready():
-		return t.blame(err)
-	}
-	return nil
-}
-
 func (t *handlerTx) close() {
 	if !t.mu.TryLock() {
 		t.leaked = true
@@ -125,50 +101,6 @@ func (t *handlerTx) close() {
 func (t *handlerTx) ready() bool {
 	pg := t.conn.PgConn()
 	return !t.leaked && !t.left && !pg.IsClosed() && !pg.IsBusy() && (pg.TxStatus() == inTransaction || !t.fenced.begun)
-}
-
-// blame returns why the handler's work cannot be committed. It marks an error of this transaction
-// that is no message's fault. The handler classifies the errors of other databases.
-func (t *handlerTx) blame(err error) error { return mark(t.why(err), t.excuse(err)) }
-
-// excuse returns what the database error behind err means, if this transaction raised it: the error
-// that err wraps, or else the error that aborted the transaction.
-func (t *handlerTx) excuse(err error) error {
-	for _, f := range t.blameless {
-		if tells(err, f.err) {
-			return f.as
-		}
-	}
-	if pg := t.conn.PgConn(); !pg.IsClosed() && !pg.IsBusy() && pg.TxStatus() == abortedTransaction {
-		return t.last.as
-	}
-	return nil
-}
-
-func tells(err error, e *pgconn.PgError) bool { return errors.Is(err, e) }
-
-func (t *handlerTx) why(err error) error {
-	pg := t.conn.PgConn()
-	switch {
-	case t.leaked:
-		return errors.Join(errLeaked, err)
-	case t.left && err != nil:
-		return fmt.Errorf("%w; then: %w", errLeft, err)
-	case t.left:
-		return errLeft
-	case pg.IsClosed() && err == nil && t.broke != nil:
-		return fmt.Errorf("the handler returned nil although its connection was lost: %w", t.broke)
-	case pg.IsClosed() || err != nil:
-		return err
-	case pg.IsBusy():
-		return errOpen
-	case pg.TxStatus() == noTransaction:
-		return errLeft
-	case t.failed != nil:
-		return fmt.Errorf("the handler returned nil although a statement had failed, which aborts the transaction: %w", t.failed)
-	default:
-		return errors.New("the handler returned nil although a statement had failed, which aborts the transaction")
-	}
 }
 
 // use takes the connection. After a nil error the caller must call done.
@@ -258,39 +190,6 @@ func (t *handlerTx) follow() {
 		t.unsure = false
 	}
 }
-
-func (t *handlerTx) note(err error) {
-	t.follow()
-	if err == nil {
-		return
-	}
-	if t.broke == nil && t.conn.IsClosed() {
-		t.broke = inert.Error(err)
-	}
-	pg, is := inert.As[*pgconn.PgError](err) // an argument's method may have returned it
-	if !is {
-		return
-	}
-	if t.failed == nil {
-		t.failed = err
-	}
-	f := fault{pg, refusedHandlers(pg)}
-	if t.ours {
-		f.as = refusedOurs(pg)
-	}
-	if pg.Code != codeAborted {
-		t.last = f
-	}
-	if f.as != nil {
-		t.blameless = append(t.blameless[max(0, len(t.blameless)-maxBlameless):], f)
-	}
-	if outlives(pg) {
-		t.fenced.session |= lasting
-	}
-}
-
-// maxBlameless limits what is kept of a handler that continues from savepoints.
-const maxBlameless = 16
 
 func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	if c, is := ctx.Value(controlKey{}).(control); is {
@@ -404,26 +303,6 @@ func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 		results.inner = t.conn.SendBatch(ctx, own)
 	}
 	return results
-}
-
-func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (n int64, err error) {
-	if err := t.use(); err != nil {
-		return 0, err
-	}
-	defer func() { t.done(err) }()
-	h := txdb.HandleOf(ctx)
-	if err := t.savepoints.Use(h); err != nil {
-		return 0, closedTo(h, err)
-	}
-	if t.conn.PgConn().IsBusy() { // before the first row is asked for, which may be another one of this connection
-		return 0, errUnread
-	}
-	t.sent = true
-	t.savepoints.Wrote(h)
-	if _, err := t.begin(ctx); err != nil {
-		return 0, err
-	}
-	return copyFrom(ctx, t.conn, table, columns, rows)
 }
 
 // rewritten applies the [pgx.QueryRewriter] in args, so that [classify] sees what is sent.

@@ -11,10 +11,112 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
-// This file finds out whether a transaction that ran out of time was waiting for locks: then no
-// message is at fault. The server reports only the timeout.
+// This file decides what a failed call says about its message (L2), by the errors that the handler
+// was given, and by whether a transaction that ran out of time was waiting for locks. errors.go
+// decides about a single error.
+
+// judge returns why the work of a call that returned err cannot be committed, or nil.
+func (t *handlerTx) judge(err error) error {
+	switch {
+	case t.unbegun != nil: // whatever the handler returned
+		return t.unbegun
+	case t.refused == nil && err == nil && t.savepoints.Err() != nil:
+		t.refused = t.savepoints.Err()
+	case t.refused == nil && t.undone && t.sent && err == nil && !t.fenced.alone:
+		t.refused = fmt.Errorf("%w: what the handler wrote is to be undone, and what others wrote is not", epoch.ErrOwnTransaction)
+	}
+	switch {
+	case t.refused != nil && err != nil && !errors.Is(err, t.refused):
+		return &epoch.CallError{Call: t.call, Err: fmt.Errorf("%w; the handler returned: %w", t.refused, err)}
+	case t.refused != nil:
+		return &epoch.CallError{Call: t.call, Err: t.refused}
+	case t.left:
+		return &epoch.CallError{Call: t.call, Err: t.why(err)}
+	case err != nil || !t.ready():
+		return t.blame(err)
+	}
+	return nil
+}
+
+// blame returns why the handler's work cannot be committed. It marks an error of this transaction
+// that is no message's fault. The handler classifies the errors of other databases.
+func (t *handlerTx) blame(err error) error { return mark(t.why(err), t.excuse(err)) }
+
+// excuse returns what the database error behind err means, if this transaction raised it: the error
+// that err wraps, or else the error that aborted the transaction.
+func (t *handlerTx) excuse(err error) error {
+	for _, f := range t.blameless {
+		if tells(err, f.err) {
+			return f.as
+		}
+	}
+	if pg := t.conn.PgConn(); !pg.IsClosed() && !pg.IsBusy() && pg.TxStatus() == abortedTransaction {
+		return t.last.as
+	}
+	return nil
+}
+
+func tells(err error, e *pgconn.PgError) bool { return errors.Is(err, e) }
+
+func (t *handlerTx) why(err error) error {
+	pg := t.conn.PgConn()
+	switch {
+	case t.leaked:
+		return errors.Join(errLeaked, err)
+	case t.left && err != nil:
+		return fmt.Errorf("%w; then: %w", errLeft, err)
+	case t.left:
+		return errLeft
+	case pg.IsClosed() && err == nil && t.broke != nil:
+		return fmt.Errorf("the handler returned nil although its connection was lost: %w", t.broke)
+	case pg.IsClosed() || err != nil:
+		return err
+	case pg.IsBusy():
+		return errOpen
+	case pg.TxStatus() == noTransaction:
+		return errLeft
+	case t.failed != nil:
+		return fmt.Errorf("the handler returned nil although a statement had failed, which aborts the transaction: %w", t.failed)
+	default:
+		return errors.New("the handler returned nil although a statement had failed, which aborts the transaction")
+	}
+}
+
+func (t *handlerTx) note(err error) {
+	t.follow()
+	if err == nil {
+		return
+	}
+	if t.broke == nil && t.conn.IsClosed() {
+		t.broke = inert.Error(err)
+	}
+	pg, is := inert.As[*pgconn.PgError](err) // an argument's method may have returned it
+	if !is {
+		return
+	}
+	if t.failed == nil {
+		t.failed = err
+	}
+	f := fault{pg, refusedHandlers(pg)}
+	if t.ours {
+		f.as = refusedOurs(pg)
+	}
+	if pg.Code != codeAborted {
+		t.last = f
+	}
+	if f.as != nil {
+		t.blameless = append(t.blameless[max(0, len(t.blameless)-maxBlameless):], f)
+	}
+	if outlives(pg) {
+		t.fenced.session |= lasting
+	}
+}
+
+// maxBlameless limits what is kept of a handler that continues from savepoints.
+const maxBlameless = 16
 
 // lockWait checks looks times during a transaction, but at least once in rarest, because a handler
 // may have timeouts of its own. Each check may take lookTimeout, however little time the

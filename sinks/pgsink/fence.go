@@ -1,0 +1,364 @@
+package pgsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// This file has fences and advances as SQL has them. It reads fences without locks, which may be out
+// of date, makes those that are missing, and refuses names that PostgreSQL could not store. The SQL
+// functions decide what is allowed.
+
+// fenceRow is a fence, also as row_to_json writes it to the DETAIL of an error.
+type fenceRow struct {
+	Group      string       `json:"group_name"`
+	Topic      string       `json:"topic"`
+	Partition  int32        `json:"partition"`
+	Log        string       `json:"log_id"`
+	Source     string       `json:"lease_source"`
+	Generation int64        `json:"lease_generation"`
+	Owner      string       `json:"owner"`
+	Epoch      epoch.Epoch  `json:"epoch"`
+	Claim      string       `json:"claim_id"`
+	Next       epoch.Offset `json:"next_offset"`
+	Mark       epoch.Mark   `json:"mark"`
+	Applied    bool         `json:"applied"`
+	SetUnder   epoch.Epoch  `json:"set_under"`
+	Mode       epoch.Mode   `json:"mode"`
+	ModeBy     string       `json:"mode_by"`
+	ModeReason string       `json:"mode_reason"`
+	ModeAt     *time.Time   `json:"mode_at"`
+}
+
+// fenceColumns are in the order of [fenceRow.into].
+const fenceColumns = "group_name, topic, partition, log_id, lease_source, lease_generation, owner, epoch, claim_id::text, next_offset, mark, applied, " +
+	"set_under, mode, mode_by, mode_reason, mode_at"
+
+func (r *fenceRow) scan(row pgx.Row) (epoch.Fence, error) {
+	if err := row.Scan(r.into()...); err != nil {
+		return epoch.Fence{}, err
+	}
+	return r.fence()
+}
+
+func (r *fenceRow) into() []any {
+	return []any{&r.Group, &r.Topic, &r.Partition, &r.Log, &r.Source, &r.Generation, &r.Owner,
+		&r.Epoch, &r.Claim, &r.Next, &r.Mark, &r.Applied, &r.SetUnder, &r.Mode, &r.ModeBy, &r.ModeReason, &r.ModeAt}
+}
+
+func (r *fenceRow) fence() (epoch.Fence, error) {
+	id, err := epoch.ParseClaimID(r.Claim)
+	return epoch.Fence{
+		Origin: epoch.Origin{
+			Partition: epoch.Partition{Group: r.Group, Topic: r.Topic, Number: r.Partition},
+			Log:       r.Log,
+			Source:    r.Source,
+		},
+		Generation: r.Generation, Owner: r.Owner, Epoch: r.Epoch, Claim: id, Next: r.Next, Mark: r.Mark, Applied: r.Applied,
+		SetUnder: r.SetUnder, Pause: epoch.PauseState{Mode: r.Mode, By: r.ModeBy, Reason: r.ModeReason, Since: inUTC(r.ModeAt)},
+	}, err
+}
+
+func inUTC(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+// Fence implements [epoch.Sink].
+func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
+	if err := checkPartition(p); err != nil {
+		return epoch.Fence{}, err
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	f, err := s.fences.do(ctx, p, func() (lookedUp, error) { return s.fence(ctx, p) })
+	if err == nil && !f.found {
+		err = &epoch.MissingError{Partition: p}
+	}
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("pgsink: read fence %s: %w", p, passed(ended(ctx, explain(err))))
+	}
+	return f.fence, nil
+}
+
+type lookedUp struct {
+	fence epoch.Fence
+	found bool
+}
+
+func (s *Sink) fence(ctx context.Context, p epoch.Partition) (f lookedUp, err error) {
+	err = s.reading(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql.read, p.Group, p.Topic, p.Number)
+	}, func(r pgx.BatchResults) (err error) {
+		var row fenceRow
+		f.fence, err = row.scan(r.QueryRow())
+		return err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return lookedUp{}, nil
+	}
+	return lookedUp{f.fence, true}, err
+}
+
+func (s *Sink) fenceMany(ctx context.Context, ps []epoch.Partition) ([]lookedUp, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	fences, err := s.look(ctx, ps)
+	if err != nil {
+		return nil, ended(ctx, err)
+	}
+	fs := make([]lookedUp, len(ps))
+	for i, p := range ps {
+		fs[i].fence, fs[i].found = fences[p]
+	}
+	return fs, nil
+}
+
+// Look implements [epoch.Looker].
+func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	for _, p := range ps {
+		if err := checkPartition(p); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	found, err := s.look(ctx, ps)
+	if err != nil {
+		return nil, fmt.Errorf("pgsink: look at %d fences: %w", len(ps), passed(ended(ctx, explain(err))))
+	}
+	return found, nil
+}
+
+func (s *Sink) look(ctx context.Context, ps []epoch.Partition) (found epoch.Fences, err error) {
+	var (
+		groups, topics []string
+		numbers        []int32
+	)
+	for _, p := range ps {
+		groups, topics, numbers = append(groups, p.Group), append(topics, p.Topic), append(numbers, p.Number)
+	}
+	err = s.reading(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql.look, groups, topics, numbers)
+	}, func(r pgx.BatchResults) error {
+		found = epoch.Fences{} // this runs again after a lost connection
+		rows, err := r.Query()
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var row fenceRow
+			f, err := row.scan(rows)
+			if err != nil {
+				return err
+			}
+			found[f.Partition] = f
+		}
+		return rows.Err()
+	})
+	return found, err
+}
+
+// reading asks which server this is, and sends what queue adds in the same round trip.
+func (s *Sink) reading(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults) error) error {
+	return s.on(ctx, harmless, func(conn *pgx.Conn) error {
+		b := &pgx.Batch{}
+		texts := queueTexts(conn, b)
+		b.Queue(s.sql.server)
+		if queue != nil {
+			queue(b)
+		}
+		r := conn.SendBatch(ctx, b)
+		var id serverID
+		err := texts(r)
+		if err == nil {
+			err = id.scan(r.QueryRow())
+		}
+		if err == nil && queue != nil {
+			err = read(r)
+		}
+		if closed := r.Close(); err == nil {
+			err = closed
+		}
+		if err == nil || errors.Is(err, pgx.ErrNoRows) {
+			s.server.answeredBy(ctx, id)
+			if behind := s.follows(ctx, conn, id); behind != nil {
+				return behind
+			}
+		}
+		return err
+	})
+}
+
+// Seed implements [epoch.Sink].
+func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
+	if err := (epoch.Fences{}).Seed(starts); err != nil {
+		return fmt.Errorf("pgsink: %w", err)
+	}
+	if len(starts) == 0 {
+		return nil
+	}
+	var (
+		numbers         []int32
+		logs, sources   []string
+		nexts, earliest []int64
+		nextMarks       []int64
+		earliestMarks   []int64
+	)
+	for _, st := range starts {
+		if err := checkOrigin(st.Origin); err != nil {
+			return err
+		}
+		numbers = append(numbers, st.Partition.Number)
+		logs = append(logs, st.Log)
+		sources = append(sources, st.Source)
+		nexts = append(nexts, int64(st.Next.Offset))
+		nextMarks = append(nextMarks, int64(st.Next.Mark))
+		earliest = append(earliest, int64(st.Earliest.Offset))
+		earliestMarks = append(earliestMarks, int64(st.Earliest.Mark))
+	}
+	group, topic := starts[0].Partition.Group, starts[0].Partition.Topic
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
+		b.Queue(s.sql.seed, group, topic, ms(s.options.ClaimTimeout), numbers, logs, sources, nexts, nextMarks, earliest, earliestMarks)
+	}, func(r pgx.BatchResults) error {
+		_, err := r.Exec()
+		return err
+	})
+	if refused := refusedSeed(err, starts); refused != nil {
+		err = refused
+	} else if err != nil {
+		err = ours(ended(ctx, explain(err)))
+	}
+	if err != nil {
+		return fmt.Errorf("pgsink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, err)
+	}
+	return nil
+}
+
+// advances are the advances of one transaction in key order, as the SQL functions take them. If
+// held, it is the one claim that the transaction needs without moving the position.
+type advances struct {
+	list           []epoch.Advance
+	held           bool
+	groups, topics []string
+	numbers        []int32
+	claims         []string
+	froms, tos     []int64
+	marks          []int64
+	locks          []int64
+}
+
+func newAdvances(as []epoch.Advance) (*advances, error) {
+	if len(as) == 0 {
+		return nil, fmt.Errorf("pgsink: commit: no advance: it would be a transaction without a fence")
+	}
+	s := &advances{list: slices.Clone(as)}
+	slices.SortStableFunc(s.list, func(a, b epoch.Advance) int { return a.Partition.Compare(b.Partition) })
+	for i, a := range s.list {
+		if a.To < a.From {
+			return nil, fmt.Errorf("pgsink: commit: advance %s from %d back to %d", a.Partition, a.From, a.To)
+		}
+		if i > 0 && s.list[i-1].Partition == a.Partition {
+			return nil, fmt.Errorf("pgsink: commit: %s is given twice", a.Partition)
+		}
+		if err := s.add(a.Partition, a.Claim); err != nil {
+			return nil, err
+		}
+		s.froms = append(s.froms, int64(a.From))
+		s.tos = append(s.tos, int64(a.To))
+		s.marks = append(s.marks, int64(a.Mark))
+	}
+	return s, nil
+}
+
+// newHeld sets no positions, which tells the SQL functions that it is held.
+func newHeld(h epoch.Hold) (*advances, error) {
+	s := &advances{list: []epoch.Advance{{Partition: h.Partition, Claim: h.Claim}}, held: true}
+	return s, s.add(h.Partition, h.Claim)
+}
+
+func (s *advances) add(p epoch.Partition, c epoch.ClaimID) error {
+	if err := checkPartition(p); err != nil {
+		return err
+	}
+	s.groups = append(s.groups, p.Group)
+	s.topics = append(s.topics, p.Topic)
+	s.numbers = append(s.numbers, p.Number)
+	s.claims = append(s.claims, c.String())
+	s.locks = append(s.locks, claimLock(c))
+	return nil
+}
+
+func (s *advances) of(p epoch.Partition) (epoch.Advance, bool) {
+	i, ok := slices.BinarySearchFunc(s.list, p, func(a epoch.Advance, p epoch.Partition) int { return a.Partition.Compare(p) })
+	if !ok {
+		return epoch.Advance{}, false
+	}
+	return s.list[i], true
+}
+
+func (s *advances) String() string {
+	if len(s.list) == 1 {
+		return s.list[0].Partition.String()
+	}
+	return fmt.Sprintf("%s and %d more", s.list[0].Partition, len(s.list)-1)
+}
+
+var (
+	errNUL     = errors.New("holds a NUL byte, which PostgreSQL cannot store in text")
+	errNotUTF8 = errors.New("is not valid UTF-8, which PostgreSQL cannot store in text")
+)
+
+func checkText(s string) error {
+	switch {
+	case strings.IndexByte(s, 0) >= 0:
+		return errNUL
+	case !utf8.ValidString(s):
+		return errNotUTF8
+	default:
+		return nil
+	}
+}
+
+// maxNames limits group and topic to what an index row can hold.
+const maxNames = 2000
+
+func checkPartition(p epoch.Partition) error {
+	if err := checkText(p.Group); err != nil {
+		return fmt.Errorf("pgsink: group %q %w", p.Group, err)
+	}
+	if err := checkText(p.Topic); err != nil {
+		return fmt.Errorf("pgsink: topic %q %w", p.Topic, err)
+	}
+	if n := len(p.Group) + len(p.Topic); n > maxNames {
+		return fmt.Errorf("pgsink: group %.40q… and topic %.40q… have %d bytes together; the limit is %d", p.Group, p.Topic, n, maxNames)
+	}
+	return nil
+}
+
+func checkOrigin(o epoch.Origin) error {
+	if err := checkPartition(o.Partition); err != nil {
+		return err
+	}
+	if err := checkText(o.Log); err != nil {
+		return fmt.Errorf("pgsink: log id %q of %s %w", o.Log, o.Partition, err)
+	}
+	if err := checkText(o.Source); err != nil {
+		return fmt.Errorf("pgsink: lease source %q of %s %w", o.Source, o.Partition, err)
+	}
+	return nil
+}
