@@ -10,9 +10,10 @@ import (
 
 // Options configure [Run]. The zero value works.
 type Options struct {
-	// Start sets where a group begins in a topic for which the sink has no fence. Defaults
-	// to [StartCommitted]: at the position that the group has committed to the source, or at
-	// the earliest message if it has committed none.
+	// Start sets where a group begins in a topic for which the sink has no fence. Set it for a
+	// group that needs only new messages, or that must ignore the positions that it has committed.
+	// Defaults to [StartCommitted]: at the position that the group has committed to the source, or
+	// at the earliest message if it has committed none.
 	Start StartPolicy
 
 	// Guarantee is the least guarantee that the sink must give. Run returns an error for a
@@ -20,11 +21,11 @@ type Options struct {
 	// which gives [epoch.PerItem]. Handlers.Background also needs an [epoch.Holding].
 	Guarantee epoch.Guarantee
 
-	// MaxBatch limits the messages in one transaction, over all its partitions. A
-	// transaction takes the messages that are ready, and never waits for more. The first one
-	// takes up to 256. Later ones grow while transactions are quick. They shrink to 256 while
-	// transactions are slow, and to one message while transactions time out or the database
-	// refuses them, as for deadlocks. Defaults to 16,384, but above 4,096 only while
+	// MaxBatch limits the messages in one transaction, over all its partitions. A transaction takes
+	// the messages that are ready, and never waits for more. The first one takes up to 256. Later
+	// ones grow while transactions are quick. They shrink to 256 while transactions are slow, and
+	// to one message while transactions time out or the database refuses them, as for deadlocks.
+	// Lower it if large transactions block others. Defaults to 16,384, but above 4,096 only while
 	// transactions take less than 100 ms.
 	MaxBatch int
 
@@ -39,40 +40,47 @@ type Options struct {
 
 	// BatchTimeout limits the duration of one transaction, including its handlers, and of one
 	// attempt to claim a partition. It may be at most two thirds of [Tenure.Term], which the
-	// source's package gives. Defaults to half of the term.
+	// source's package gives. Raise it, and the term with it, if one message needs longer. Lower it
+	// if partitions are lost with [ErrDrainOverrun]. Defaults to half of the term.
 	BatchTimeout time.Duration
 
 	// HangTimeout limits how long a call of a handler, of [Handlers.OnFailure] or of
 	// [Handlers.Background] may continue after its context has ended. Time during which this
-	// process did not run does not count. After [ErrDrainOverrun], a handler and OnFailure have
-	// at most 1 s. A call that takes longer is abandoned: the sink ends its transaction and
-	// refuses what the call still writes, the process gives the partition up until the call
-	// returns, and other partitions continue. A hang counts as an attempt of the message, also
-	// across processes if the sink keeps an audit log. See [Overdue]. Defaults to BatchTimeout.
+	// process did not run does not count. After [ErrDrainOverrun], a handler and OnFailure have at
+	// most 1 s. A call that takes longer is abandoned: the sink ends its transaction and refuses
+	// what the call still writes, the process gives the partition up until the call returns, and
+	// other partitions continue. A hang counts as an attempt of the message, also across processes
+	// if the sink keeps an audit log. See [Overdue]. Lower it so that another process gets the
+	// partition of a hung call sooner. Defaults to BatchTimeout.
 	HangTimeout time.Duration
 
-	// MaxHung limits the number of calls that hang at a time. If there are more, Run stops
-	// and returns a [*HungError], so that a supervisor restarts the process. Defaults to 3.
+	// MaxHung limits the number of calls that hang at a time. If there are more, Run stops and
+	// returns a [*HungError], so that a supervisor restarts the process. Lower it so that the
+	// process is restarted sooner. Defaults to 3.
 	MaxHung int
 
-	// MaxAttempts is the number of attempts to apply a message before [Handlers.OnFailure]
-	// is called. Only attempts of the message alone in a transaction count. Failures that are
+	// MaxAttempts is the number of attempts to apply a message before [Handlers.OnFailure] is
+	// called. Only attempts of the message alone in a transaction count. Failures that are
 	// [epoch.ErrTransient] or [epoch.ErrUnhealthy] do not count. Unknown outcomes count from the
 	// third in a row, if a transaction without the message commits. MaxAttempts also limits the
-	// unknown outcomes of OnFailure's transaction; after that the partition halts. Defaults to 10.
+	// unknown outcomes of OnFailure's transaction; after that the partition halts. Lower it if a
+	// retry seldom helps. Defaults to 10.
 	MaxAttempts int
 
-	// RetryMin and RetryMax limit the wait between attempts. The wait doubles, with jitter.
-	// They default to 100 ms and 10 s.
+	// RetryMin and RetryMax limit the wait between attempts. The wait doubles, with jitter. Raise
+	// them if handlers depend on a system that needs longer to recover. They default to 100 ms and
+	// 10 s.
 	RetryMin, RetryMax time.Duration
 
 	// HaltMin and HaltMax limit the wait before a halted partition is tried again. The wait
-	// doubles. They default to 1 s and 1 min. A partition that an operator has paused is tried
-	// every 5 s at the latest.
+	// doubles. Lower HaltMax so that a partition resumes sooner after its cause is fixed. They
+	// default to 1 s and 1 min. A partition that an operator has paused is tried every 5 s at the
+	// latest.
 	HaltMin, HaltMax time.Duration
 
-	// Observe is called with each [Event], if it is set. Calls come from several goroutines.
-	// Events of one partition come in order. Observe must not block.
+	// Observe is called with each [Event], if it is set. Calls come from several goroutines. Events
+	// of one partition come in order. Observe must not block. Set it for metrics:
+	// operate/stats has an Observe.
 	Observe func(Event)
 
 	// Logger receives a line for each event that an operator may want to know. A logger that

@@ -16,36 +16,40 @@ type Options struct {
 	Group string
 
 	// Resources are the resources that [Member.Run] shares with the other members of the group: the
-	// number of resources by name. Members may serve different resources.
+	// number of resources by name. Members may serve different resources. Leave it empty for locks,
+	// which need no Run.
 	Resources map[string]int32
 
 	// TTL is the time after which other members take the leases of a member that does not renew its
-	// registration, from 500 ms to 1 h. A member that lives for less than a TTL never takes over. All
-	// members should use the same value. Defaults to 15 s.
+	// registration, from 500 ms to 1 h. A member that lives for less than a TTL never takes over.
+	// All members should use the same value. Lower it so that others take over sooner, at the price
+	// of more renewals. Defaults to 15 s.
 	TTL time.Duration
 
 	// MaxStall is how long a holder may call neither [Held.Progress] nor [Held.Confirm]. After that
-	// its lease is given up. It also limits each call of [Do] and [Claimed.Do], from when the lease is
-	// held. A negative value sets no limit. Defaults to 1 min, or four TTLs if that is longer.
+	// its lease is given up. It also limits each call of [Do] and [Claimed.Do], from when the lease
+	// is held. A negative value sets no limit. Raise it for work that reports no progress for
+	// longer. Defaults to 1 min, or four TTLs if that is longer.
 	MaxStall time.Duration
 
 	// Name names this process for operators, before the host's name and the process id. It need not
-	// be unique. Optional.
+	// be unique. Set it if host name and process id do not identify the process. Optional.
 	Name string
 
-	// Joined is called with nil after each acknowledged renewal of the registration, and with an error
-	// when the registration is over and no renewal was acknowledged for half of TTL. Calls do not overlap.
-	// Optional.
+	// Joined is called with nil after each acknowledged renewal of the registration, and with an
+	// error when the registration is over and no renewal was acknowledged for half of TTL. Calls do
+	// not overlap. Set it for a readiness probe. Optional.
 	Joined func(error)
 
 	// Removal returns the command with which an operator deletes a key. Log lines about foreign
-	// values contain it. Optional.
+	// values contain it. Set it if operators have such a command, as for a NATS bucket. Optional.
 	Removal func(key string) string
 
-	// Observe is called with each [Event], if it is set. Calls come from several goroutines, and those
-	// about one lease come in order. Observe must not block: leases may not be renewed meanwhile. A panic
-	// of Observe is not recovered; if the caller of Acquire recovers it, the lease stays taken until
-	// [Member.Close]. Optional.
+	// Observe is called with each [Event], if it is set. Calls come from several goroutines, and
+	// those about one lease come in order. Observe must not block: leases may not be renewed
+	// meanwhile. A panic of Observe is not recovered; if the caller of Acquire recovers it, the
+	// lease stays taken until [Member.Close]. Set it for metrics: operate/stats has ObserveLease.
+	// Optional.
 	Observe func(Event)
 
 	// Logger receives the log lines. Defaults to [slog.Default].

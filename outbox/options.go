@@ -12,24 +12,26 @@ import (
 
 // Options configure a [Box]. The zero value works.
 type Options[TX any] struct {
-	// Client sends the requests. Redirects are not followed. Defaults to a client that keeps 64
-	// idle connections to a host, or Concurrency if that is more.
+	// Client sends the requests. Redirects are not followed. Set it for a proxy, client
+	// certificates or traces. Defaults to a client that keeps 64 idle connections to a host, or
+	// Concurrency if that is more.
 	Client *http.Client
 
-	// Concurrency is the number of requests of one partition that may be under way at a time.
-	// Defaults to 8.
+	// Concurrency is the number of requests of one partition that may be under way at a time. Raise
+	// it for a slow receiver and many Keys. Defaults to 8.
 	Concurrency int
 
 	// RequestTimeout limits one request, until its answer has been read. The end of a claim ends
-	// its requests at once. Defaults to 5 s.
+	// its requests at once. Raise it for a receiver that needs longer to answer. Defaults to 5 s.
 	RequestTimeout time.Duration
 
 	// RetryMin and RetryMax limit the wait before an entry is tried again. The wait doubles, with
-	// jitter. Only entries of the same Key wait with it. They default to 100 ms and 30 s.
+	// jitter. Only entries of the same Key wait with it. Lower RetryMax so that entries are sent
+	// sooner after a receiver has recovered. They default to 100 ms and 30 s.
 	RetryMin, RetryMax time.Duration
 
 	// MaxAnswer limits the part of an answer's body that OnAnswer and OnRefused get, in bytes.
-	// Defaults to 64 KiB.
+	// Raise it if OnAnswer needs more of the body. Defaults to 64 KiB.
 	MaxAnswer int
 
 	// OnAnswer is called for each entry that was answered with a 2xx status, in the fenced
@@ -45,12 +47,14 @@ type Options[TX any] struct {
 	OnRefused func(ctx context.Context, tx TX, e Sent, a Answer) error
 
 	// Observe, if set, is called with each [Event]. It must not block. Calls for one partition do
-	// not overlap with each other, and may overlap with its OnAnswer and OnRefused.
+	// not overlap with each other, and may overlap with its OnAnswer and OnRefused. Set it for
+	// metrics: operate/stats has ObserveOutbox.
 	Observe func(Event)
 
 	// ObserveBacklog, if set, is called with the number of waiting entries of a partition: at most
 	// once in 10 s while any are left, and when none is left. It must not block. Entries are
-	// counted up to 10,000. Calls for one partition do not overlap with each other.
+	// counted up to 10,000. Calls for one partition do not overlap with each other. Set it for
+	// metrics: operate/stats has ObserveBacklog.
 	ObserveBacklog func(Backlog)
 
 	// Logger receives a line when a failure begins, some lines while it lasts, and, if it was a

@@ -38,21 +38,25 @@ type Options struct {
 	GroupClient, ReadClient []kgo.Opt
 
 	// BufferBytes limits the memory of messages that are fetched and not yet applied, over all
-	// partitions, in bytes. It includes what the clients buffer; see the package documentation.
-	// The minimum is 1 MiB. Defaults to 64 MiB.
+	// partitions, in bytes. It includes what the clients buffer; see the package documentation. The
+	// minimum is 1 MiB. Raise it if many partitions have large messages. Lower it if the process
+	// has little memory. Defaults to 64 MiB.
 	BufferBytes int
 
 	// StartTimeout limits how long Run waits for a cluster that cannot be reached. Run logs the
-	// wait after 1 s and then every 10 s. Refused credentials end Run at once. Defaults to 30 s.
+	// wait after 1 s and then every 10 s. Refused credentials end Run at once. Raise it if the
+	// program starts long before its cluster. Defaults to 30 s.
 	StartTimeout time.Duration
 
 	// DrainTimeout limits how long a revoked partition may take to finish its transaction. After
 	// that its tenure is cancelled. The maximum is 0.9 × [kgo.RebalanceTimeout] −
-	// [kgo.HeartbeatInterval]. Defaults to the maximum, 51 s with kgo's defaults.
+	// [kgo.HeartbeatInterval]. Lower it so that other members wait less for a revoked partition.
+	// [consumer.Tenure.Term] is never longer. Defaults to the maximum, 51 s with kgo's defaults.
 	DrainTimeout time.Duration
 
 	// MirrorInterval is the time between commits of positions to the group, for tools that show
-	// lag. Defaults to 5 s.
+	// lag. Raise it for fewer commits of large groups. Lower it for tools that need a fresh lag.
+	// Defaults to 5 s.
 	MirrorInterval time.Duration
 
 	// Logger receives the source's log lines. The lines of the Kafka clients go to

@@ -34,26 +34,29 @@ type Options struct {
 	Streams []Stream
 
 	// Bucket is the key-value bucket of the leases. Several groups may share a bucket. Run creates
-	// it if it is missing, in files and with the replicas of the first stream. Defaults to
-	// "epochfence".
+	// it if it is missing, in files and with the replicas of the first stream. Set it if the
+	// process may use only a bucket of another name. Defaults to "epochfence".
 	Bucket string
 
-	// LeaseTTL is the time that a lease lasts after its holder's last renewal,
-	// from 1 s to 1 h. All processes of a group should use the same value. Defaults to 15 s.
+	// LeaseTTL is the time that a lease lasts after its holder's last renewal, from 1 s to 1 h. All
+	// processes of a group should use the same value. Lower it so that another process takes over
+	// sooner. Raise it if one message needs longer: consumer.Options.BatchTimeout may be at most
+	// 60 % of it. Defaults to 15 s.
 	LeaseTTL time.Duration
 
 	// BufferBytes limits the messages that are read and not yet applied, over all partitions, in
 	// bytes. Each partition may exceed its part, see the package's comment on memory. The minimum
-	// is 1 MiB. Defaults to 64 MiB.
+	// is 1 MiB. Raise it if many partitions have large messages. Lower it if the process has little
+	// memory. Defaults to 64 MiB.
 	BufferBytes int
 
 	// StartTimeout limits how long Run waits for a JetStream that cannot be reached. The wait is
 	// logged after 1 s and then every 10 s. Refused credentials and missing permissions end Run at
-	// once. Defaults to 30 s.
+	// once. Raise it if the program starts long before its server. Defaults to 30 s.
 	StartTimeout time.Duration
 
 	// Name names this process in leases and fences, before the host's name and the process id. It
-	// need not be unique. Optional.
+	// need not be unique. Set it if host name and process id do not identify the process. Optional.
 	Name string
 
 	given string // Name as it was given

@@ -35,15 +35,17 @@ type Job[TX any] struct {
 	// none.
 	Jitter time.Duration
 
-	// CatchUp says what becomes of ticks that were not run in time: because no process was there, the
-	// job was paused, or the database out of reach. Defaults to [CatchUpLast].
+	// CatchUp says what becomes of ticks that were not run in time: because no process was there,
+	// the job was paused, or the database out of reach. Set CatchUpAll if each tick has work of its
+	// own, such as the report of its day. Defaults to [CatchUpLast].
 	CatchUp CatchUp
 
-	// MaxLate limits how late a tick may begin. A later one is not run. Defaults to no limit.
+	// MaxLate limits how late a tick may begin. A later one is not run. Set it if a late run is
+	// worse than none. Defaults to no limit.
 	MaxLate time.Duration
 
-	// Overrun says what becomes of ticks whose time came while the job was at work. Defaults to
-	// [OverrunSkip].
+	// Overrun says what becomes of ticks whose time came while the job was at work. Set
+	// OverrunQueue, with CatchUpAll, if no tick may be left out. Defaults to [OverrunSkip].
 	Overrun Overrun
 
 	// Do is a job of one transaction.
@@ -55,10 +57,10 @@ type Job[TX any] struct {
 	// find that nothing is left to do.
 	Step func(ctx context.Context, tx TX, t Tick, e epoch.Epoch) (done bool, err error)
 
-	// MaxRun limits the time that one process spends on the steps of one tick, by its monotonic clock.
-	// It is checked before each step. If the steps have taken longer, the job halts until an operator
-	// sets its position. After a takeover, the new owner counts from zero. Only for Step. Defaults to no
-	// limit.
+	// MaxRun limits the time that one process spends on the steps of one tick, by its monotonic
+	// clock. It is checked before each step. If the steps have taken longer, the job halts until an
+	// operator sets its position. After a takeover, the new owner counts from zero. Only for Step.
+	// Set it so that a run without an end is noticed. Defaults to no limit.
 	MaxRun time.Duration
 }
 

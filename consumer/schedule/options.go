@@ -22,16 +22,19 @@ type Options struct {
 	// a group must use one store and one sink. Required.
 	Group string
 
-	// LeaseTTL is the time after which another process takes the jobs of a process that was killed or
-	// frozen, from 500 ms to 1 h. All processes should use the same value. consumer.Options.BatchTimeout
-	// may be at most 60 % of it, and defaults to 45 %. LeaseTTL defaults to 15 s.
+	// LeaseTTL is the time after which another process takes the jobs of a process that was killed
+	// or frozen, from 500 ms to 1 h. All processes should use the same value.
+	// consumer.Options.BatchTimeout may be at most 60 % of it, and defaults to 45 %. Lower it so
+	// that another process takes over sooner. Raise it if one transaction needs longer. LeaseTTL
+	// defaults to 15 s.
 	LeaseTTL time.Duration
 
 	// Name names this process for operators, before the host's name and the process id. It need not
-	// be unique. Optional.
+	// be unique. Set it if host name and process id do not identify the process. Optional.
 	Name string
 
-	// StartTimeout limits how long Run waits for the store at the start. Defaults to 30 s.
+	// StartTimeout limits how long Run waits for the store at the start. Raise it if the program
+	// starts long before the store. Defaults to 30 s.
 	StartTimeout time.Duration
 
 	// Logger receives the log lines. Defaults to [slog.Default].

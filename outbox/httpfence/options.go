@@ -12,25 +12,28 @@ import (
 type Options struct {
 	// MaxBody and MaxAnswer limit the body of a request and of an answer, in bytes. Both are held
 	// in memory, and the answer is stored. A larger request is refused; a handler that writes a
-	// larger answer fails: see [Handler]. They default to 256 KiB and 64 KiB.
+	// larger answer fails: see [Handler]. Raise them if senders or the handler need more. They
+	// default to 256 KiB and 64 KiB.
 	MaxBody, MaxAnswer int64
 
 	// MaxInside limits the requests that are inside the Handler at a time. Most of them wait for
 	// their scope, with their body in memory. Further requests are refused with 503. Bodies and
 	// answers take up to MaxInside times the sum of MaxBody and MaxAnswer, 160 MiB by default, and
-	// more while they are read or written. Defaults to 512.
+	// more while they are read or written. Lower it if the process has little memory. Defaults to
+	// 512.
 	MaxInside int
 
 	// Wait limits how long a request waits for other requests of its scope, for a connection, and
-	// for the store's locks. Defaults to 10 s.
+	// for the store's locks. Raise it if many requests of one scope come at a time: a request that
+	// waits longer is refused with 503. Defaults to 10 s.
 	Wait time.Duration
 
 	// HandlerTimeout limits the context of the handler. A handler that does not return when the
-	// context ends blocks its scope. Defaults to 30 s.
+	// context ends blocks its scope. Raise it if the handler needs longer. Defaults to 30 s.
 	HandlerTimeout time.Duration
 
 	// Observe, if set, is called with each [Event] before the request is answered. It must not
-	// block. Calls may overlap.
+	// block. Calls may overlap. Set it for metrics: operate/stats has ObserveReceiver.
 	Observe func(Event)
 
 	// Logger receives a line for each failure of the store. Defaults to [slog.Default].

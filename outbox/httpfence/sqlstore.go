@@ -16,7 +16,8 @@ import (
 // SQLOptions configure an [SQLStore]. The zero value works.
 type SQLOptions struct {
 	// TablePrefix is the prefix of the store's table names: at most 32 letters, digits and
-	// underscores. Defaults to "httpfence_".
+	// underscores. Set it to keep several receivers in one database apart. Defaults to
+	// "httpfence_".
 	TablePrefix string
 
 	// IdleTimeout limits the time between two statements: after it, PostgreSQL ends the transaction of

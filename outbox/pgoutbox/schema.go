@@ -23,11 +23,13 @@ const DefaultSchema = "epochfence_outbox"
 // and [Open].
 type Options struct {
 	// Schema is the schema of the tables, whose names begin with outbox_. It may be the sink's or
-	// the application's schema. Defaults to [DefaultSchema].
+	// the application's schema. Set it to keep the outboxes of several applications in one database
+	// apart. Defaults to [DefaultSchema].
 	Schema string
 
 	// StartTimeout limits how long Open, Migrate and Grant wait for a server that cannot be
-	// reached. They log the wait after 1 s and then every 10 s. Defaults to 30 s.
+	// reached. They log the wait after 1 s and then every 10 s. Raise it if the program starts long
+	// before its server. Defaults to 30 s.
 	StartTimeout time.Duration
 
 	// Logger receives these lines. Defaults to [slog.Default].

@@ -15,7 +15,7 @@ import (
 // Options configure a [Store]. The zero value works.
 type Options struct {
 	// TablePrefix is the prefix of the table names: letters, digits and underscores, at most 32.
-	// Defaults to "epochfence_outbox_".
+	// Set it to keep several outboxes in one database apart. Defaults to "epochfence_outbox_".
 	TablePrefix string
 }
 

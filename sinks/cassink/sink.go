@@ -18,15 +18,16 @@ import (
 
 // Options configure a [Sink]. The zero Options are valid.
 type Options struct {
-	// Prefix begins the keys of the sink's own items: fences, dead letters, the audit log. The keys that
-	// handlers change must not begin with it and a slash. Two sinks of one prefix and store are one sink.
-	// Defaults to "epochfence".
+	// Prefix begins the keys of the sink's own items: fences, dead letters, the audit log. The keys
+	// that handlers change must not begin with it and a slash. Two sinks of one prefix and store
+	// are one sink. Set it to keep several sinks in one store apart. Defaults to "epochfence".
 	Prefix string
 
-	// Observe, if set, is called with a [guard.Event] for each decided change of an item: during [Tx.Update]
-	// if the item has the change already, or refuses it, and otherwise after the items of the transaction were
-	// written and before the position is. The transaction waits for Observe, so it must return
-	// soon. It must not panic. Calls may overlap. [guard.Message.Observe] lists what is not decided.
+	// Observe, if set, is called with a [guard.Event] for each decided change of an item: during
+	// [Tx.Update] if the item has the change already, or refuses it, and otherwise after the items
+	// of the transaction were written and before the position is. The transaction waits for
+	// Observe, so it must return soon. It must not panic. Calls may overlap.
+	// [guard.Message.Observe] lists what is not decided. Set it for a log of changed items.
 	Observe func(guard.Event)
 }
 

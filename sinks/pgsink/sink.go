@@ -27,42 +27,49 @@ import (
 // Options configure a [Sink]. The zero value works. Use the same Options for [Migrate], [Grant]
 // and [Open].
 type Options struct {
-	// Schema is the schema of the tables and functions. Defaults to [DefaultSchema].
+	// Schema is the schema of the tables and functions. Set it to keep the fences of several
+	// applications in one database apart. Defaults to [DefaultSchema].
 	Schema string
 
-	// StatementTimeout limits each statement of a Commit on the server (statement_timeout). It is at
-	// most the time that the Commit's context leaves when the transaction begins, plus 1 s: that of
-	// consumer.Options.BatchTimeout, or of lease.Options.MaxStall. Defaults to that time, and to 30 s
-	// for a context without a deadline.
+	// StatementTimeout limits each statement of a Commit on the server (statement_timeout). It is
+	// at most the time that the Commit's context leaves when the transaction begins, plus 1 s: that
+	// of consumer.Options.BatchTimeout, or of lease.Options.MaxStall. Lower it so that a single
+	// slow statement ends before its transaction does. Defaults to that time, and to 30 s for a
+	// context without a deadline.
 	StatementTimeout time.Duration
 
 	// IdleTimeout limits each pause between two statements of a Commit on the server
 	// (idle_in_transaction_session_timeout), with the same default and the same limit as
-	// StatementTimeout. So a process that is frozen in its transaction loses the transaction and its
-	// row locks, if no claim has ended it before.
+	// StatementTimeout. So a process that is frozen in its transaction loses the transaction and
+	// its row locks, if no claim has ended it before. Lower it so that the locks end sooner. It
+	// must be longer than a handler waits for other systems between two statements.
 	IdleTimeout time.Duration
 
 	// LockTimeout limits each wait for a lock in a Commit (lock_timeout). It is reduced to nine
-	// tenths of the time that StatementTimeout and the Commit's context leave, so that a wait for
-	// a lock ends as [epoch.ErrTransient], and reduced further while other messages wait for the
-	// transaction ([epoch.WithLockWait]). Defaults to 10 s.
+	// tenths of the time that StatementTimeout and the Commit's context leave, so that a wait for a
+	// lock ends as [epoch.ErrTransient], and reduced further while other messages wait for the
+	// transaction ([epoch.WithLockWait]). Lower it so that a transaction is tried again sooner if
+	// another application holds its locks. Defaults to 10 s.
 	LockTimeout time.Duration
 
 	// ClaimTimeout limits how long a Claim waits for the row of its fence, and a Seed for another
-	// Seed. Defaults to 3 s.
+	// Seed. Raise it if claims fail because another transaction holds the fence for longer.
+	// Defaults to 3 s.
 	ClaimTimeout time.Duration
 
-	// CallTimeout limits Fence, Seed and Claim as a whole, and each attempt of Open. Defaults to
-	// 15 s.
+	// CallTimeout limits Fence, Seed and Claim as a whole, and each attempt of Open. Raise it for a
+	// database that is slow to connect to. Defaults to 15 s.
 	CallTimeout time.Duration
 
 	// StartTimeout limits how long Open, Migrate and Grant wait for a server that cannot be
-	// reached. The wait is logged after 1 s and then every 10 s. Defaults to 30 s.
+	// reached. The wait is logged after 1 s and then every 10 s. Raise it if the program starts
+	// long before its server. Defaults to 30 s.
 	StartTimeout time.Duration
 
 	// Isolation is the isolation level of a Commit. The fence needs no more than READ COMMITTED.
 	// With a stricter level, the database may refuse a commit with a serialization failure
-	// ([epoch.ErrTransient]). Defaults to READ COMMITTED.
+	// ([epoch.ErrTransient]). Set it if the invariants of handlers need a stricter level. Defaults
+	// to READ COMMITTED.
 	Isolation pgx.TxIsoLevel
 
 	// Logger receives lines while the sink waits for a server, and when another server or a

@@ -22,11 +22,12 @@ import (
 // Options configure a [Sink]. The zero value works.
 type Options struct {
 	// TablePrefix is the prefix of the sink's table names: at most 32 letters, digits and
-	// underscores. Defaults to "epochfence_".
+	// underscores. Set it to keep several sinks in one database apart. Defaults to "epochfence_".
 	TablePrefix string
 
 	// LockTimeout limits each wait for the database's write lock and for a connection, beside the
-	// context of each call. Defaults to 30 s.
+	// context of each call. Raise it if other programs hold the write lock for longer. Defaults to
+	// 30 s.
 	LockTimeout time.Duration
 }
 
