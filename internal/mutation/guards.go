@@ -186,7 +186,7 @@ var guardsOfFences = []guard{
 		{"sinks/sqlsink/sink.go", "after := maps.Clone(known)", "after := maps.Clone(epoch.Fences{})"},
 	}, "sinks/sqlsink", onSQLite + "a new partition of a known topic begins at the earliest message"},
 	{"R9", "what one seeding has decided is decided again", []edit{
-		{"sinks/cassink/seed.go", "_, err = s.store.Swap(ctx, stored, value, nil)", "_, err = s.store.Swap(ctx, stored, value, nil)\n\tif errors.Is(err, cas.ErrConflict) {\n\t\terr = nil\n\t}"},
+		{"sinks/cassink/fence.go", "_, err = s.store.Swap(ctx, stored, value, nil)", "_, err = s.store.Swap(ctx, stored, value, nil)\n\tif errors.Is(err, cas.ErrConflict) {\n\t\terr = nil\n\t}"},
 	}, "sinks/cassink", "TestSuite/of concurrent seedings of different partitions, one begins at the policy's offset, the others at the earliest"},
 
 	{"R12", "a transaction of PostgreSQL may be idle for ever", []edit{

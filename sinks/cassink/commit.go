@@ -10,8 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// This file decides the order of a transaction: handlers, items, dead letters and entries, and
-// last the fence, by which the others exist. Package guard decides about each item.
+// This file decides the order of a transaction: handlers, items, dead letters and entries, and last
+// the fence, by which the others exist. The transactions of one process write a fence one after
+// another. Package guard decides about each item.
 
 // Commit implements [epoch.Sink]. It runs calls, writes the items that they have changed, and then the
 // position.
@@ -257,4 +258,65 @@ func lost(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", epoch.ErrInDoubt, err)
+}
+
+// takeTurn waits until no other transaction of this process writes the fence. So entries are committed in
+// the order of their ids, and no write is refused because of another one of this process.
+func (t *transaction) takeTurn(ctx context.Context) error {
+	if t.hasTurn() {
+		return nil
+	}
+	turn := t.sink.turnOf(t.goal.Partition)
+	select {
+	case turn <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: another transaction of this process writes the fence: %w", epoch.ErrTransient, ctx.Err())
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.abandoned || t.over {
+		<-turn
+		return errors.Join(epoch.ErrAbandoned, errEnded)
+	}
+	t.turn = turn
+	return nil
+}
+
+func (s *Sink) turnOf(p epoch.Partition) chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	turn, ok := s.turns[p]
+	if !ok {
+		turn = make(chan struct{}, 1)
+		s.turns[p] = turn
+	}
+	return turn
+}
+
+func (t *transaction) hasTurn() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.turn != nil
+}
+
+// close ends the transaction, for goroutines of its handler, too.
+func (t *transaction) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+	t.pass()
+}
+
+func (t *transaction) giveTurn() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pass()
+}
+
+// pass lets another transaction write the fence.
+func (t *transaction) pass() {
+	if t.turn != nil {
+		<-t.turn
+		t.turn = nil
+	}
 }

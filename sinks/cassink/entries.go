@@ -18,8 +18,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file writes, reads and sweeps the items of outbox entries. lists.go has which entries
-// exist, and outbox.go is the view of package casoutbox.
+// This file writes, reads and sweeps the items of outbox entries, and remembers, under one claim,
+// those that this process has read. lists.go has which entries exist, and outbox.go is the view of
+// package casoutbox.
 
 // entryItem is an entry and the item that has it. The value of the item is the body, and the note the rest.
 type entryItem struct {
@@ -254,4 +255,72 @@ func (t *transaction) isThere(ctx context.Context, id int64) error {
 		return operate.ErrNoOutboxEntry
 	}
 	return nil
+}
+
+// entryCache is what this process has read of the entries of a partition, under one claim.
+type entryCache struct {
+	claim epoch.ClaimID
+	sink  *Sink
+	of    map[int64]cachedEntry
+	ended map[int64]bool // entries that were discarded
+	swept bool
+}
+
+type cachedEntry struct {
+	key    string
+	stored cas.Item // without its value and note
+}
+
+func (s *Sink) cacheOf(p epoch.Partition, claim epoch.ClaimID) *entryCache {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k, ok := s.outboxes[p]
+	if !ok || k.claim != claim {
+		k = &entryCache{claim: claim, sink: s, of: map[int64]cachedEntry{}, ended: map[int64]bool{}}
+		s.outboxes[p] = k
+	}
+	return k
+}
+
+func (k *entryCache) wasSwept() bool {
+	k.sink.mu.Lock()
+	defer k.sink.mu.Unlock()
+	was := k.swept
+	k.swept = true
+	return was
+}
+
+func (k *entryCache) learn(at entryItem) {
+	k.sink.mu.Lock()
+	defer k.sink.mu.Unlock()
+	at.stored.Value, at.stored.Note = nil, nil
+	k.of[at.entry.ID] = cachedEntry{at.entry.Key, at.stored}
+}
+
+func (k *entryCache) gone(id int64) {
+	k.sink.mu.Lock()
+	defer k.sink.mu.Unlock()
+	delete(k.of, id)
+	k.ended[id] = true
+}
+
+func (k *entryCache) isGone(id int64) bool {
+	k.sink.mu.Lock()
+	defer k.sink.mu.Unlock()
+	return k.ended[id]
+}
+
+func (k *entryCache) has(id int64) (cachedEntry, bool) {
+	k.sink.mu.Lock()
+	defer k.sink.mu.Unlock()
+	at, ok := k.of[id]
+	return at, ok
+}
+
+func (k *entryCache) forget(id int64) cas.Item {
+	k.sink.mu.Lock()
+	defer k.sink.mu.Unlock()
+	at := k.of[id]
+	delete(k.of, id)
+	return at.stored
 }

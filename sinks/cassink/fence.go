@@ -5,16 +5,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/waits"
+	"github.com/epochfence/epochfence/operate"
 )
 
-// This file reads and replaces the item of a fence. It decides how long an answer that is older
-// than one before is taken for a store that lags.
+// This file reads, makes, claims and replaces the item of a fence. An item for each topic decides
+// once where its partitions begin; epoch.Fences decides what is allowed. For how long an answer that
+// is older than one before is taken for a store that lags is decided here.
 
 // record is what a fence's item has.
 type record struct {
@@ -159,3 +165,161 @@ func (s *Sink) newer(ctx context.Context, p epoch.Partition, than cas.Item) (at 
 func (s *Sink) newest(ctx context.Context, p epoch.Partition) (item, error) {
 	return s.change(ctx, p, func(*record) error { return nil })
 }
+
+// Seed implements [epoch.Sink]. One item for each group and topic has where each partition begins. A
+// partition is added to it once and never changed, and the fences are made from it.
+func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
+	if len(starts) == 0 {
+		return nil
+	}
+	if err := s.seed(ctx, starts); err != nil {
+		return fmt.Errorf("cassink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, err)
+	}
+	return nil
+}
+
+func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
+	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
+	for {
+		begins, err := s.decide(ctx, starts)
+		if !errors.Is(err, cas.ErrConflict) { // what was decided before is completed in any case, so that operators can act on it
+			return errors.Join(err, s.addFences(ctx, begins))
+		}
+		if !waits.Sleep(ctx, pause.Next()) {
+			return fmt.Errorf("%w, as others were faster: %w", ctx.Err(), err)
+		}
+	}
+}
+
+// decide adds the partitions to the item of the topic, and returns where they begin. If it adds none, it
+// returns an error and where the others begin.
+func (s *Sink) decide(ctx context.Context, starts []epoch.Start) ([]epoch.Fence, error) {
+	group, topic := starts[0].Partition.Group, starts[0].Partition.Topic
+	stored, err := s.store.Get(ctx, s.keys.topic(group, topic))
+	if err != nil {
+		return nil, err
+	}
+	begins := map[int32]epoch.Fence{}
+	if stored.Live {
+		if err := json.Unmarshal(stored.Value, &begins); err != nil {
+			return nil, fmt.Errorf("item %q is no beginning of a topic: %w", stored.Key, err)
+		}
+	}
+	for _, text := range []string{group, topic} {
+		if !utf8.ValidString(text) {
+			return nil, fmt.Errorf("%q is not UTF-8", text)
+		}
+	}
+	fences := epoch.Fences{}
+	added := false
+	for _, f := range begins {
+		fences[f.Partition] = f
+	}
+	for _, start := range starts {
+		_, known := begins[start.Partition.Number]
+		added = added || !known
+	}
+	if added { // an operator may have accepted other logs since
+		now, err := epoch.Look(ctx, s, slices.Collect(maps.Keys(fences)))
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(fences, now)
+	}
+	refused := fences.Seed(starts)
+	var found []epoch.Fence
+	for _, start := range starts {
+		n := start.Partition.Number
+		if _, known := begins[n]; !known && refused == nil {
+			begins[n] = fences[start.Partition]
+		}
+		if f, known := begins[n]; known {
+			found = append(found, f)
+		}
+	}
+	if refused != nil {
+		return found, refused
+	}
+	if !added {
+		return found, nil
+	}
+	value, err := json.Marshal(begins)
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.store.Swap(ctx, stored, value, nil)
+	return found, err
+}
+
+func (s *Sink) addFences(ctx context.Context, fs []epoch.Fence) error {
+	var writers errgroup.Group
+	writers.SetLimit(sideBySide)
+	for _, f := range fs {
+		writers.Go(func() error { return s.addFence(ctx, f) })
+	}
+	return writers.Wait()
+}
+
+func (s *Sink) addFence(ctx context.Context, f epoch.Fence) error {
+	stored, err := s.store.Get(ctx, s.keys.fence(f.Partition))
+	if err != nil || stored.Live {
+		return err
+	}
+	if _, err := s.swap(ctx, stored, record{Fence: f}); err != nil && !errors.Is(err, cas.ErrConflict) {
+		return err
+	}
+	return nil
+}
+
+// Claim implements [epoch.Sink].
+func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+	if _, err := s.store.Facts(ctx); errors.Is(err, cas.ErrUnsuitable) {
+		return epoch.Fence{}, fmt.Errorf("cassink: claim %s: %w", c.Partition, err)
+	}
+	at, err := s.change(ctx, c.Partition, func(r *record) error {
+		before := r.Fence
+		after, err := epoch.Fences{c.Partition: before}.Claim(seen, c)
+		if err != nil {
+			return err
+		}
+		_ = s.announce(ctx, r, operate.Claimed(before, after, operate.TraceID(ctx)))
+		r.Fence, r.ClaimedAt = after, now()
+		return nil
+	})
+	if err != nil {
+		return epoch.Fence{}, fmt.Errorf("cassink: claim %s: %w", c.Partition, err)
+	}
+	if whole, err := s.whole(ctx, at); err == nil {
+		s.hold(whole)
+	} // or the first commit reads it
+	return at.record.Fence, nil
+}
+
+func (s *Sink) hold(at item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held[at.record.Partition] = at
+}
+
+// ours returns the fence with this claim as it was written last, or reads it, with its lists.
+func (s *Sink) ours(ctx context.Context, p epoch.Partition, claim epoch.ClaimID) (item, error) {
+	s.mu.Lock()
+	at, ok := s.held[p]
+	s.mu.Unlock()
+	if ok && at.record.Claim == claim {
+		return at, nil
+	}
+	at, err := s.fence(ctx, p)
+	if err != nil {
+		return item{}, err
+	}
+	return s.whole(ctx, at)
+}
+
+func (s *Sink) forget(p epoch.Partition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.held, p)
+}
+
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

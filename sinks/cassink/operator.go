@@ -3,7 +3,6 @@ package cassink
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -163,49 +162,6 @@ func (o *Operator) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) 
 		return old, nil
 	})
 	return at.record.Fence, nil
-}
-
-// History implements [operate.Operator].
-func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]operate.Decision, error) {
-	ds, err := o.sink.history(ctx, q.Partition)
-	if err != nil {
-		return nil, fmt.Errorf("cassink: read the audit log: %w", err)
-	}
-	var found []operate.Decision
-	for _, d := range slices.Backward(ds) {
-		if len(found) < operate.Limit(q.Limit) && q.Selects(d) {
-			found = append(found, d)
-		}
-	}
-	return found, nil
-}
-
-func (s *Sink) history(ctx context.Context, p *epoch.Partition) ([]operate.Decision, error) {
-	if p != nil {
-		return s.decisions(ctx, *p)
-	}
-	records, err := s.records(ctx)
-	if err != nil {
-		return nil, err
-	}
-	last := map[string]int64{}
-	for _, r := range records {
-		last[s.keys.log(r.Partition)] = r.LastID
-	}
-	items, err := s.list(ctx, s.keys.logs())
-	if err != nil {
-		return nil, err
-	}
-	var all []operate.Decision
-	for _, it := range items {
-		var log []logged
-		if err := json.Unmarshal(it.Value, &log); err != nil {
-			return nil, fmt.Errorf("item %q is no audit log: %w", it.Key, err)
-		}
-		all = append(all, decisionsOf(log, last[it.Key])...)
-	}
-	slices.SortStableFunc(all, func(a, b operate.Decision) int { return cmp.Compare(a.ID, b.ID) })
-	return all, nil
 }
 
 // DeadLetters implements [operate.Operator].

@@ -1,0 +1,228 @@
+package cassink
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/waits"
+	"github.com/epochfence/epochfence/operate"
+)
+
+// This file keeps the audit log. An entry about a write of the fence comes first, and counts if the
+// fence names it.
+
+// keptDecisions limits the entries of the audit log that are kept of each partition.
+const keptDecisions = 500
+
+// logged is an entry of the audit log.
+type logged struct {
+	operate.Decision
+
+	// OfFence means that the entry is about a write of the fence that comes after it, and After is the LastID of the
+	// fence before. The entry is true if the fence, or a later one that is true, names it.
+	OfFence bool  `json:",omitempty"`
+	After   int64 `json:",omitempty"`
+}
+
+// announce adds an entry to the audit log, before the write of the fence that it is about. The log is no
+// part of the fence, which would grow with it.
+func (s *Sink) announce(ctx context.Context, r *record, d operate.Decision) error {
+	last := r.LastID
+	err := s.addToLog(ctx, r.Partition, func(old []logged) []logged {
+		if i := slices.IndexFunc(old, func(e logged) bool { return e.ID > last }); i >= 0 { // may be true, soon
+			old = append(trueOf(old[:i], last), old[i:]...)
+		} else {
+			old = trueOf(old, last)
+		}
+		d.At, d.ID = now(), max(newID(), lastID(old)+1, last+1)
+		return append(old, logged{Decision: d, OfFence: true, After: last})
+	})
+	if err == nil {
+		r.LastID = d.ID
+	}
+	return err
+}
+
+// log adds entries that are about no write of the fence. They become the last, also if the clock of this
+// process is behind.
+func (s *Sink) log(ctx context.Context, p epoch.Partition, ds []operate.Decision) error {
+	return s.addToLog(ctx, p, func(old []logged) []logged {
+		for _, d := range ds {
+			d.At, d.ID = now(), max(newID(), lastID(old)+1)
+			old = append(old, logged{Decision: d})
+		}
+		return old
+	})
+}
+
+func (s *Sink) addToLog(ctx context.Context, p epoch.Partition, add func(old []logged) []logged) error {
+	return replace(ctx, s.store, s.keys.log(p), func(old []logged) ([]logged, error) {
+		return recent(add(old), keptDecisions, s.facts), nil
+	})
+}
+
+// trueOf returns the entries of a log, oldest first, that are true if the fence has this LastID.
+func trueOf(log []logged, last int64) []logged {
+	var found []logged
+	for _, e := range slices.Backward(log) {
+		if e.OfFence && e.ID > last {
+			continue // its write was refused, or has not landed
+		}
+		if e.OfFence {
+			last = e.After
+		}
+		found = append(found, e)
+	}
+	slices.Reverse(found)
+	return found
+}
+
+// mostBytes limits the value of an item that has the newest of something, so that every store can have it.
+const mostBytes = 128 << 10
+
+// recent returns the last elements, at most so many, and as many as an item may have.
+func recent[T any](all []T, most int, f cas.Facts) []T {
+	room, n := mostBytes, 0
+	if f.MaxValue > 0 {
+		room = min(room, f.MaxValue)
+	}
+	for room--; n < min(len(all), most); n++ {
+		text, err := json.Marshal(all[len(all)-1-n])
+		if room -= len(text) + 1; err != nil || room < 0 {
+			break
+		}
+	}
+	return all[len(all)-n:]
+}
+
+func lastID(ds []logged) (last int64) {
+	for _, d := range ds {
+		last = max(last, d.ID)
+	}
+	return last
+}
+
+// replace replaces the value of an item by what do makes of it.
+func replace[T any](ctx context.Context, store cas.Store, key string, do func(old T) (T, error)) error {
+	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
+	for {
+		var value T
+		stored, err := read(ctx, store, key, &value)
+		if err != nil {
+			return err
+		}
+		if value, err = do(value); err != nil {
+			return err
+		}
+		text, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		if _, err = store.Swap(ctx, stored, text, nil); err == nil || !errors.Is(err, cas.ErrConflict) {
+			return err
+		}
+		if !waits.Sleep(ctx, pause.Next()) {
+			return ctx.Err()
+		}
+	}
+}
+
+func read[T any](ctx context.Context, store cas.Store, key string, value *T) (cas.Item, error) {
+	stored, err := store.Get(ctx, key)
+	if err != nil || !stored.Live {
+		return stored, err
+	}
+	if err := json.Unmarshal(stored.Value, value); err != nil {
+		return stored, fmt.Errorf("item %q is not the sink's: %w", key, err)
+	}
+	return stored, nil
+}
+
+// Record implements [operate.Operable].
+func (s *Sink) Record(ctx context.Context, ds []operate.Decision) error {
+	byPartition := map[epoch.Partition][]operate.Decision{}
+	for _, d := range ds {
+		if !d.Kind.RecordedByConsumer() {
+			return fmt.Errorf("cassink: record: a consumer records no %s", d.Kind)
+		}
+		d = d.WithoutOperator()
+		d.ID = 0
+		byPartition[d.Partition] = append(byPartition[d.Partition], d)
+	}
+	for p, of := range byPartition {
+		if err := s.log(ctx, p, of); err != nil {
+			return fmt.Errorf("cassink: record %d decisions: %w", len(ds), err)
+		}
+	}
+	return nil
+}
+
+// decisions returns the log of a partition, oldest first.
+func (s *Sink) decisions(ctx context.Context, p epoch.Partition) ([]operate.Decision, error) {
+	at, err := s.readFence(ctx, p)
+	if err != nil && !errors.Is(err, epoch.ErrMissing) {
+		return nil, err
+	}
+	var log []logged
+	if _, err := read(ctx, s.store, s.keys.log(p), &log); err != nil {
+		return nil, err
+	}
+	return decisionsOf(log, at.record.LastID), nil
+}
+
+func decisionsOf(log []logged, last int64) (ds []operate.Decision) {
+	for _, e := range trueOf(log, last) {
+		ds = append(ds, e.Decision)
+	}
+	return ds
+}
+
+// History implements [operate.Operator].
+func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]operate.Decision, error) {
+	ds, err := o.sink.history(ctx, q.Partition)
+	if err != nil {
+		return nil, fmt.Errorf("cassink: read the audit log: %w", err)
+	}
+	var found []operate.Decision
+	for _, d := range slices.Backward(ds) {
+		if len(found) < operate.Limit(q.Limit) && q.Selects(d) {
+			found = append(found, d)
+		}
+	}
+	return found, nil
+}
+
+func (s *Sink) history(ctx context.Context, p *epoch.Partition) ([]operate.Decision, error) {
+	if p != nil {
+		return s.decisions(ctx, *p)
+	}
+	records, err := s.records(ctx)
+	if err != nil {
+		return nil, err
+	}
+	last := map[string]int64{}
+	for _, r := range records {
+		last[s.keys.log(r.Partition)] = r.LastID
+	}
+	items, err := s.list(ctx, s.keys.logs())
+	if err != nil {
+		return nil, err
+	}
+	var all []operate.Decision
+	for _, it := range items {
+		var log []logged
+		if err := json.Unmarshal(it.Value, &log); err != nil {
+			return nil, fmt.Errorf("item %q is no audit log: %w", it.Key, err)
+		}
+		all = append(all, decisionsOf(log, last[it.Key])...)
+	}
+	slices.SortStableFunc(all, func(a, b operate.Decision) int { return cmp.Compare(a.ID, b.ID) })
+	return all, nil
+}
