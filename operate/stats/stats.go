@@ -14,7 +14,7 @@ import (
 )
 
 // This file turns the events of consumers, outboxes, receivers and guards into values. It holds the
-// lock; values.go keeps the numbers, timeline.go the latest events.
+// lock; metric.go keeps the numbers, timeline.go the latest events.
 
 // Stats are the statistics of one [consumer.Run], with its outbox and a receiver if the process has
 // them, or of the locks of one lease.Member. [New] makes them. Methods are safe for concurrent use,
