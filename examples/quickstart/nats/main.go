@@ -52,7 +52,7 @@ func main() {
 	fatal(consumer.Run(ctx, source, sink, consumer.Each(pay).OnFailure(sink.DeadLetter), consumer.Options{}))
 }
 
-// split makes four partitions of the accounts: pay.alice becomes pay.2.alice.
+// split makes four partitions of the accounts: pay.alice becomes pay.3.alice.
 var split = jetstream.SubjectTransformConfig{Source: "pay.*", Destination: "pay.{{partition(4,1)}}.{{wildcard(1)}}"}
 
 func fatal(err error) {
