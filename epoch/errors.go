@@ -5,6 +5,9 @@ import (
 	"fmt"
 )
 
+// This file has the refusals and errors that a sink returns. Package consumer decides in verdict.go
+// what each means for a partition.
+
 // Errors of a [Sink]. The error types below match them with [errors.Is].
 var (
 	// ErrStale is returned when a later claim owns the fence, another process's or an operator's.

@@ -7,6 +7,8 @@ import (
 	"unicode"
 )
 
+// This file has the names of partitions and the order in which transactions lock their fences (R4).
+
 // Partition names one ordered stream of messages as one group sees it. Each partition has one
 // fence.
 type Partition struct {

@@ -8,6 +8,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has what Options.Observe is told. It decides nothing.
+
 // Event is one of [Joined] and [Left], which are about the member, of [Waiting], [Acquired],
 // [NotAcquired], [Renewed], [Released] and [Lost], which are about a lease, and of [NotClaimed] and
 // [Worked], which are about a [Claimed]. More may be added. Package operate/stats counts them.

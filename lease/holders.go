@@ -10,6 +10,8 @@ import (
 	"github.com/epochfence/epochfence/cas"
 )
 
+// This file shows who has what, for operators. It writes nothing.
+
 // Holder is the holder of a resource, for operators.
 type Holder struct {
 	Resource   Resource

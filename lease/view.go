@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file keeps the picture of the group's keys up to date. What follows from the picture is
+// decided in balance.go.
+
 // view keeps a picture of the group's keys. It follows the changes of a [cas.Watcher], and lists the
 // keys of another store again and again.
 type view struct {

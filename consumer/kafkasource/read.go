@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file passes the batches of a feed to package consumer, and decides what a read does if
+// retention has passed the position: it continues above only if nothing was applied yet (R9).
+
 var errBadPosition = errors.New("the fence's position is negative")
 
 // Read implements [consumer.Tenure]. Keys, values and headers are slices of the broker's response,

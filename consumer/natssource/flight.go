@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// This file decides how many bytes may be on their way to this process. request.go decides which
+// reader asks for them.
+
 const (
 	// beginFlight limits the bytes in flight before the rate was measured, and after it was not
 	// measured for a while. On a fast link this costs one request.

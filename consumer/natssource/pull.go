@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
 
+// This file requests messages and distinguishes them from the server's status replies. Which
+// messages are delivered is decided in read.go.
+
 // pull requests messages from a consumer, one request at a time. It belongs to one goroutine.
 //
 // The server's status replies arrive with the messages, and users may store messages that look the

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has what a user declares about a job, and refuses what makes no sense. due.go decides
+// what follows from it.
+
 // Job is something to do at the times of a cron expression. Exactly one of Do and Step is set. Both
 // may be called again for a tick whose transaction was rolled back, and must return when ctx ends.
 type Job[TX any] struct {
