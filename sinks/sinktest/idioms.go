@@ -3,8 +3,16 @@ package sinktest
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"testing"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
+
+// This file says what an idiom, its outcomes and a mode of a sink are, and which idioms are played in
+// which place. idioms_play.go plays one.
 
 // Idiomatic is one mode of a sink: one way in which handlers send statements. [Idioms] runs every
 // idiom that applies to the mode. A field that does not apply is nil.
@@ -165,4 +173,147 @@ func Idioms[TX any](t *testing.T, modes ...Idiomatic[TX]) {
 			playMode(t, m, table)
 		})
 	}
+}
+
+// mode is an [Idiomatic] without the type of its transaction.
+type mode struct {
+	Idiomatic[any]
+	open func(t testing.TB) idiomDatabase
+}
+
+type idiomDatabase struct {
+	Database[any]
+
+	// run runs one process: a sink with connections of its own, and consumer.Run.
+	run func(ctx context.Context, t testing.TB, s consumer.Source, h idiomHandlers, o consumer.Options) error
+}
+
+type idiomHandlers struct {
+	each       func(ctx context.Context, tx any, m consumer.Message) error
+	batch      func(ctx context.Context, tx any, ms []consumer.Message) error
+	onFailure  func(ctx context.Context, tx any, m consumer.Message, e epoch.Epoch, cause error) error
+	background func(ctx context.Context, p epoch.Partition, do func(ctx context.Context, apply func(ctx context.Context, tx any) error) error)
+}
+
+func eraseMode[TX any](m Idiomatic[TX]) mode {
+	e := mode{Idiomatic: Idiomatic[any]{
+		Mode: m.Mode, Speaks: m.Speaks, Queued: m.Queued, Virtual: m.Virtual, Own: m.Own, Column: m.Column, Plays: m.Plays,
+	}}
+	if m.Exec != nil {
+		e.Exec = func(ctx context.Context, tx any, query string, args ...any) error {
+			return m.Exec(ctx, tx.(TX), query, args...)
+		}
+	}
+	if m.Query != nil {
+		e.Query = func(ctx context.Context, tx any, query string) (Rows, error) { return m.Query(ctx, tx.(TX), query) }
+	}
+	if m.Handle != nil {
+		e.Handle = func(tx any) Handle { return m.Handle(tx.(TX)) }
+	}
+	if m.DB != nil {
+		e.DB = func(tx any) *sql.DB { return m.DB(tx.(TX)) }
+	}
+	e.open = func(t testing.TB) idiomDatabase {
+		db := m.Database(t)
+		return idiomDatabase{erase(db), func(ctx context.Context, t testing.TB, s consumer.Source, h idiomHandlers, o consumer.Options) error {
+			return consumer.Run(ctx, s, db.Open(t), typed[TX](h), o)
+		}}
+	}
+	return e
+}
+
+func typed[TX any](h idiomHandlers) consumer.Handlers[TX] {
+	hs := consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error { return h.each(ctx, tx, m) })
+	if h.batch != nil {
+		hs = consumer.Batches(func(ctx context.Context, tx TX, ms []consumer.Message, _ epoch.Epoch) error {
+			return h.batch(ctx, tx, ms)
+		})
+	}
+	hs = hs.OnFailure(func(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch, cause error) error {
+		return h.onFailure(ctx, tx, m, e, cause)
+	})
+	if h.background != nil {
+		hs = hs.Background(func(ctx context.Context, b consumer.Background[TX]) {
+			h.background(ctx, b.Partition(), func(ctx context.Context, apply func(context.Context, any) error) error {
+				return b.Do(ctx, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
+			})
+		})
+	}
+	return hs
+}
+
+const (
+	inEach       = ""
+	inBatches    = "Batches"
+	inOnFailure  = "OnFailure"
+	inReplay     = "a replay"
+	inBackground = "Background"
+)
+
+func (m *mode) idioms() []Idiom {
+	all := slices.Clone(anybody)
+	if m.Exec != nil {
+		all = slices.Concat(all, statements, m.Speaks.idioms)
+	}
+	general := len(all)
+	if m.Handle != nil {
+		all = append(all, handles...)
+	}
+	if m.DB != nil {
+		all = append(all, dbs...)
+	}
+	all = append(all, m.Own...)
+	for n := range all[general:] {
+		all[general+n].handle = true
+	}
+	return slices.DeleteFunc(all, func(i Idiom) bool {
+		return i.Answers && m.Queued
+	})
+}
+
+func (m *mode) chosen(place string) []Idiom {
+	return slices.DeleteFunc(m.idiomsIn(place), func(i Idiom) bool {
+		return !*allIdioms && (m.Plays == WireMatters && (place != inEach || !i.Wire) || m.Plays == HandlesAlone && !i.handle)
+	})
+}
+
+func (m *mode) idiomsIn(place string) []Idiom {
+	if place == inEach {
+		return m.idioms()
+	}
+	return slices.DeleteFunc(m.idioms(), func(i Idiom) bool { return !i.Places })
+}
+
+// playMode runs the idioms of a mode in parallel, in the handler and in the other places.
+func playMode(t *testing.T, m mode, table *table) {
+	for _, i := range m.chosen(inEach) {
+		playCell(t, m, i, inEach, table)
+	}
+	for _, place := range []string{inBatches, inOnFailure} {
+		t.Run(place, func(t *testing.T) {
+			for _, i := range m.chosen(place) {
+				playCell(t, m, i, place, table)
+			}
+		})
+	}
+	if is := m.chosen(inReplay); len(is) > 0 {
+		t.Run(inReplay, func(t *testing.T) { m.plays(t, func(t *testing.T) { playReplays(t, &m, is, table) }) })
+		t.Run(inBackground, func(t *testing.T) { m.plays(t, func(t *testing.T) { playBackground(t, &m, is, table) }) })
+	}
+}
+
+func playCell(t *testing.T, m mode, i Idiom, place string, table *table) {
+	t.Run(i.Name, func(t *testing.T) {
+		m.plays(t, func(t *testing.T) { table.note(&m, place, i.Name, playIn(t, &m, &i, place)) })
+	})
+}
+
+// plays runs play in parallel with others, or in a bubble.
+func (m *mode) plays(t *testing.T, play func(t *testing.T)) {
+	if m.Virtual {
+		bubble.Test(t, play)
+		return
+	}
+	t.Parallel()
+	play(t)
 }

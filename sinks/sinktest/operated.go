@@ -1,11 +1,16 @@
 package sinktest
 
 import (
+	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
+
+// This file lists the histories of operators, and has those of jobs' runs and of signs of life.
 
 var operated = []history{
 	{"a live owner is fenced by an act, claims again, and continues from where it was told", "R1 R6 R8", ownerIsTold},
@@ -95,4 +100,169 @@ func (h *person) does(a operate.Act) epoch.Fence {
 func timeless(f epoch.Fence) epoch.Fence {
 	f.Pause.Since = time.Time{}
 	return f
+}
+
+func runsAreRequested(w *world) {
+	nightly := epoch.Partition{Group: "billing", Topic: "nightly"}
+	job, l := start(nightly, 5_000_000, 0), lease(nightly, 5, "A")
+	job.Log, l.Log = operate.JobLog, operate.JobLog
+	h, a := w.person(), w.process("A")
+	a.seeds(job)
+	ta := a.swaps(a.reads(nightly), l)
+	ta.applies(2)
+	ta.recordsHangs(operate.DecidedHang, 5_000_002, 5_000_003, 1)
+
+	run := to(operate.ActRun, ta.Fence, 6_000_000)
+	run.To.Mark = 1
+	w.seed(orders0)
+	a.claims(orders0, 5)
+	for name, change := range map[string]func(*operate.Act){
+		"of a partition that is no job": func(a *operate.Act) { a.Partition, a.Seen = orders0, h.sees(orders0); a.To.Offset = 0 },
+		"without a mark":                func(a *operate.Act) { a.To.Mark = epoch.NoMark },
+		"before the position":           func(a *operate.Act) { a.To.Offset = 5_000_001 },
+		"a second after it":             func(a *operate.Act) { a.To.Offset = 6_000_002 },
+		"at the beginning":              func(a *operate.Act) { a.Beginning = true },
+		"nowhere":                       func(a *operate.Act) { a.To = nil },
+	} {
+		wrong := run
+		at := *run.To
+		wrong.To = &at
+		change(&wrong)
+		before := h.sees(wrong.Partition)
+		if _, err := h.op.Act(w.ctx, wrong); !errors.Is(err, operate.ErrAct) || h.sees(wrong.Partition) != before {
+			w.Errorf("a run %s: %v", name, err)
+		}
+	}
+	a.wantHangs(nightly, "hang 5000002>5000003 A")
+
+	before := a.acts(nightly)
+	if f := h.does(run); f.Next != 6_000_000 || f.Mark != 1 || f.SetUnder != f.Epoch || !f.Applied {
+		w.Errorf("after the request the fence is\n%+v", f)
+	}
+	ta.refused(epoch.ErrStale, 1)
+	a.wantHangs(nightly)
+	if a.acts(nightly) == before {
+		w.Error("a requested run does not count as an act")
+	}
+	h.wantLog(nightly, "claim 5 -1>5000000", "hang 5 5000002>5000003: it waits", "run 6 5000002>6000000 anna: for the test")
+}
+
+// acts returns the number that changes with each act.
+func (a *process) acts(p epoch.Partition) int64 {
+	a.w.Helper()
+	r, err := a.operable().Requests(a.w.ctx, []epoch.Partition{p})
+	if err != nil {
+		a.w.Fatalf("look for requests: %v", err)
+	}
+	return r.Acts
+}
+
+func lives(run, group, name string) operate.Process {
+	return operate.Process{Run: run, Group: group, Name: name, Host: "pod-" + name, PID: 7, Version: "example.com/shop@v1.2.3", Every: time.Minute}
+}
+
+func (a *process) alive(p operate.Process) {
+	a.w.Helper()
+	if err := a.operable().Alive(a.w.ctx, p); err != nil {
+		a.w.Fatalf("sign of life of %+v: %v", p, err)
+	}
+}
+
+func (h *person) processes(group string, runs ...string) []operate.Process {
+	h.w.Helper()
+	ps, err := h.op.Processes(h.w.ctx, group)
+	if err != nil {
+		h.w.Fatalf("list processes: %v", err)
+	}
+	var got []string
+	for _, p := range ps {
+		got = append(got, p.Run)
+	}
+	if !slices.Equal(got, runs) {
+		h.w.Errorf("the processes of group %q are %q, want %q", group, got, runs)
+	}
+	return ps
+}
+
+func signsOfLife(w *world) {
+	h, a, b := w.person(), w.process("A"), w.process("B")
+	h.processes("")
+	one, two, other := lives("run-1", "billing", "host-1"), lives("run-2", "billing", "host-2"), lives("run-3", "other", "host-1")
+	a.alive(one)
+	b.alive(two)
+	b.alive(other)
+	h.processes("", "run-1", "run-2", "run-3")
+	h.processes("other", "run-3")
+	h.processes("nobody")
+	first := h.processes("billing", "run-1", "run-2")[0]
+	want := one
+	want.Since, want.Seen, want.Now = first.Since, first.Seen, first.Now
+	if first != want || first.Since.IsZero() || first.Seen.Before(first.Since) || first.Now.Before(first.Seen) || !first.Alive() {
+		w.Errorf("the process is %+v, want %+v", first, want)
+	}
+
+	// Since is the time of its first sign and Seen of its last, by the database's clock.
+	w.until("the next sign comes later", func() bool {
+		one.Problems = "billing/orders/0: the handler hangs\nnot a member of the group"
+		one.Every, one.Since, one.Seen = 2*time.Minute, time.Now().Add(time.Hour), time.Now().Add(time.Hour)
+		a.alive(one)
+		now := h.processes("billing", "run-1", "run-2")[0]
+		if !now.Since.Equal(first.Since) || now.Every != one.Every || now.Problems != one.Problems || now.Seen.Before(first.Seen) || now.Now.Before(now.Seen) {
+			w.Errorf("the process is %+v, it was %+v", now, first)
+		}
+		return now.Seen.After(first.Seen)
+	})
+
+	for range 2 {
+		if err := a.operable().Gone(w.ctx, one); err != nil {
+			w.Errorf("gone: %v", err)
+		}
+	}
+	h.processes("billing", "run-2")
+}
+
+func signsThatStop(w *world) {
+	h, a := w.person(), w.process("A")
+	living, dead := lives("run-1", "billing", "host-1"), lives("run-2", "billing", "host-1")
+	dead.Every = 10 * time.Millisecond
+	a.alive(living)
+	a.alive(dead)
+	w.until("a process that gives no sign is not alive", func() bool {
+		ps := h.processes("", "run-1", "run-2")
+		return len(ps) == 2 && ps[0].Alive() && !ps[1].Alive()
+	})
+
+	// It stays listed while other processes give signs, until one takes its place.
+	a.alive(lives("run-3", "billing", "host-2"))
+	a.alive(lives("run-4", "other", "host-1"))
+	h.processes("", "run-1", "run-2", "run-3", "run-4")
+	a.alive(living)
+	ps := operate.Lives(h.processes("", "run-1", "run-3", "run-4"))
+	fence := epoch.Fence{Origin: epoch.Origin{Partition: orders0}, Owner: "host-1/member"}
+	if p, known := ps.Owner(fence); p.Run != "run-1" || !known || ps.Alive("billing") != 2 || ps.Alive("nobody") != 0 {
+		w.Errorf("the owner of what %q has claimed is %+v of %+v", fence.Owner, p, ps)
+	}
+}
+
+func (w *world) until(what string, so func() bool) {
+	w.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-w.ctx.Done():
+			w.Fatalf("did not happen: %s", what)
+		}
+	}
+}
+
+func signsOfOddProcesses(w *world) {
+	h, a := w.person(), w.process("A")
+	long := strings.Repeat("é", 5000)
+	a.alive(operate.Process{Run: "run-1", Group: "billing", Name: "a\x00b\xff", Host: long, Version: long, Problems: long, Every: time.Second})
+	ps := h.processes("", "run-1")
+	if len(ps) == 1 && (!strings.HasPrefix(ps[0].Name, "a") || !strings.HasPrefix(long, ps[0].Host) || ps[0].Host == "") {
+		w.Errorf("the process is %+v", ps[0])
+	}
 }

@@ -7,6 +7,128 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 )
 
+// This file has the idioms of texts that are sent as they are: in all dialects, SQLite and PostgreSQL.
+
+var statements = []Idiom{
+	// The sink does not send statements that begin or end a transaction.
+	{Name: "COMMIT", Wire: true, Want: Costs, Says: []string{"COMMIT"}, Places: true, Do: sends("COMMIT")},
+	{Name: "COMMIT, and hides the error", Want: Costs, Says: []string{"COMMIT"}, Places: true, Do: hides("COMMIT")},
+	{Name: "COMMIT and an error of its own", Want: Costs, Says: []string{"COMMIT", errOfHandler.Error()}, Do: func(c *Call) error {
+		_ = hides("COMMIT")(c)
+		return errOfHandler
+	}},
+	{Name: "ROLLBACK", Want: Costs, Says: []string{"ROLLBACK"}, Places: true, Do: sends("ROLLBACK")},
+	{Name: "ROLLBACK, and continues", Want: Costs, Says: []string{"ROLLBACK"}, Places: true, Do: hides("ROLLBACK")},
+	{Name: "BEGIN", Want: Costs, Says: []string{"BEGIN"}, Do: sends("BEGIN")},
+	{Name: "END", Want: Costs, Says: []string{"END"}, Do: sends("END")},
+	{Name: "commit; begin", Wire: true, Want: Costs, Says: []string{"commit; begin"}, Places: true, Do: sends("commit; begin")},
+	{Name: "rollback; begin, and continues", Want: Costs, Says: []string{"rollback; begin"}, Do: hides("rollback; begin")},
+	{Name: "COMMIT and BEGIN, and hides the errors", Want: Costs, Says: []string{"COMMIT"}, Do: hides("COMMIT", "BEGIN")},
+	{Name: "a comment and COMMIT", Want: Costs, Says: []string{"COMMIT"}, Do: hides("/* done */ -- really\n COMMIT")},
+	{Name: "an insert and COMMIT in one text", Wire: true, Want: Costs, Says: []string{"COMMIT"}, Do: func(c *Call) error { return c.Exec(c.Insert() + "; COMMIT") }},
+
+	// Savepoints in SQL.
+	{Name: "SAVEPOINT and RELEASE", Want: Alone, Places: true, Do: sends("SAVEPOINT mine", "RELEASE SAVEPOINT mine")},
+	{Name: "SAVEPOINT, ROLLBACK TO, and writes", Want: Alone, Do: func(c *Call) error {
+		return inTurn(c.exec("SAVEPOINT mine"), c.Write, c.exec("ROLLBACK TO SAVEPOINT mine"), c.Write)
+	}},
+	{Name: "SAVEPOINT that is left, and ROLLBACK TO by the next message", Want: Alone, ThenWant: Costs,
+		Do: sends("SAVEPOINT mine"), Then: sends("ROLLBACK TO SAVEPOINT mine")},
+	{Name: "everybody has a SAVEPOINT of the same name", Everybody: true, Want: Alone, Do: sends("SAVEPOINT mine")},
+	{Name: "ROLLBACK TO a name that a sink might have", Want: Costs, Do: sends("ROLLBACK TO SAVEPOINT epochfence_handler")},
+	{Name: "ROLLBACK TO epochfence_1, and hides the error", Want: Costs, Do: func(c *Call) error {
+		_ = c.Write()
+		return c.Exec("ROLLBACK TO SAVEPOINT epochfence_1")
+	}},
+	{Name: "RELEASE of a name that a sink might have", Want: Costs, Do: sends("RELEASE SAVEPOINT epochfence_1")},
+
+	{Name: "a duplicate key, and returns the error", Wire: true, Want: Costs, Says: []string{"idiom_keys"}, Do: func(c *Call) error {
+		return inTurn(c.Write, c.exec("insert into idiom_keys values ('always there')"))
+	}},
+	{Name: "a text that is no SQL", Wire: true, Want: Costs, Says: []string{"syntax"}, Do: sends("insert in to effects")},
+	{Name: "a table that is not there", Wire: true, Want: Halts, Says: []string{"nowhere"}, Do: sends("insert into nowhere values (1)")},
+	{Name: "a table that is not there, in Permanent", Want: Costs, Says: []string{"nowhere"}, Answers: true, Do: func(c *Call) error {
+		return permanently(sends("insert into nowhere values (1)")(c))
+	}},
+	{Name: "too few arguments", Wire: true, Want: Costs, Do: func(c *Call) error {
+		return inTurn(c.Write, c.exec("insert into effects (list, value) values ($1, $2)", "one"))
+	}},
+	{Name: "an argument of no type", Wire: true, Want: Costs, Do: func(c *Call) error {
+		return inTurn(c.Write, c.exec("insert into effects (list, value) values ('x', $1)", make(chan int)))
+	}},
+
+	// Another connection, which waits for this one.
+	{Name: "waits for itself on another connection", Answers: true, Want: Costs, Says: []string{"lock"}, Do: func(c *Call) error {
+		return inTurn(c.Write,
+			c.exec("update idiom_counts set n = n + 1 where k = 'one'"),
+			func() error { return c.Aside("update idiom_counts set n = n + 1 where k = 'one'") })
+	}},
+	{Name: "reads on another connection", Answers: true, Want: Applied, Do: func(c *Call) error {
+		return inTurn(c.Write, func() error { return c.Aside("select count(*) from effects") })
+	}},
+}
+
+// SQLite is SQLite's dialect.
+var SQLite = &Dialect{Name: "SQLite", idioms: sqlite, Setup: `
+	CREATE TABLE idiom_keys (k TEXT PRIMARY KEY);
+	INSERT INTO idiom_keys VALUES ('always there');
+	CREATE TABLE idiom_children (k TEXT REFERENCES idiom_keys DEFERRABLE INITIALLY DEFERRED);
+	CREATE TABLE idiom_counts (k TEXT PRIMARY KEY, n INT);
+	INSERT INTO idiom_counts VALUES ('one', 0);
+	CREATE TABLE idiom_ends (k TEXT);
+	CREATE TRIGGER idiom_end AFTER INSERT ON idiom_ends BEGIN SELECT RAISE(ROLLBACK, 'ended by a trigger'); END;
+	`}
+
+var sqlite = []Idiom{
+	{Name: "INSERT OR ROLLBACK", Want: Costs, Says: []string{"constraint failed"}, Do: sends("INSERT OR ROLLBACK INTO idiom_keys VALUES ('always there')")},
+	{Name: "INSERT OR ROLLBACK, and continues", Want: Costs, Says: []string{"OR ROLLBACK"}, Do: hides("INSERT OR ROLLBACK INTO idiom_keys VALUES ('always there')")},
+	{Name: "INSERT OR IGNORE", Want: Applied, Do: sends("INSERT OR IGNORE INTO idiom_keys VALUES ('always there')")},
+	{Name: "a trigger that raises ROLLBACK", Want: Costs, Says: []string{"ended by a trigger"}, Do: sends("INSERT INTO idiom_ends VALUES ('x')")},
+	{Name: "a trigger that raises ROLLBACK, and continues", Want: Costs, Do: hides("INSERT INTO idiom_ends VALUES ('x')")},
+
+	{Name: "everybody: CREATE TEMP TABLE", Everybody: true, Want: Alone, Do: sends("CREATE TEMP TABLE mine (n)")},
+	{Name: "a temp table with the name of the fence", Want: Alone, Places: true, Do: sends("CREATE TEMP TABLE epochfence_fence AS SELECT * FROM main.epochfence_fence")},
+	{Name: "a temp table with the name of the effects", Want: Alone, Do: sends("CREATE TEMP TABLE effects (id, list, value)")},
+	{Name: "a temp view with the name of the fence", Want: Alone, Do: sends("CREATE TEMP VIEW epochfence_fence AS SELECT 1")},
+	{Name: "a temp trigger that swallows writes", Want: Alone, Do: sends("CREATE TEMP TRIGGER swallow BEFORE INSERT ON main.effects BEGIN SELECT RAISE(IGNORE); END")},
+	{Name: "everybody: ATTACH", Everybody: true, Want: Alone, Do: sends("ATTACH ':memory:' AS mine")},
+	{Name: "PRAGMA query_only", Want: Costs, Do: sends("PRAGMA query_only = 1")},
+	{Name: "PRAGMA defer_foreign_keys", Want: Alone, Do: sends("PRAGMA defer_foreign_keys = 1")},
+	{Name: "PRAGMA case_sensitive_like", Want: Alone, Do: sends("PRAGMA case_sensitive_like = 1")},
+	{Name: "PRAGMA recursive_triggers", Want: Alone, Do: sends("PRAGMA recursive_triggers = 1")},
+	{Name: "PRAGMA ignore_check_constraints", Want: Alone, Do: sends("PRAGMA ignore_check_constraints = 1")},
+	{Name: "replaces the claims in the fences", Want: Costs, Do: sends("UPDATE epochfence_fence SET claim_id = randomblob(16)")},
+	{Name: "VACUUM", Want: Costs, Says: []string{"VACUUM"}, Do: sends("VACUUM")},
+
+	{Name: "a statement that fails, and hides the error", Want: Applied, Do: func(c *Call) error {
+		_ = c.Exec("INSERT INTO idiom_keys VALUES ('always there')")
+		return c.Write()
+	}},
+	{Name: "a NUL byte in an argument", Want: Applied, Do: func(c *Call) error {
+		return inTurn(c.Write, c.exec("INSERT INTO effects (list, value) VALUES ('x', $1)", "a\x00b"))
+	}},
+	{Name: "too many arguments", Want: Applied, Do: func(c *Call) error {
+		return inTurn(c.Write, c.exec("INSERT INTO effects (list, value) VALUES ($1, 'y')", "x", "z"))
+	}},
+
+	{Name: "rows that are left open", Answers: true, Want: Applied, Do: func(c *Call) error {
+		_, err := c.Query("SELECT value FROM effects")
+		return inTurn(func() error { return err }, c.Write)
+	}},
+	{Name: "rows that are read after the return", Answers: true, Want: Applied, Do: func(c *Call) error {
+		rows, err := c.Query("SELECT k FROM idiom_keys")
+		if err != nil {
+			return err
+		}
+		c.Go(func() {
+			<-c.Returned
+			rows.Next()
+			rows.Close()
+		})
+		return c.Write()
+	}},
+}
+
 func permanently(err error) error { return consumer.Permanent(err) }
 
 // PostgreSQL is PostgreSQL's dialect. Setup needs a role that may create tables and functions.
