@@ -177,7 +177,7 @@ long/stall: ## all tests on a machine that stops for up to 2 s now and then; as 
 	EPOCHFENCE_LONG=1 .ci/stall -count 1 -timeout 60m -skip '^TestReal|^TestBalance64$$|^TestTakeover$$|^TestSlowLink$$|^TestCluster|^TestChaosEachTick' work
 	EPOCHFENCE_LONG=1 .ci/stall -count 1 -timeout 30m -run '^TestCluster' ./consumer/natssource
 long/dbmate: ## the tables through dbmate, which is no Go library here (needs npm, to fetch it)
-	cd internal/workswith && EPOCHFENCE_DBMATE='npx --yes dbmate@2.36.0' go test -count 1 -timeout 10m -v -run '/dbmate$$' ./migrations
+	cd internal/contrib/workswith && EPOCHFENCE_DBMATE='npx --yes dbmate@2.36.0' go test -count 1 -timeout 10m -v -run '/dbmate$$' ./migrations
 long/search-cluster: $(OPENSEARCH)/.complete ## five servers of OpenSearch, of which the one with the primary shard is killed (needs Java 17 and Maven)
 	cd cas/searchstore && GOWORK=off EPOCHFENCE_LONG=1 EPOCHFENCE_OPENSEARCH_LIBS=$(OPENSEARCH) go test -race -count 1 -timeout 10m -v -run '^TestRealCluster' .
 long/kubernetes: $(KUBERNETES)/.complete ## cas/kubestore on a real Kubernetes API server (the first time, a quarter of an hour to build it)
@@ -187,10 +187,10 @@ long/kubernetes: $(KUBERNETES)/.complete ## cas/kubestore on a real Kubernetes A
 figures: $(WHAT:%=figures/%) ## measures what pages show; alone it lists what there is (WHAT=performance)
 	@test -n "$(WHAT)" || sed -n 's|^figures/\([a-z-]*\):.*## |  \1: |p' $(MAKEFILE_LIST)
 
-figures/performance: kafka figures/ratios ## docs/performance.md and internal/bench/ratios.json (an hour)
-	$(on_kafka) go run ./internal/bench -page docs/performance.md -json docs/performance.json
-figures/ratios: kafka ## internal/bench/ratios.json alone, which CI compares with (ten minutes)
-	$(on_kafka) go run ./internal/bench -ci -rounds 25 -json internal/bench/ratios.json
+figures/performance: kafka figures/ratios ## docs/performance.md and internal/contrib/bench/ratios.json (an hour)
+	$(on_kafka) go run ./internal/contrib/bench -page docs/performance.md -json docs/performance.json
+figures/ratios: kafka ## internal/contrib/bench/ratios.json alone, which CI compares with (ten minutes)
+	$(on_kafka) go run ./internal/contrib/bench -ci -rounds 25 -json internal/contrib/bench/ratios.json
 figures/leases: $(servers) ## the table of docs/leases.md, measured on every store (needs what stores needs; Kubernetes only after WHAT=kubernetes)
 	export EPOCHFENCE_LEASE_ROWS=$(CURDIR)/docs/leases $(find_servers) EPOCHFENCE_KUBERNETES=$(KUBERNETES) && \
 	  go test -count 1 -run LeaseRow ./cas/... && for dir in $(filter-out cas/etcdstore cas/searchstore,$(apart)) $(if $(wildcard $(KUBERNETES)/.complete),cas/kubestore); do (cd $$dir && GOWORK=off go test -count 1 -run LeaseRow ./...) || exit 1; done
@@ -203,12 +203,12 @@ figures/commits: $(servers) ## what cassink costs on every store, beside the sam
 	export EPOCHFENCE_MEASURE_COMMITS=1 $(find_servers) && \
 	  go test -count 1 -v -run CommitRow ./cas/... && for dir in $(filter-out cas/etcdstore cas/searchstore,$(apart)); do (cd $$dir && GOWORK=off go test -count 1 -v -run CommitRow ./...) || exit 1; done
 figures/job-peers: $(TEMPORAL) ## a frozen pod under nine schedulers, for docs/move-over.md (half an hour; needs redis-server, pip and Debian's postgresql-15-cron; PEERS='river dbos')
-	cd internal/bench/jobpeers && GOWORK=off EPOCHFENCE_TEMPORAL=$(TEMPORAL) go run . $(PEERS)
+	cd internal/contrib/bench/jobpeers && GOWORK=off EPOCHFENCE_TEMPORAL=$(TEMPORAL) go run . $(PEERS)
 figures/pictures: ## docs/status*.png, of the status page (needs chromium)
-	go run ./operate/statusz/browser -o docs
+	go run ./internal/contrib/browser -o docs
 
 bench: kafka ## what the fence costs, as medians of ratios within a round (BENCH='-row fence' to choose)
-	$(on_kafka) go run ./internal/bench $(BENCH)
+	$(on_kafka) go run ./internal/contrib/bench $(BENCH)
 
 ## For a release:
 

@@ -16,7 +16,7 @@ var two = []migrations.Migration{
 	{Of: "pgoutbox", Version: 1, Name: "outbox_entry", SQL: "create table b ();\n"},
 }
 
-// The tools themselves read them in internal/workswith/migrations.
+// The tools themselves read them in internal/contrib/workswith/migrations.
 func TestEachToolGetsItsForm(t *testing.T) {
 	for tool, want := range map[migrations.Tool]string{
 		migrations.Goose:         "0012_epochfence_pgsink_2_dead_letter.sql: -- +goose Up\n-- +goose StatementBegin\ncreate table a ();\n-- +goose StatementEnd\n",

@@ -7,7 +7,7 @@ import (
 
 	_ "github.com/ncruces/go-sqlite3/driver"
 
-	"github.com/epochfence/epochfence/internal/workswith/sqlitetest"
+	"github.com/epochfence/epochfence/internal/contrib/workswith/sqlitetest"
 )
 
 var driver sqlitetest.Opener = func(t testing.TB, file string) *sql.DB {

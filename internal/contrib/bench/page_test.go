@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	pageFile    = "../../docs/performance.md"
-	figuresFile = "../../docs/performance.json"
+	pageFile    = "../../../docs/performance.md"
+	figuresFile = "../../../docs/performance.json"
 )
 
 var update = flag.Bool("update", false, "write the committed figures into docs/performance.md")
@@ -45,7 +45,7 @@ func TestThePageHasTheCommittedFigures(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Errorf("%s is not what internal/bench/page.tmpl says with the figures of %s: go test . -update writes it", pageFile, figuresFile)
+		t.Errorf("%s is not what internal/contrib/bench/page.tmpl says with the figures of %s: go test . -update writes it", pageFile, figuresFile)
 		return
 	}
 	if err := os.WriteFile(pageFile, []byte(text), 0o644); err != nil {
@@ -92,7 +92,7 @@ func TestThePageSaysWhatEachVariantIs(t *testing.T) {
 	for _, r := range rows() {
 		for _, v := range r.variants() {
 			if !slices.Contains(said, v) {
-				t.Errorf("row %s: internal/bench/page.tmpl does not say what %q is", r.name, v)
+				t.Errorf("row %s: internal/contrib/bench/page.tmpl does not say what %q is", r.name, v)
 			}
 		}
 	}
@@ -115,7 +115,7 @@ func TestTheReadmeHasTheCommittedFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile("../../README.md")
+	readme, err := os.ReadFile("../../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	_ "github.com/mattn/go-sqlite3"
 
-	"github.com/epochfence/epochfence/internal/workswith/sqlitetest"
+	"github.com/epochfence/epochfence/internal/contrib/workswith/sqlitetest"
 )
 
 var driver sqlitetest.Opener = func(t testing.TB, file string) *sql.DB {

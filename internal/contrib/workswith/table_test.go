@@ -45,12 +45,12 @@ const both = "TestLibrariesWriteExactlyOnceThroughPgsink, TestLibrariesWriteExac
 // tools are two tests as well, one for each database.
 const tools = "TestPostgreSQLTablesGoThroughMigrationTools, TestSQLiteTablesGoThroughMigrationTools"
 
-const page = "../../docs/handlers.md"
+const page = "../../../docs/handlers.md"
 
 var table = regexp.MustCompile(`(?s)(<!-- the table: .*? -->\n).*?(<!-- end -->)`)
 
 func TestTheTableSaysWhatIsTestedAndWithWhichVersion(t *testing.T) {
-	mod, err := os.ReadFile("go.mod")
+	mod, err := os.ReadFile("../go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestTheTableSaysWhatIsTestedAndWithWhichVersion(t *testing.T) {
 		for test := range strings.SplitSeq(l.test, ", ") {
 			file = fileOf(t, l.dir, test)
 		}
-		fmt.Fprintf(&lines, "| `%s` | %s | %s | [`%s`](../internal/workswith/%s) |\n", l.module, version[1], l.how, l.dir, file)
+		fmt.Fprintf(&lines, "| `%s` | %s | %s | [`%s`](../internal/contrib/workswith/%s) |\n", l.module, version[1], l.how, l.dir, file)
 	}
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -76,7 +76,7 @@ func TestTheTableSaysWhatIsTestedAndWithWhichVersion(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("the table is out of date: cd internal/workswith && go test . -update")
+		t.Fatal("the table is out of date: cd internal/contrib/workswith && go test . -update")
 	}
 	if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-module github.com/epochfence/epochfence/internal/bench/jobpeers
+module github.com/epochfence/epochfence/internal/contrib/bench/jobpeers
 
 go 1.26.0
 
@@ -106,7 +106,7 @@ require (
 )
 
 replace (
-	github.com/epochfence/epochfence => ../../..
-	github.com/epochfence/epochfence/lease/gocronlock => ../../../lease/gocronlock
-	github.com/epochfence/epochfence/lease/leaderlock => ../../../lease/leaderlock
+	github.com/epochfence/epochfence => ../../../..
+	github.com/epochfence/epochfence/lease/gocronlock => ../../../../lease/gocronlock
+	github.com/epochfence/epochfence/lease/leaderlock => ../../../../lease/leaderlock
 )

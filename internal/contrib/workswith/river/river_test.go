@@ -25,9 +25,9 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/consumer/memsource"
+	works "github.com/epochfence/epochfence/internal/contrib/workswith/river"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/internal/show"
-	works "github.com/epochfence/epochfence/internal/workswith/river"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 

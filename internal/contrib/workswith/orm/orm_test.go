@@ -17,8 +17,8 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/contrib/workswith/orm"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
-	"github.com/epochfence/epochfence/internal/workswith/orm"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	works "github.com/epochfence/epochfence/internal/workswith/migrations"
+	works "github.com/epochfence/epochfence/internal/contrib/workswith/migrations"
 )
 
 func TestThePageWritesOneFileForEachMigration(t *testing.T) {

@@ -2,9 +2,9 @@
 //
 //	make bench                    # all rows: half an hour
 //	make bench BENCH='-row fence' # those whose names contain it
-//	make figures WHAT=performance              # all rows, docs/performance.md with their figures, and internal/bench/ratios.json
-//	.ci/run shows                 # CI's rows: fails if a figure is a fifth below that in internal/bench/ratios.json
-//	make figures WHAT=ratios                   # internal/bench/ratios.json alone, after a change that is worth what it costs
+//	make figures WHAT=performance              # all rows, docs/performance.md with their figures, and internal/contrib/bench/ratios.json
+//	.ci/run shows                 # CI's rows: fails if a figure is a fifth below that in internal/contrib/bench/ratios.json
+//	make figures WHAT=ratios                   # internal/contrib/bench/ratios.json alone, after a change that is worth what it costs
 //
 // A row is a task and the variants that do it. Each variant runs in a process of its own, on
 // services that bench starts. The variants of a row run one after the other, and each round begins

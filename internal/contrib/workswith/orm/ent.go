@@ -10,7 +10,7 @@ import (
 	"entgo.io/ent/dialect"
 	entsql "entgo.io/ent/dialect/sql"
 
-	"github.com/epochfence/epochfence/internal/workswith/orm/testdata/ent"
+	"github.com/epochfence/epochfence/internal/contrib/workswith/orm/testdata/ent"
 )
 
 func init() { Libraries = map[string]Library{"ent": Ent} }

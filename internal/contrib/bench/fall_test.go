@@ -88,12 +88,12 @@ func TestRoundsArePlayedUntilItIsClear(t *testing.T) {
 
 func TestAFallSaysWhatWasExpectedAndWhatToDo(t *testing.T) {
 	t.Parallel()
-	before := committed{file: "internal/bench/ratios.json", figures: results{figureOf(throughput, 0, 0.5, 0)}}
+	before := committed{file: "internal/contrib/bench/ratios.json", figures: results{figureOf(throughput, 0, 0.5, 0)}}
 	err := before.compare(results{figureOf(throughput, 0.31, 0.32, 0.33)})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"ci/fence/batch=1", "fenced ÷ plain", "0.320", "9 rounds", "0.310 and 0.330", "0.500", "internal/bench/ratios.json", "0.400", "-profiles", "make figures WHAT=ratios"} {
+	for _, want := range []string{"ci/fence/batch=1", "fenced ÷ plain", "0.320", "9 rounds", "0.310 and 0.330", "0.500", "internal/contrib/bench/ratios.json", "0.400", "-profiles", "make figures WHAT=ratios"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
@@ -127,14 +127,14 @@ func TestWhatCIComparesWithIsCommitted(t *testing.T) {
 		for _, f := range r.figures {
 			got, ok := before.figure(result{Row: r.name, Ours: f.ours, Peer: f.peer, Of: f.of})
 			if !ok || got.Ratio <= 0 {
-				t.Errorf("%s: %s ÷ %s: run make figures WHAT=ratios and commit internal/bench/ratios.json", r.name, f.ours, f.peer)
+				t.Errorf("%s: %s ÷ %s: run make figures WHAT=ratios and commit internal/contrib/bench/ratios.json", r.name, f.ours, f.peer)
 				continue
 			}
 			known++
 		}
 	}
 	if known != len(before.figures) {
-		t.Errorf("%d figures are committed and %d are measured: run make figures WHAT=ratios and commit internal/bench/ratios.json", len(before.figures), known)
+		t.Errorf("%d figures are committed and %d are measured: run make figures WHAT=ratios and commit internal/contrib/bench/ratios.json", len(before.figures), known)
 	}
 }
 
