@@ -1,11 +1,23 @@
 package lease
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
 	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
 )
+
+// This file has the keys and values of the items, and what they say together of the group: who is a
+// member and who has what. It may be late, and decides nothing.
 
 // picture is what a member knows of the group's keys at one time. It may be late, and decides
 // nothing: actions on it are swaps, which the store accepts or refuses.
@@ -164,3 +176,197 @@ func (p *picture) setLease(at Resource, item cas.Item, asked time.Time) bool {
 
 // isOlder compares numbers, which a store may not have.
 func isOlder(item, than cas.Item) bool { return item.Number > 0 && item.Number < than.Number }
+
+// Resource is what a lease is about: one of the numbered parts of Name, or, for [Member.Acquire],
+// part 0.
+type Resource struct {
+	Name   string
+	Number int32
+}
+
+// String returns the name and the number, such as "orders/3".
+func (r Resource) String() string { return r.Name + "/" + strconv.Itoa(int(r.Number)) }
+
+func (r Resource) compare(other Resource) int {
+	return cmp.Or(cmp.Compare(r.Name, other.Name), cmp.Compare(r.Number, other.Number))
+}
+
+// keys are the keys of one group. One list has them all.
+type keys struct{ prefix string }
+
+func keysOf(group string) keys { return keys{cas.Join(group, "lease", "")} }
+
+func (k keys) member(id string) string { return k.prefix + "member/" + id }
+
+func (k keys) resource(r Resource) string {
+	return k.prefix + cas.Join("resource", r.Name, strconv.Itoa(int(r.Number)))
+}
+
+func (k keys) parseMember(key string) (id string, ok bool) {
+	return strings.CutPrefix(key, k.prefix+"member/")
+}
+
+func (k keys) parseResource(key string) (Resource, bool) {
+	rest, ok := strings.CutPrefix(key, k.prefix+"resource/")
+	if !ok {
+		return Resource{}, false
+	}
+	name, number, _ := strings.Cut(rest, "/")
+	n, err := strconv.ParseInt(number, 10, 32)
+	if err != nil || n < 0 {
+		return Resource{}, false
+	}
+	name, err = url.PathUnescape(name)
+	r := Resource{name, int32(n)}
+	return r, err == nil && k.resource(r) == key // no other spelling of it
+}
+
+// Anybody who may write to the store can put foreign values into our keys. Members believe a value
+// only as far as a member can have written it. A foreign value that was not replaced for a TTL
+// belongs to nobody: a member replaces it with a swap.
+
+const (
+	// mostRecord is more than any lease takes, in bytes.
+	mostRecord = 16 << 10
+
+	// mostGeneration leaves room to grow.
+	mostGeneration = 1 << 62
+
+	// mostServed limits the resources that a registration may claim, because each member computes
+	// shares over all of them. The limit is higher if this member serves many itself.
+	mostServed = 1 << 14
+
+	// mostRegistration limits the bytes of a registration. A registration that declines mostServed
+	// resources fits.
+	mostRegistration = 8 << 20
+)
+
+// leaseRecord is the value of a resource's key. It has no member once the lease was released.
+type leaseRecord struct {
+	Owner      string `json:"owner,omitempty"`  // for operators
+	Member     string `json:"member,omitempty"` // the registration on which the lease depends
+	Nonce      string `json:"nonce,omitempty"`  // of the time with the lease
+	Since      string `json:"since,omitempty"`  // for operators: when that began, by the holder's clock, in RFC 3339
+	Generation int64  `json:"generation"`       // of this write
+}
+
+func (r leaseRecord) json() []byte {
+	data, _ := json.Marshal(r) // strings and a number
+	return data
+}
+
+// memberRecord is the value of a registration's key.
+type memberRecord struct {
+	Name     string           `json:"name"`
+	Serves   map[string]int32 `json:"serves,omitempty"`   // number of resources by name; none when the member leaves or is on trial
+	Declined []string         `json:"declined,omitempty"` // resources that it does not want now
+	Wants    []string         `json:"wants,omitempty"`    // names for which Acquire waits
+	TTL      int64            `json:"ttl,omitempty"`      // milliseconds that the registration lasts after a renewal
+	Nonce    string           `json:"nonce,omitempty"`    // by which the member recognises its own record
+	Trial    int64            `json:"trial,omitempty"`    // milliseconds that a new member is to wait before it serves anything
+	Ended    bool             `json:"ended,omitempty"`    // by another member; the id is not used again
+}
+
+func (r memberRecord) equal(other memberRecord) bool {
+	return maps.Equal(r.Serves, other.Serves) && slices.Equal(r.Declined, other.Declined)
+}
+
+// memberID matches the ids of registrations.
+var memberID = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
+
+// leaseOf parses the value of a resource's key. ok is false for a value that is no lease. A lease that
+// was released has a generation.
+func leaseOf(value []byte) (r leaseRecord, ok bool) {
+	if len(value) > mostRecord || json.Unmarshal(value, &r) != nil || r.Generation < 0 || r.Generation > mostGeneration ||
+		r.Member == "" && r.Generation == 0 || r.Member != "" && !memberID.MatchString(r.Member) {
+		return leaseRecord{}, false
+	}
+	return r, true
+}
+
+// registrationOf parses the value of a member's key. An invalid value serves nothing.
+func registrationOf(value []byte) memberRecord {
+	var r memberRecord
+	if len(value) > mostRegistration || json.Unmarshal(value, &r) != nil {
+		return memberRecord{}
+	}
+	return r
+}
+
+// generationOf returns the generation of the lease that an item holds: its number, or where the
+// store has none, the counter in its value.
+func generationOf(item cas.Item) int64 {
+	if item.Number > 0 {
+		return item.Number
+	}
+	r, _ := leaseOf(item.Value)
+	return r.Generation
+}
+
+// termOf returns how long after it was last renewed a registration lasts, for other members. A TTL
+// that no member can have does not count.
+func (m *Member) termOf(r memberRecord) time.Duration {
+	if r.TTL < 0 || r.TTL > mostTTL.Milliseconds() {
+		return m.TTL
+	}
+	return max(m.TTL, time.Duration(r.TTL)*time.Millisecond)
+}
+
+// Holder is the holder of a resource, for operators.
+type Holder struct {
+	Resource   Resource
+	Owner      string    // Options.Name and the process; from [Member.Holder] as [Member.Owner]
+	Since      time.Time // when it took the lease, by its own clock; zero if the item does not have it
+	Generation int64
+}
+
+// Holders returns who has which resource of a group, by resource. It writes nothing, and needs no
+// [Member]. A resource whose holder was killed is listed until another member takes it.
+func Holders(ctx context.Context, store cas.Store, group string) ([]Holder, error) {
+	facts, err := store.Facts(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("lease: holders in group %q: %w", group, err)
+	}
+	k := keysOf(group)
+	var all []Holder
+	for item, err := range store.List(ctx, k.prefix) {
+		if err == nil && !facts.ListsWhole {
+			item, err = store.Get(ctx, item.Key)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("lease: holders in group %q: %w", group, err)
+		}
+		at, isResource := k.parseResource(item.Key)
+		r, isLease := leaseOf(item.Value)
+		if !isResource || !isLease || !item.Live || r.Member == "" {
+			continue
+		}
+		all = append(all, Holder{at, r.Owner, sinceOf(r), generationOf(item)})
+	}
+	slices.SortFunc(all, func(a, b Holder) int { return a.Resource.compare(b.Resource) })
+	return all, nil
+}
+
+// Holder returns who has the lease of a single resource, as this member last saw it, and whether
+// anybody has it. It sends no request, and knows what [Member.TryAcquire] knows. [Holder.Owner] is
+// the holder's [Member.Owner], or empty if the item of the lease holds something else.
+func (m *Member) Holder(name string) (Holder, bool) {
+	at := Resource{Name: name}
+	now := m.view.snapshot()
+	last := now.leases[at]
+	if !now.isHeld(last) {
+		return Holder{}, false
+	}
+	h := Holder{Resource: at, Generation: generationOf(last.item)}
+	if !last.isStrange {
+		id, _, _ := strings.Cut(last.Member, "-") // the same for all registrations of a process
+		h.Owner = last.Owner + "/" + id
+		h.Since = sinceOf(last.leaseRecord)
+	}
+	return h, true
+}
+
+func sinceOf(r leaseRecord) time.Time {
+	since, _ := time.Parse(time.RFC3339, r.Since)
+	return since
+}
