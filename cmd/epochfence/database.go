@@ -4,14 +4,18 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/url"
 	"strings"
 
 	"github.com/epochfence/epochfence/internal/text/secret"
 	"github.com/epochfence/epochfence/migrations"
 	"github.com/epochfence/epochfence/operate"
+	"github.com/epochfence/epochfence/outbox/pgoutbox"
+	"github.com/epochfence/epochfence/outbox/sqloutbox"
 )
 
 // This file chooses the database or store from the flags, and has what every kind of it must offer.
+// It opens the outbox beside the sink in a database. store.go opens that of a store.
 
 // database is what has the sink: a database, or a store.
 type database interface {
@@ -100,3 +104,45 @@ func (a *app) operator(ctx context.Context) (operate.Operator, error) {
 func (f flags) secretive(err error) error { return secret.Error(err, f.database, f.store) }
 
 var errNoOutbox = errors.New("there is no outbox here: name its schema, or the prefix of its tables, with --outbox-schema")
+
+func (p *postgres) outbox(ctx context.Context) (operate.Outbox, error) {
+	box, err := pgoutbox.OpenOperator(ctx, p.pool, p.box)
+	switch {
+	case errors.Is(err, migrations.ErrNotMigrated):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return box, nil
+}
+
+func (s *sqlite) outbox(ctx context.Context) (operate.Outbox, error) {
+	box, err := sqloutbox.OpenOperator(ctx, s.db, sqloutbox.SQLite, s.box)
+	switch {
+	case errors.Is(err, migrations.ErrNotMigrated):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return box, nil
+}
+
+func (p *postgres) grantOutbox(role string, as roleKind) (string, error) {
+	switch as {
+	case reader:
+		return pgoutbox.GrantReaderSQL(role, p.box)
+	case operator:
+		return pgoutbox.GrantOperatorSQL(role, p.box)
+	default:
+		return pgoutbox.GrantSQL(role, p.box)
+	}
+}
+
+// destination returns the part of a URL that is not secret.
+func destination(at string) string {
+	u, err := url.Parse(at)
+	if err != nil {
+		return "…"
+	}
+	return u.Scheme + "://" + u.Host + "/…"
+}
