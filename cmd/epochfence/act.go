@@ -18,6 +18,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file shows a plan, and carries it out with --execute, unless it has changed since it was shown.
+// Package operate decides what is planned.
+
 type doing struct {
 	execute    bool
 	reason, by string

@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has the commands that change partitions, and their flags. act.go shows and carries out
+// what they plan.
+
 // The commands that act on partitions. Each says what its flags request; package operate plans and
 // carries out, and perform shows.
 

@@ -16,6 +16,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has the commands dead-letters: lists, one letter, and discards and replays. The consumer
+// that owns the partition carries a replay out.
+
 func (a *app) deadLetters() *cobra.Command {
 	c := &cobra.Command{
 		Use: "deadletters", Aliases: []string{"dl"}, Short: "List, show, replay and discard dead letters",
