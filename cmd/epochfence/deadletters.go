@@ -16,7 +16,7 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file has the commands dead-letters: lists, one letter, and discards and replays. The consumer
+// This file has the commands deadletters: list, show, replay, withdraw and discard. The consumer
 // that owns the partition carries a replay out.
 
 func (a *app) deadLetters() *cobra.Command {
