@@ -105,7 +105,9 @@ func (a *acting) until(what string, p epoch.Partition, holds func(now operate.Pa
 // goesOn waits until the owner has claimed again after f, and applied more.
 func (a *acting) goesOn(p epoch.Partition, f epoch.Fence) {
 	a.Helper()
-	a.until("the owner continues", p, func(now operate.Partition) bool { return now.Epoch > f.Epoch && operate.OperatorOf(now.Owner) == "" && now.Next > f.Next+3 })
+	a.until("the owner continues", p, func(now operate.Partition) bool {
+		return now.Epoch > f.Epoch && operate.OperatorOf(now.Owner) == "" && now.Next > f.Next+3
+	})
 }
 
 // hears waits until a consumer has reported the pause of p.
