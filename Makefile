@@ -2,13 +2,11 @@
 # Only Go is needed, except where a line says otherwise.
 
 GOLANGCI_LINT := 2.15.0
-STATICCHECK   := 0.8.2
 GORELEASER    := 2.16.0
 
 CACHE      := $(CURDIR)/.cache
 KAFKA_LIBS := $(CACHE)/kafka$(addprefix -,$(KAFKA_VERSION))/libs
 golangci   := $(CACHE)/bin/golangci-lint-$(GOLANGCI_LINT)
-static     := $(CACHE)/bin/staticcheck-$(STATICCHECK)
 
 # Real Kafka is used as soon as `make kafka` has fetched it.
 ifneq ($(wildcard $(KAFKA_LIBS)/.complete),)
@@ -68,12 +66,10 @@ short: ## the tests that need no server, under the race detector (a minute or tw
 race: ## all tests under the race detector
 	go test -race -timeout 20m work
 
-lint: $(golangci) $(static) ## gofmt, vet, staticcheck, golangci-lint, and no binary files but pictures
+lint: $(golangci) ## gofmt, golangci-lint with vet and staticcheck in it, and no binary files but pictures
 	@binary=$$(git diff --numstat $$(git hash-object -t tree /dev/null) -- . ':!*.png' | grep '^-'); test -z "$$binary" || { echo "binary files:" $$binary; exit 1; }
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-clean:" $$unformatted; exit 1; }
-	@$(call each,GOWORK=off go vet ./...)
-	@$(call each,$(static) ./...)
-	@$(call each,$(golangci) run ./...)
+	@$(call each,GOWORK=off $(golangci) run ./...)
 
 # What users import.
 imported := ./epoch ./cas/... ./lease/... ./consumer/... ./sinks/... ./outbox/... ./migrations ./operate/stats
@@ -126,7 +122,7 @@ find_servers := EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) EPOCHFENCE_TEST_SEAWEEDFS
   EPOCHFENCE_OPENSEARCH_LIBS=$(OPENSEARCH) EPOCHFENCE_ZOOKEEPER_LIBS=$(ZOOKEEPER) EPOCHFENCE_TEST_CONSUL=$(CONSUL)
 
 stores: $(VALKEY) $(servers) $(golangci) ## the drivers of cas that `go test ./...` leaves out, each on its real server, under the race detector, the adapters of lease, and their lint (needs redis-server, Java 17, Maven, pip, and apt-get)
-	@for dir in $(apart) $(adapters) cas/kubestore examples/inventory/stores examples/nightly/stores; do (cd $$dir && export GOWORK=off && go vet ./... && $(golangci) run ./...) || exit 1; done
+	@for dir in $(apart) $(adapters) cas/kubestore examples/inventory/stores examples/nightly/stores; do (cd $$dir && GOWORK=off $(golangci) run ./...) || exit 1; done
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync $(apart:%=store/%) $(adapters:%=store/%) store/valkey store/cas/kubestore store/examples/inventory/stores store/examples/nightly/stores
 store/valkey:
 	cd cas/redisstore && GOWORK=off EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m .
@@ -273,9 +269,6 @@ $(VERSITYGW):
 # Its leases last for 2 s, which three servers cannot renew on a machine that is busy with other packages.
 $(golangci):
 	$(call install,github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(GOLANGCI_LINT),golangci-lint)
-
-$(static):
-	$(call install,honnef.co/go/tools/cmd/staticcheck@v$(STATICCHECK),staticcheck)
 
 # install puts a tool at its target, which names its version, so that neither
 # go.mod nor the machine's own tools are touched.
