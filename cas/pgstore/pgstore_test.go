@@ -46,9 +46,12 @@ func rig(t testing.TB) castest.Rig {
 		Backup: func(t testing.TB) func() {
 			exec(t, "create table saved as select * from epochfence_cas.cas_item",
 				"create table saved_number as select last_value from epochfence_cas.cas_number")
-			return func() {
-				exec(t, "truncate epochfence_cas.cas_item", "insert into epochfence_cas.cas_item select * from saved",
-					"select setval('epochfence_cas.cas_number', (select last_value from saved_number))")
+			return func() { // at once, as members write meanwhile
+				exec(t, `do $$ begin
+					truncate epochfence_cas.cas_item;
+					insert into epochfence_cas.cas_item select * from saved;
+					perform setval('epochfence_cas.cas_number', (select last_value from saved_number));
+				end $$`)
 			}
 		},
 		Empty: func(t testing.TB) {

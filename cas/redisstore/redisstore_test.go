@@ -125,11 +125,15 @@ func rig(t testing.TB, s *servertest.Server) castest.Rig {
 		Empty:  empty,
 		Backup: func(t testing.TB) func() {
 			saved := dump(t, admin)
-			return func() {
-				empty(t)
-				for key, value := range saved {
-					must(t, admin.Restore(t.Context(), key, 0, value).Err())
-				}
+			return func() { // at once, as members write meanwhile
+				_, err := admin.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+					p.FlushAll(t.Context())
+					for key, value := range saved {
+						p.Restore(t.Context(), key, 0, value)
+					}
+					return nil
+				})
+				must(t, err)
 			}
 		},
 		Failover: func(t testing.TB) func() {
