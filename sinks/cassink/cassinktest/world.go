@@ -21,8 +21,9 @@ import (
 	"github.com/epochfence/epochfence/sinks/cassink"
 )
 
-// patience bounds each history.
-const patience = time.Minute
+// patience bounds each history. Three servers of a JVM each, of which the leader is killed again
+// and again on a busy machine, take over a minute.
+const patience = 3 * time.Minute
 
 // world is what a history plays in: a log, and a store that its members write to.
 type world struct {
