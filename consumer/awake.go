@@ -6,7 +6,7 @@ import (
 )
 
 // awake measures the time for which this process runs, in ticks of a timer. A frozen process (a
-// signal, a debugger, no CPU time) misses ticks. So a freeze can be told from a slow call.
+// signal, a debugger, no CPU time) misses ticks. So awake distinguishes a freeze from a slow call.
 type awake struct {
 	step  time.Duration
 	then  func() // called after the last tick

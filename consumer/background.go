@@ -57,7 +57,7 @@ type background[TX any] struct {
 	ctx      context.Context // ends with the claim, or when the partition is revoked
 	cancel   context.CancelFunc
 	returned chan struct{} // closed when the user's function has returned for good
-	turn     chan struct{} // held by the running transaction of any background function of the partition
+	slot     chan struct{} // held by the running transaction of any background function of the partition
 	calls    gate
 	over     chan struct{} // closed when nothing of it runs any more
 	hung     chan struct{}
@@ -68,16 +68,16 @@ type background[TX any] struct {
 }
 
 func (o *ownership[TX]) startBackground() {
-	turn := make(chan struct{}, 1)
+	slot := make(chan struct{}, 1)
 	for i, work := range o.run.handlers.background {
-		b := o.newBackground(work, o.applied[i], turn)
+		b := o.newBackground(work, o.applied[i], slot)
 		o.background = append(o.background, b)
 		go b.run()
 		go b.outlast()
 	}
 }
 
-func (o *ownership[TX]) newBackground(work func(context.Context, Background[TX]), applied <-chan struct{}, turn chan struct{}) *background[TX] {
+func (o *ownership[TX]) newBackground(work func(context.Context, Background[TX]), applied <-chan struct{}, slot chan struct{}) *background[TX] {
 	select {
 	case <-applied: // of an earlier claim
 	default:
@@ -85,7 +85,7 @@ func (o *ownership[TX]) newBackground(work func(context.Context, Background[TX])
 	f := o.fence
 	b := &background[TX]{
 		owner: o.tenancy, work: work, hold: epoch.Hold{Partition: f.Partition, Claim: f.Claim}, epoch: f.Epoch, applied: applied,
-		claim: o.claim, returned: make(chan struct{}), turn: turn,
+		claim: o.claim, returned: make(chan struct{}), slot: slot,
 		over: make(chan struct{}), hung: make(chan struct{}),
 	}
 	b.ctx, b.cancel = o.untilRevoked(o.claim)
@@ -217,10 +217,10 @@ func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX)
 	}
 	defer b.calls.leave()
 	var free func()
-	for _, turn := range []chan struct{}{b.turn, b.owner.loop.slot} {
+	for _, slot := range []chan struct{}{b.slot, b.owner.loop.slot} {
 		select {
-		case turn <- struct{}{}:
-			free = sync.OnceFunc(func() { <-turn })
+		case slot <- struct{}{}:
+			free = sync.OnceFunc(func() { <-slot })
 			defer free()
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -237,7 +237,7 @@ func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX)
 }
 
 // commit runs one transaction. Its context ends with the claim, with the caller's context, and at
-// the timeout. If the transaction is abandoned, commit calls free so that others have their turn.
+// the timeout. If the transaction is abandoned, commit calls free so that others can begin.
 func (b *background[TX]) commit(caller context.Context, apply func(context.Context, TX) error, free func()) error {
 	timeout := b.owner.timeout
 	abandoned, cut := context.WithCancel(context.Background())

@@ -62,13 +62,13 @@ func TestMessagesThatNeedTheirOwnTransactionsCostFewInVain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 3000).Draw(t, "messages")
 		every := rapid.IntRange(1, 50).Draw(t, "one in so many")
-		room := rapid.IntRange(2, 600).Draw(t, "room")
+		capacity := rapid.IntRange(2, 600).Draw(t, "room")
 		own := func(i int) bool { return i%every == 0 }
 
 		p := newBisection(1, 1)
 		vain := 0
 		for done := 0; done < n; {
-			size := min(room, n-done)
+			size := min(capacity, n-done)
 			if p.active() {
 				size = p.size(size)
 			}

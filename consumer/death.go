@@ -45,7 +45,7 @@ func (o *ownership[TX]) settleDeath(ctx context.Context, left, seen, got epoch.F
 	in := o.bisect.learn(v, d.trial, false, false)
 	switch v.action {
 	case retry:
-		o.tellFailed(v, in, 0)
+		o.reportFailed(v, in, 0)
 	case halt:
 		o.bisect.halted()
 		o.given = &outcome{action: halt, err: v.err}

@@ -26,7 +26,7 @@ var errGoexit = errors.New("the handler ended its goroutine: it called runtime.G
 
 // maskedError is a handler's error on its way through the sink. It hides the sink's own errors,
 // because a handler may use another fenced store, whose "stale" or "in doubt" says nothing about
-// this transaction. It shows all other errors, so that a sink can tell a deadlock from a mistake.
+// this transaction. It shows all other errors, so that a sink can distinguish a deadlock from a mistake.
 type maskedError struct{ err error }
 
 func (e *maskedError) Error() string { return e.err.Error() }

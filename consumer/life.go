@@ -114,7 +114,7 @@ func (l *life) live(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastRecords)
 	defer cancel()
 	if err := l.gone(ctx, l.process); err != nil {
-		l.log.Warn("could not tell the sink that this process ends, it will be taken for one that has died", "err", err)
+		l.log.Warn("could not report to the sink that this process ends, it will be taken for one that has died", "err", err)
 	}
 }
 
@@ -150,7 +150,7 @@ func (l *life) lookAtSnapshots(ctx context.Context) {
 	}
 	held, err := l.snapshots(ctx)
 	if err != nil {
-		return // the next sign of life tells whether the sink answers
+		return // the next sign of life shows whether the sink answers
 	}
 	l.observe(SnapshotsHeld{Oldest: held})
 	var old operate.Snapshot

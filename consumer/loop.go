@@ -175,7 +175,7 @@ func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared b
 	if v.finding == died {
 		p.death = &death{t, v.err}
 	}
-	p.tellFailed(v, in, r.took)
+	p.reportFailed(v, in, r.took)
 	switch v.action {
 	case retry:
 		l.again(p, in)
@@ -198,7 +198,7 @@ func (l *loop[TX]) committed(p *pending[TX], did part[TX], took time.Duration) {
 		}
 	}
 	p.tenure.Mirror(p.fence)
-	p.tellAdvanced(did, took)
+	p.reportAdvanced(did, took)
 	if p.done() {
 		p.finish(outcome{action: advance})
 		return
@@ -263,7 +263,7 @@ func without[TX any](ps []*pending[TX], p *pending[TX]) []*pending[TX] {
 func (l *loop[TX]) startReady() {
 	l.startReplay()
 	if ps := l.pickShared(); len(ps) > 0 {
-		l.transact(&l.shared, ps, l.sizing.room)
+		l.transact(&l.shared, ps, l.sizing.capacity)
 	}
 	if ps := l.pick(&l.alone, 1); len(ps) > 0 {
 		l.transact(&l.alone, ps, l.run.MaxBatch)
@@ -273,7 +273,7 @@ func (l *loop[TX]) startReady() {
 // pickShared takes the ready partitions in good order, within the current size and the sink's
 // bounds. Partitions that are left over are first the next time.
 func (l *loop[TX]) pickShared() []*pending[TX] {
-	most := l.sizing.room
+	most := l.sizing.capacity
 	if bound := l.run.bounds.Partitions; bound > 0 {
 		most = min(most, bound)
 	}
@@ -304,7 +304,7 @@ func (l *loop[TX]) pick(lane *lane[TX], most int) []*pending[TX] {
 	return picked
 }
 
-func (l *loop[TX]) transact(lane *lane[TX], ps []*pending[TX], room int) {
+func (l *loop[TX]) transact(lane *lane[TX], ps []*pending[TX], capacity int) {
 	lane.busy = true
 	slices.SortFunc(ps, func(a, b *pending[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })
 	t := &transaction[TX]{run: l.run, shared: lane == &l.shared, timeout: ps[0].timeout}
@@ -313,7 +313,7 @@ func (l *loop[TX]) transact(lane *lane[TX], ps []*pending[TX], room int) {
 	for i, p := range ps {
 		ready[i] = p.size()
 	}
-	takes := share(ready, room)
+	takes := share(ready, capacity)
 	for i, p := range ps {
 		p.state, p.replayed = busy, false
 		t.parts = append(t.parts, newPart(p, takes[i]))

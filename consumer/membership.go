@@ -15,13 +15,13 @@ type membership struct {
 	log     *slog.Logger
 	idle    func() bool // reports whether this process has no partition
 
-	mu      sync.Mutex
-	told    bool // changed was called
-	in      bool
-	done    bool // Run is over
-	waiting *time.Timer
-	cause   error // why it is no member, if it was told
-	life    *life // nil if the sink takes no signs of life
+	mu       sync.Mutex
+	reported bool // changed was called
+	in       bool
+	done     bool // Run is over
+	waiting  *time.Timer
+	cause    error // why it is no member, once reported
+	life     *life // nil if the sink takes no signs of life
 }
 
 // left returns why this process is no member of the group, or nil if it is one or has not joined yet.
@@ -34,10 +34,10 @@ func (m *membership) left() error {
 func (m *membership) changed(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if in := err == nil; m.done || m.told && in == m.in {
+	if in := err == nil; m.done || m.reported && in == m.in {
 		return
 	}
-	m.told, m.in, m.cause = true, err == nil, err
+	m.reported, m.in, m.cause = true, err == nil, err
 	m.life.changed()
 	if m.in {
 		m.log.Info("joined the group")

@@ -98,7 +98,7 @@ func fenceAt(ours epoch.Fence, err error) (now epoch.Fence, ok bool) {
 type refusedClaim struct {
 	pause       pause
 	unconfirmed bool // the source did not confirm the lease, as in an ordinary rebalance
-	halted      bool // observers are told that the partition stands still
+	halted      bool // observers get a Halted: the partition does not move
 	level       slog.Level
 	what        string
 }

@@ -116,7 +116,7 @@ func (o Options) withDefaults() (Options, error) {
 			err = fmt.Errorf("consumer: Options.%s is %v; want 0 for the default, or up to %v", name, *v, maxWaitLimit)
 		}
 	}
-	count("MaxBatch", &o.MaxBatch, mostRoom, maxBatchLimit)
+	count("MaxBatch", &o.MaxBatch, maxCapacity, maxBatchLimit)
 	count("Committers", &o.Committers, 1, maxCommittersLimit)
 	count("MaxAttempts", &o.MaxAttempts, 10, maxAttemptsLimit)
 	count("MaxHung", &o.MaxHung, 3, maxHungLimit)

@@ -55,7 +55,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	for o.hang == nil && o.running(ctx) {
 		acted := r.acted.wait()
 		if err := r.endedTxOf(p); err != nil {
-			o.tellHaltedForGood(err)
+			o.reportHaltedForGood(err)
 			o.wait(ctx, forever)
 			break
 		}
@@ -147,12 +147,12 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 		o.recallHangs(ctx)
 	}
 	if left.Epoch == 0 {
-		o.tellElsewhere(seen)
+		o.reportElsewhere(seen)
 	}
 	o.claim = newClaim(tenure)
 	o.startBackground()
 	o.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
-	o.tellClaimed(got, seen, time.Since(began))
+	o.reportClaimed(got, seen, time.Since(began))
 	return nil
 }
 
@@ -200,7 +200,7 @@ func (o *ownership[TX]) unchanged() bool {
 }
 
 func (o *ownership[TX]) goBack(err *epoch.WentBackError) {
-	o.tellWentBack(err)
+	o.reportWentBack(err)
 	o.run.lookAtAll()
 	o.forget()
 	o.fence = err.Now
@@ -243,7 +243,7 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		o.run.endedTx(o.partition, out.err)
 	}
 	o.hang = cmp.Or(o.hang, out.hang)
-	o.tellEnded(out, in)
+	o.reportEnded(out, in)
 	return in
 }
 
@@ -257,7 +257,7 @@ func (o *ownership[TX]) unclaimed(ctx context.Context, err error, took time.Dura
 		o.unconfirmed++
 	}
 	in := o.pauseFor(n.pause)
-	o.tellUnclaimed(n, err, took, in)
+	o.reportUnclaimed(n, err, took, in)
 	return in
 }
 

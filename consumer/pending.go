@@ -22,7 +22,7 @@ type pending[TX any] struct {
 	begun  bool // the first message of all was compared with the position
 	hung   bool // a call hung on one of its messages: see recall
 
-	halted   bool   // observers were told so, and it has not moved since
+	halted   bool   // observers got a Halted, and it has not moved since
 	recorded Reason // of the halt in the audit log that counts since the last claim; ReasonNone without one
 	silent   bool   // the lag is requested from the source
 	tick     ticks  // of a job of package schedule

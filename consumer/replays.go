@@ -48,7 +48,7 @@ func (l *loop[TX]) queueReplay(t *tenancy[TX], r replay) {
 	q.queue = append(q.queue, queuedReplay[TX]{p, r})
 }
 
-// startReplay starts the next replay that can run. Replays and ready messages take turns.
+// startReplay starts the next replay that can run. Replays and ready messages alternate.
 func (l *loop[TX]) startReplay() {
 	q := &l.replays
 	if q.busy {

@@ -16,7 +16,7 @@ import (
 // keepTheTable is logged when a position is adopted: others may have applied more than that.
 const keepTheTable = "what others have applied beyond that is applied again, unless a dedupe table catches it: keep the table until epochfence moveover says that it may go"
 
-func (o *ownership[TX]) tellClaimed(got, seen epoch.Fence, took time.Duration) {
+func (o *ownership[TX]) reportClaimed(got, seen epoch.Fence, took time.Duration) {
 	about := []any{"epoch", got.Epoch, "claim", got.Claim, "next", got.Next}
 	level := slog.LevelInfo
 	if seen.Epoch == 0 {
@@ -55,10 +55,10 @@ func (o *ownership[TX]) began(got epoch.Fence) string {
 	return fmt.Sprintf("as Options.Start says (%v)", o.run.Start)
 }
 
-func (o *ownership[TX]) tellEnded(out outcome, in time.Duration) {
+func (o *ownership[TX]) reportEnded(out outcome, in time.Duration) {
 	switch out.action {
 	case giveUp:
-		o.tellStale(out.err, out.looked)
+		o.reportStale(out.err, out.looked)
 	case claimAgain:
 		level, what := slog.LevelWarn, "nothing was committed"
 		if inDoubt(out.err) {
@@ -68,37 +68,37 @@ func (o *ownership[TX]) tellEnded(out outcome, in time.Duration) {
 			level, what = slog.LevelInfo, what+" if the partition comes back"
 		}
 		o.trouble(level, what, out.err, "epoch", o.fence.Epoch, "next", o.fence.Next)
-		o.tellInDoubt(out.err)
-		o.tellStandstill(out.err, 0, in)
+		o.reportInDoubt(out.err)
+		o.reportStandstill(out.err, 0, in)
 	case claimAbove:
 		o.logger.Warn("another system has seen a higher epoch than this claim's, claiming again above it; if no other process has the partition, the sink was restored, or has lost transactions in a failover",
 			"epoch", o.fence.Epoch, "seen", out.above)
-		o.tellStandstill(out.err, 0, in)
+		o.reportStandstill(out.err, 0, in)
 	case halt:
-		o.tellHalted(out.err, in)
+		o.reportHalted(out.err, in)
 	case haltInDoubt:
-		o.tellInDoubt(out.err)
-		o.tellHalted(out.err, in)
+		o.reportInDoubt(out.err)
+		o.reportHalted(out.err, in)
 	case haltForGood:
-		o.tellHaltedForGood(out.err)
+		o.reportHaltedForGood(out.err)
 	}
 }
 
-func (o *ownership[TX]) tellInDoubt(err error) {
+func (o *ownership[TX]) reportInDoubt(err error) {
 	o.run.Observe(InDoubt{Partition: o.partition, Epoch: o.fence.Epoch, Err: err})
 }
 
-func (o *ownership[TX]) tellWentBack(err *epoch.WentBackError) {
+func (o *ownership[TX]) reportWentBack(err *epoch.WentBackError) {
 	now := err.Now
 	o.logger.Error("the sink went back; claiming again and continuing from where it is", "err", err,
 		"was_epoch", err.Was.Epoch, "was_next", err.Was.Next, "epoch", now.Epoch, "next", now.Next, "owner", now.Owner)
 	o.run.Observe(WentBack{Was: err.Was, Now: now})
 }
 
-// tellElsewhere reports that the group's position was published under a claim that the sink does not have.
+// reportElsewhere reports that the group's position was published under a claim that the sink does not have.
 // seen is the fence that the first claim of this tenure has replaced. The position in the sink counts all the
 // same (R8): which of two sinks is right, only an operator can say.
-func (o *ownership[TX]) tellElsewhere(seen epoch.Fence) {
+func (o *ownership[TX]) reportElsewhere(seen epoch.Fence) {
 	t, ok := o.tenure.(interface {
 		PublishedElsewhere() (epoch.Fence, bool)
 	})
@@ -116,8 +116,8 @@ func (o *ownership[TX]) tellElsewhere(seen epoch.Fence) {
 	o.run.Observe(WentBack{Was: at, Now: seen})
 }
 
-// tellStale reports a later claim. If an idle partition's look has found it, no transaction was refused.
-func (o *ownership[TX]) tellStale(err error, looked bool) {
+// reportStale reports a later claim. If an idle partition's look has found it, no transaction was refused.
+func (o *ownership[TX]) reportStale(err error, looked bool) {
 	var stale *epoch.StaleError
 	errors.As(err, &stale)
 	level, what := slog.LevelWarn, "stale: the partition belongs to a later claim; rolled back"
@@ -134,11 +134,11 @@ func (o *ownership[TX]) tellStale(err error, looked bool) {
 	o.run.Observe(Stale{Ours: o.fence, Held: stale.Held})
 }
 
-func (o *ownership[TX]) tellUnclaimed(n refusedClaim, err error, took, in time.Duration) {
+func (o *ownership[TX]) reportUnclaimed(n refusedClaim, err error, took, in time.Duration) {
 	o.run.Observe(NotClaimed{Partition: o.partition, Reason: reasonOf(err), Err: err, Took: took})
 	switch n.pause {
 	case haltPause:
-		o.tellHalted(err, in)
+		o.reportHalted(err, in)
 		return
 	case operatorPause:
 		o.trouble(n.level, n.what, err, "next", o.next(), "reason", reasonOf(err), "retry_in", in)
@@ -152,12 +152,12 @@ func (o *ownership[TX]) tellUnclaimed(n refusedClaim, err error, took, in time.D
 	o.observeHalt(err, in)
 }
 
-func (p *pending[TX]) tellHalted(err error, in time.Duration) {
+func (p *pending[TX]) reportHalted(err error, in time.Duration) {
 	p.trouble(slog.LevelError, "halted", err, "epoch", p.fence.Epoch, "next", p.next(), "reason", reasonOf(err), "remedy", p.remedy(), "retry_in", in)
 	p.observeHalt(err, in)
 }
 
-func (p *pending[TX]) tellAdvanced(did part[TX], took time.Duration) {
+func (p *pending[TX]) reportAdvanced(did part[TX], took time.Duration) {
 	p.recordTick(did, took)
 	p.halted, p.recorded = false, ReasonNone
 	if p.silent {
@@ -196,7 +196,7 @@ func size(ms []Message) int {
 	return n
 }
 
-func (p *pending[TX]) tellFailed(v verdict, in, took time.Duration) {
+func (p *pending[TX]) reportFailed(v verdict, in, took time.Duration) {
 	var failure *HandlerError
 	if v.finding == lastAttempt && errors.As(v.err, &failure) {
 		p.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", v.err, "offset", failure.Offset, "attempt", failure.Attempts)
@@ -212,7 +212,7 @@ func (p *pending[TX]) tellFailed(v verdict, in, took time.Duration) {
 		p.tick.failed(offset, v.err, took)
 	}
 	if v.finding == transient {
-		p.tellStandstill(v.err, took, in)
+		p.reportStandstill(v.err, took, in)
 	}
 	if attempt > 0 {
 		p.trouble(slog.LevelWarn, "message failed, trying again", v.err, "offset", offset, "attempt", attempt, "retry_in", in)
@@ -222,9 +222,9 @@ func (p *pending[TX]) tellFailed(v verdict, in, took time.Duration) {
 	p.run.Observe(Retried{Partition: p.partition, Offset: offset, Attempt: attempt, Reason: v.reason(), Err: v.err, RetryIn: in})
 }
 
-// tellStandstill reports a partition that has not moved for long. took is the duration of the
+// reportStandstill reports a partition that has not moved for long. took is the duration of the
 // failed attempt, in the wait before the next one.
-func (p *pending[TX]) tellStandstill(err error, took, in time.Duration) {
+func (p *pending[TX]) reportStandstill(err error, took, in time.Duration) {
 	now, next := time.Now(), p.fence.Next
 	if !p.still.failed(now.Add(-took), now, in, p.tenure.Term()) {
 		p.recordHalt(err)
@@ -234,7 +234,7 @@ func (p *pending[TX]) tellStandstill(err error, took, in time.Duration) {
 	p.observeHalt(err, in)
 }
 
-func (p *pending[TX]) tellHaltedForGood(err error) {
+func (p *pending[TX]) reportHaltedForGood(err error) {
 	p.logger.Error("halted; this process does not try it again", "epoch", p.fence.Epoch, "next", p.next(), "reason", reasonOf(err), "remedy", p.remedy(), "err", err)
 	p.observeHalt(err, 0)
 }

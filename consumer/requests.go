@@ -67,7 +67,7 @@ func (q *requests[TX]) once(ctx context.Context, ps []epoch.Partition) {
 	}
 	q.failed = 0
 	if q.known && found.Acts != q.acts {
-		q.run.acted.tell()
+		q.run.acted.notify()
 		q.run.lookAtAll()
 	}
 	q.acts, q.known = found.Acts, true
@@ -101,7 +101,7 @@ func (n *news) wait() <-chan struct{} {
 	return n.next
 }
 
-func (n *news) tell() {
+func (n *news) notify() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.next != nil {

@@ -33,7 +33,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if h.calls == nil {
 		return errors.New("consumer: Run needs a handler")
 	}
-	usual := cmp.Or(o.MaxBatch, usualRoom)
+	usual := cmp.Or(o.MaxBatch, usualCapacity)
 	o, err := o.withDefaults()
 	if err != nil {
 		return err

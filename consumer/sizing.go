@@ -15,31 +15,31 @@ import (
 // before the size grows again. That bounds the loss: if larger transactions keep failing,
 // throughput stays close to that of one message in each transaction.
 type sizing struct {
-	most    int
-	usual   int           // only a brief transaction takes more
-	room    int           // what the next transaction takes
-	owed    time.Duration // calm before room grows
-	typical time.Duration // average duration of a transaction that was not refused
+	most     int
+	usual    int           // only a brief transaction takes more
+	capacity int           // what the next transaction takes
+	cooldown time.Duration // calm time before capacity grows
+	typical  time.Duration // average duration of a transaction that was not refused
 }
 
 const (
-	// firstRoom limits the first transaction, because nothing is known of the handler. Transactions
+	// firstCapacity limits the first transaction, because nothing is known of the handler. Transactions
 	// that are slow and end in time do not become smaller than this: if the commit is slow, and not
 	// the messages, taking fewer of them does not help.
-	firstRoom = 256
+	firstCapacity = 256
 
-	// usualRoom and mostRoom are the limits if Options.MaxBatch is not set. If handlers write a set
+	// usualCapacity and maxCapacity are the limits if Options.MaxBatch is not set. If handlers write a set
 	// at once, beginning and ending a transaction still costs a good part of one of 4,096 messages:
 	// in bench, 16,384 made throughput a tenth to two fifths higher. If handlers write messages one
 	// by one, a larger transaction gains little and holds locks for longer. Such a transaction is
 	// not brief.
-	usualRoom = 4096
-	mostRoom  = 16_384
-	brief     = 50 * time.Millisecond
+	usualCapacity = 4096
+	maxCapacity   = 16_384
+	brief         = 50 * time.Millisecond
 
 	// calmFactor times the duration of a failure has to be calm after it.
-	calmFactor = 16
-	maxOwed    = 30 * time.Second
+	calmFactor  = 16
+	maxCooldown = 30 * time.Second
 
 	// shrinkFactor is by how much the first failure makes the next transaction smaller. Another
 	// failure soon after makes it a single message.
@@ -52,40 +52,40 @@ const (
 )
 
 func newSizing(most, usual int) sizing {
-	return sizing{most: most, usual: usual, room: min(firstRoom, most), typical: 100 * time.Millisecond}
+	return sizing{most: most, usual: usual, capacity: min(firstCapacity, most), typical: 100 * time.Millisecond}
 }
 
 // applied records a transaction that was not refused. A small one proves nothing about larger ones.
 func (s *sizing) applied(messages int, took, timeout time.Duration) {
 	s.typical += (took - s.typical) / 8
-	s.owed = max(s.owed-took, 0)
+	s.cooldown = max(s.cooldown-took, 0)
 	switch {
 	case took > timeout/4:
-		s.room = max(messages/2, min(s.room, firstRoom))
+		s.capacity = max(messages/2, min(s.capacity, firstCapacity))
 	case took > 2*brief && messages > s.usual:
-		s.room = s.usual
-	case s.room >= s.usual && took > brief:
-	case took < timeout/16 && s.owed == 0 && messages > s.room/2:
-		s.room = min(s.room*2, s.most)
+		s.capacity = s.usual
+	case s.capacity >= s.usual && took > brief:
+	case took < timeout/16 && s.cooldown == 0 && messages > s.capacity/2:
+		s.capacity = min(s.capacity*2, s.most)
 	}
 }
 
-func (s *sizing) tooMany(messages int) { s.room = max(messages/2, 1) }
+func (s *sizing) tooMany(messages int) { s.capacity = max(messages/2, 1) }
 
-// tooLarge records a transaction that did not fit. Room grows again, because the next messages may
+// tooLarge records a transaction that did not fit. The capacity grows again, because the next messages may
 // be smaller, once the cost of this failure was earned.
 func (s *sizing) tooLarge(messages int, took time.Duration) {
-	s.room = max(messages/2, 1)
-	s.owed = min(s.owed+calmFactor*took, maxOwed)
+	s.capacity = max(messages/2, 1)
+	s.cooldown = min(s.cooldown+calmFactor*took, maxCooldown)
 }
 
 func (s *sizing) refused(messages int, took time.Duration) {
-	if s.owed > 0 {
-		s.room = 1
+	if s.cooldown > 0 {
+		s.capacity = 1
 	} else {
-		s.room = max(min(messages, s.room)/shrinkFactor, 1)
+		s.capacity = max(min(messages, s.capacity)/shrinkFactor, 1)
 	}
-	s.owed = min(s.owed+calmFactor*took, maxOwed)
+	s.cooldown = min(s.cooldown+calmFactor*took, maxCooldown)
 }
 
 // lockWait returns how long a transaction may wait for one lock. The wait grows with each refusal
@@ -98,9 +98,9 @@ func (s *sizing) lockWait(refusals int, chance float64) (d time.Duration, bounde
 	return d, d <= patience
 }
 
-// share divides the room of a transaction. Partitions with few ready messages take all of theirs,
-// the others take equal parts. There is room for one message of each at least.
-func share(ready []int, room int) []int {
+// share divides the capacity of a transaction. Partitions with few ready messages take all of theirs,
+// the others take equal parts. capacity is at least one message of each.
+func share(ready []int, capacity int) []int {
 	fewest := make([]int, len(ready))
 	for i := range fewest {
 		fewest[i] = i
@@ -108,8 +108,8 @@ func share(ready []int, room int) []int {
 	slices.SortFunc(fewest, func(i, j int) int { return cmp.Compare(ready[i], ready[j]) })
 	takes := make([]int, len(ready))
 	for n, i := range fewest {
-		takes[i] = min(ready[i], room/(len(ready)-n))
-		room -= takes[i]
+		takes[i] = min(ready[i], capacity/(len(ready)-n))
+		capacity -= takes[i]
 	}
 	return takes
 }

@@ -17,10 +17,10 @@ func TestSizing(t *testing.T) {
 	}
 	tooMany := func(messages int) func(*sizing) { return func(s *sizing) { s.tooMany(messages) } }
 	for name, c := range map[string]struct {
-		room int
-		owed time.Duration
-		then []func(*sizing)
-		want int
+		capacity int
+		cooldown time.Duration
+		then     []func(*sizing)
+		want     int
 	}{
 		"what is quick may grow":                         {16, 0, []func(*sizing){applied(16, time.Millisecond)}, 32},
 		"up to MaxBatch":                                 {700, 0, []func(*sizing){applied(700, time.Millisecond)}, 1000},
@@ -39,12 +39,12 @@ func TestSizing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSizing(1000, 1000)
-			s.room, s.owed = c.room, c.owed
+			s.capacity, s.cooldown = c.capacity, c.cooldown
 			for _, then := range c.then {
 				then(&s)
 			}
-			if s.room != c.want {
-				t.Errorf("the next transaction takes %d messages, want %d", s.room, c.want)
+			if s.capacity != c.want {
+				t.Errorf("the next transaction takes %d messages, want %d", s.capacity, c.want)
 			}
 		})
 	}
@@ -53,53 +53,53 @@ func TestSizing(t *testing.T) {
 func TestOnlyBriefTransactionsGrowBeyondTheUsualSize(t *testing.T) {
 	const timeout = 10 * time.Second
 	for name, c := range map[string]struct {
-		room int
-		took time.Duration
-		want int
+		capacity int
+		took     time.Duration
+		want     int
 	}{
-		"a brief one grows":                     {usualRoom, brief, 2 * usualRoom},
-		"up to the most":                        {mostRoom, time.Millisecond, mostRoom},
-		"one that takes longer stays":           {usualRoom, brief + 1, usualRoom},
-		"also if it is larger already":          {2 * usualRoom, 2 * brief, 2 * usualRoom},
-		"one that takes far longer goes back":   {mostRoom, 2*brief + 1, usualRoom},
-		"a smaller one may take longer":         {usualRoom / 2, 2*brief + 1, usualRoom},
-		"one that takes a quarter of its time":  {mostRoom, timeout/4 + 1, mostRoom / 2},
-		"and is of the usual size is halved":    {usualRoom, timeout/4 + 1, usualRoom / 2},
-		"the usual size is no bound for others": {firstRoom, timeout/16 - 1, 2 * firstRoom},
-		"one that takes a sixteenth stays":      {firstRoom, timeout / 16, firstRoom},
-		"just a quarter of its time":            {firstRoom + 2, timeout / 4, firstRoom + 2},
+		"a brief one grows":                     {usualCapacity, brief, 2 * usualCapacity},
+		"up to the most":                        {maxCapacity, time.Millisecond, maxCapacity},
+		"one that takes longer stays":           {usualCapacity, brief + 1, usualCapacity},
+		"also if it is larger already":          {2 * usualCapacity, 2 * brief, 2 * usualCapacity},
+		"one that takes far longer goes back":   {maxCapacity, 2*brief + 1, usualCapacity},
+		"a smaller one may take longer":         {usualCapacity / 2, 2*brief + 1, usualCapacity},
+		"one that takes a quarter of its time":  {maxCapacity, timeout/4 + 1, maxCapacity / 2},
+		"and is of the usual size is halved":    {usualCapacity, timeout/4 + 1, usualCapacity / 2},
+		"the usual size is no bound for others": {firstCapacity, timeout/16 - 1, 2 * firstCapacity},
+		"one that takes a sixteenth stays":      {firstCapacity, timeout / 16, firstCapacity},
+		"just a quarter of its time":            {firstCapacity + 2, timeout / 4, firstCapacity + 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSizing(mostRoom, usualRoom)
-			s.room = c.room
-			if s.applied(c.room, c.took, timeout); s.room != c.want {
-				t.Errorf("the next transaction takes %d messages, want %d", s.room, c.want)
+			s := newSizing(maxCapacity, usualCapacity)
+			s.capacity = c.capacity
+			if s.applied(c.capacity, c.took, timeout); s.capacity != c.want {
+				t.Errorf("the next transaction takes %d messages, want %d", s.capacity, c.want)
 			}
 		})
 	}
-	s := newSizing(mostRoom, usualRoom)
-	s.room = mostRoom
-	if s.applied(usualRoom, 2*brief+1, timeout); s.room != mostRoom {
-		t.Errorf("a slow one of the usual size makes the next one take %d", s.room)
+	s := newSizing(maxCapacity, usualCapacity)
+	s.capacity = maxCapacity
+	if s.applied(usualCapacity, 2*brief+1, timeout); s.capacity != maxCapacity {
+		t.Errorf("a slow one of the usual size makes the next one take %d", s.capacity)
 	}
 }
 
 func TestATransactionThatDidNotFitIsHalvedAndHasToBeEarned(t *testing.T) {
 	s := newSizing(1000, 1000)
-	if s.tooLarge(200, 10*time.Millisecond); s.room != 100 || s.owed != 160*time.Millisecond {
+	if s.tooLarge(200, 10*time.Millisecond); s.capacity != 100 || s.cooldown != 160*time.Millisecond {
 		t.Errorf("%+v", s)
 	}
-	if s.tooLarge(100, 20*time.Millisecond); s.room != 50 || s.owed != 480*time.Millisecond {
+	if s.tooLarge(100, 20*time.Millisecond); s.capacity != 50 || s.cooldown != 480*time.Millisecond {
 		t.Errorf("%+v", s)
 	}
-	if s.tooLarge(1, time.Hour); s.room != 1 || s.owed != maxOwed {
+	if s.tooLarge(1, time.Hour); s.capacity != 1 || s.cooldown != maxCooldown {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestTheTypicalDurationFollowsAnEighthOfEachChange(t *testing.T) {
 	s := newSizing(100, 50)
-	if want := (sizing{most: 100, usual: 50, room: 100, typical: 100 * time.Millisecond}); s != want {
+	if want := (sizing{most: 100, usual: 50, capacity: 100, typical: 100 * time.Millisecond}); s != want {
 		t.Errorf("%+v; want %+v", s, want)
 	}
 	if s.applied(1, 900*time.Millisecond, time.Minute); s.typical != 200*time.Millisecond {
@@ -122,7 +122,7 @@ func TestSizingLosesLittleTimeOverTransactionsThatAreTooLarge(t *testing.T) {
 		s := newSizing(batch, rapid.IntRange(1, batch).Draw(t, "of which usual are"))
 		var lost, spent time.Duration
 		for spent < time.Minute {
-			if n := s.room; n > fit {
+			if n := s.capacity; n > fit {
 				took := time.Duration(min(n, 2*fit))*each + waits
 				lost, spent = lost+took, spent+took
 				s.refused(n, took)
@@ -168,8 +168,8 @@ func TestWaitsForLocksAreShortFirstAndThenAsLongAsTheSinkAllows(t *testing.T) {
 func TestARoomIsSharedWithoutLeavingAnyOfItToNobody(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ready := rapid.SliceOfN(rapid.IntRange(0, 300), 1, 20).Draw(t, "ready")
-		room := rapid.IntRange(len(ready), 2000).Draw(t, "room")
-		takes, all, taken := share(ready, room), 0, 0
+		capacity := rapid.IntRange(len(ready), 2000).Draw(t, "room")
+		takes, all, taken := share(ready, capacity), 0, 0
 		for i, n := range takes {
 			all, taken = all+ready[i], taken+n
 			if n > ready[i] || n == 0 && ready[i] > 0 {
@@ -181,8 +181,8 @@ func TestARoomIsSharedWithoutLeavingAnyOfItToNobody(t *testing.T) {
 				}
 			}
 		}
-		if taken != min(all, room) {
-			t.Errorf("%d are taken of %d that are ready, and there is room for %d", taken, all, room)
+		if taken != min(all, capacity) {
+			t.Errorf("%d are taken of %d that are ready, and there is room for %d", taken, all, capacity)
 		}
 	})
 }

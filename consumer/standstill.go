@@ -2,7 +2,7 @@ package consumer
 
 import "time"
 
-// standstill tells a partition that does not move for long from one that is retried now and then.
+// standstill distinguishes a partition that does not move for long from one that is retried now and then.
 type standstill struct {
 	since time.Time // begin of the first failed attempt; zero while the partition moves
 	said  bool

@@ -11,7 +11,7 @@ import (
 // tickEvery is the least time between two records of ticks of one job with the same outcome (L8).
 const tickEvery = time.Minute
 
-// ticks is what the audit log is told of the ticks of a job.
+// ticks counts what the audit log gets about the ticks of a job.
 type ticks struct {
 	began    time.Time    // the first attempt of the present tick by this tenure; zero between two ticks
 	at       epoch.Offset // of the step that has failed

@@ -44,7 +44,7 @@ func (m *Member) TryAcquire(name string) (*Held, error) {
 		if h, err = m.tryAcquire(sl, by); err == nil {
 			return h, nil
 		}
-		m.tellNotAcquired(sl, by, err)
+		m.reportNotAcquired(sl, by, err)
 	}
 	return nil, fmt.Errorf("lease: acquire %q: %w", name, err)
 }
@@ -60,7 +60,7 @@ func (m *Member) await(ctx context.Context, name string) (*Held, error) {
 	by := &call{began: time.Now(), alone: true}
 	h, err := m.queue(ctx, sl, by)
 	if err != nil {
-		m.tellNotAcquired(sl, by, err)
+		m.reportNotAcquired(sl, by, err)
 	}
 	return h, err
 }
@@ -72,7 +72,7 @@ type call struct {
 	queued bool // Waiting was reported
 }
 
-func (m *Member) tellNotAcquired(sl *slot, by *call, err error) {
+func (m *Member) reportNotAcquired(sl *slot, by *call, err error) {
 	m.Observe(NotAcquired{Resource: sl.Resource, Waited: time.Since(by.began), Queued: by.queued, Err: err})
 }
 
@@ -171,8 +171,8 @@ func (m *Member) obstacle(sl *slot, by *call, now *picture, me *registration) er
 // says so in its registration. A member that has taken the lease for as long then leaves it to those who
 // wait.
 
-// turns is the part of a slot that is about callers of Acquire. It is guarded by Member.mu.
-type turns struct {
+// fairness is the part of a slot that decides among callers of Acquire. It is guarded by Member.mu.
+type fairness struct {
 	queue  []*call // in this process
 	wanted bool    // the registration says that this process waits
 
@@ -182,14 +182,14 @@ type turns struct {
 }
 
 // begin notes that this process has taken the lease from an item.
-func (t *turns) begin(from cas.Item) {
+func (t *fairness) begin(from cas.Item) {
 	if from.Version != t.released {
 		t.since = time.Now()
 	}
 }
 
 // isLeft reports whether this process leaves the lease to others, none of which has had it since.
-func (t *turns) isLeft(now cas.Item) bool {
+func (t *fairness) isLeft(now cas.Item) bool {
 	return now.Version == t.released && time.Now().Before(t.leftUntil)
 }
 
@@ -212,7 +212,7 @@ func (m *Member) dequeue(sl *slot, by *call) {
 	}
 }
 
-// want tells the other members that this one waits for a lease.
+// want notifies the other members that this one waits for a lease.
 func (m *Member) want(sl *slot) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -222,9 +222,9 @@ func (m *Member) want(sl *slot) {
 	}
 }
 
-// endTurn notes the release of a lease, and leaves it to others for a while if this process has had its turn
-// and others wait: until they have looked.
-func (m *Member) endTurn(sl *slot, released cas.Item) {
+// noteRelease notes the release of a lease. If this process has had the lease for long and others wait,
+// it leaves the lease to them until they have looked.
+func (m *Member) noteRelease(sl *slot, released cas.Item) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	sl.released = released.Version

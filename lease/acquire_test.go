@@ -149,13 +149,13 @@ func TestCallsInOneProcessGetALockInTheirOrder(t *testing.T) {
 		}
 		all.Wait()
 		close(got)
-		var turns []int
+		var winners []int
 		for n := range got {
-			turns = append(turns, n)
+			winners = append(winners, n)
 		}
 		for i := 3; i < 297; i++ {
-			if turns[i] != turns[i-3] {
-				t.Fatalf("turn %d is that of %d, and turn %d that of %d", i, turns[i], i-3, turns[i-3])
+			if winners[i] != winners[i-3] {
+				t.Fatalf("turn %d is that of %d, and turn %d that of %d", i, winners[i], i-3, winners[i-3])
 			}
 		}
 	})
@@ -193,14 +193,14 @@ func TestALockIsLeftToOneThatNeverComesForAShortTimeOnly(t *testing.T) {
 		passes(testTTL / 6)
 		dead.has(refuse)
 		passes(testTTL / 5)
-		began, turns := time.Now(), 0
-		for ; time.Since(began) < 2*testTTL; turns++ {
+		began, winners := time.Now(), 0
+		for ; time.Since(began) < 2*testTTL; winners++ {
 			_ = h.Release(t.Context())
 			passes(time.Millisecond)
 			h = m.locks("nightly")
 		}
-		if turns < int(testTTL.Milliseconds()) { // half of what there is time for
-			t.Errorf("it has had %d turns", turns)
+		if winners < int(testTTL.Milliseconds()) { // half of what there is time for
+			t.Errorf("it has had %d turns", winners)
 		}
 	})
 }

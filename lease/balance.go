@@ -17,7 +17,7 @@ import (
 // at a time: busy is true from before the lease is requested until after it was given back.
 type slot struct {
 	Resource
-	turns
+	fairness
 
 	// Guarded by Member.mu.
 	busy     bool
@@ -71,15 +71,15 @@ func (m *Member) balance() {
 
 // follow does what a plan says.
 func (m *Member) follow(plan decision, now *picture, me *registration) {
-	room := mostMoving
+	capacity := mostMoving
 	for _, sl := range m.slots {
 		if sl.busy && sl.held == nil {
-			room--
+			capacity--
 		}
 	}
 	for _, p := range plan.take {
-		if sl := m.slots[p]; room > 0 && sl != nil && !sl.busy && time.Now().After(sl.notUntil) {
-			room--
+		if sl := m.slots[p]; capacity > 0 && sl != nil && !sl.busy && time.Now().After(sl.notUntil) {
+			capacity--
 			m.markBusy(sl, func() { m.use(sl, now.leases[p], me) })
 		}
 	}

@@ -52,7 +52,7 @@ type Claimed[TX any] struct {
 	*Held
 	sink   epoch.Sink[TX]
 	origin epoch.Origin
-	turn   chan struct{} // has an element while no transaction runs; it guards doubt
+	sem    chan struct{} // has an element while no transaction runs; it guards doubt
 
 	// doubt is set while it is not known whether a transaction of an earlier Do was committed.
 	doubt bool
@@ -74,7 +74,7 @@ const FenceLog = "epochfence/lease"
 //
 // The sink must be [epoch.Transactional], as pgsink and sqlsink are. Processes that use one sink must
 // also use one store for the leases of a group: with two stores, two processes hold the lease, and
-// claim in turn.
+// each claim of one ends that of the other.
 //
 // If another process claims at the same time, or the database is out of reach, Claim tries again until
 // ctx or the lease ends. Its errors match [ErrLost], [epoch.ErrPaused], [epoch.ErrUnhealthy], and
@@ -83,12 +83,12 @@ func Claim[TX any](ctx context.Context, h *Held, sink epoch.Sink[TX]) (*Claimed[
 	if g := sink.Guarantee(); g < epoch.Transactional {
 		return nil, fmt.Errorf("lease: claim %s: the sink's guarantee is %v, and the work of a lock needs %v", h.Resource, g, epoch.Transactional)
 	}
-	c := &Claimed[TX]{Held: h, sink: sink, turn: make(chan struct{}, 1), origin: epoch.Origin{
+	c := &Claimed[TX]{Held: h, sink: sink, sem: make(chan struct{}, 1), origin: epoch.Origin{
 		Partition: epoch.Partition{Group: h.m.Group, Topic: h.Name, Number: h.Number},
 		Log:       FenceLog,
 		Source:    FenceLog, // also of a store that was emptied: epochs continue
 	}}
-	c.turn <- struct{}{}
+	c.sem <- struct{}{}
 	h.claimed.Store(true)
 	if err := c.claim(ctx, 0, nil); err != nil {
 		return nil, fmt.Errorf("lease: claim %s: %w", h.Resource, err)
@@ -134,7 +134,7 @@ func (c *Claimed[TX]) is(f epoch.Fence) {
 // committed then, except after an [epoch.ErrTxEndedByHandler].
 func (c *Claimed[TX]) Do(ctx context.Context, work Work[TX]) error {
 	defer c.atWork()()
-	err := c.inTurn(ctx, work)
+	err := c.oneAtATime(ctx, work)
 	if err == nil {
 		c.Progress()
 		return nil
@@ -147,7 +147,7 @@ func (c *Claimed[TX]) Do(ctx context.Context, work Work[TX]) error {
 
 type inWork struct{ of any }
 
-func (c *Claimed[TX]) inTurn(ctx context.Context, work Work[TX]) error {
+func (c *Claimed[TX]) oneAtATime(ctx context.Context, work Work[TX]) error {
 	if ctx.Value(inWork{c}) != nil {
 		return errors.New("Do was called within the work of another Do of this claim; use the transaction of that work")
 	}
@@ -155,11 +155,11 @@ func (c *Claimed[TX]) inTurn(ctx context.Context, work Work[TX]) error {
 	ctx, cancel := c.whileHeld(context.WithValue(ctx, inWork{c}, true))
 	defer cancel()
 	select {
-	case <-c.turn:
+	case <-c.sem:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer func() { c.turn <- struct{}{} }()
+	defer func() { c.sem <- struct{}{} }()
 	c.Progress()
 	if limit := c.m.MaxStall; limit > 0 {
 		// The lease is lost sooner, unless somebody reports progress meanwhile.
@@ -174,7 +174,7 @@ func (c *Claimed[TX]) inTurn(ctx context.Context, work Work[TX]) error {
 	return err
 }
 
-// alone does the work of a call whose turn it is.
+// alone does the work of a call while no other call works.
 func (c *Claimed[TX]) alone(ctx context.Context, work Work[TX]) error {
 	if err := c.Err(); err != nil {
 		return err

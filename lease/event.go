@@ -8,7 +8,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// This file has what Options.Observe is told. It decides nothing.
+// This file has the events for Options.Observe. It decides nothing.
 
 // Event is one of [Joined] and [Left], which are about the member, of [Waiting], [Acquired],
 // [NotAcquired], [Renewed], [Released] and [Lost], which are about a lease, and of [NotClaimed] and

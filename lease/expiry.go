@@ -23,7 +23,7 @@ func (m *Member) endDead(now *picture) {
 		}
 		m.ending[id] = true
 		m.workers.Go(func() {
-			m.bury(id, r)
+			m.endRegistration(id, r)
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			delete(m.ending, id)
@@ -38,7 +38,7 @@ func (m *Member) patience(r member) time.Duration {
 	return m.termOf(r.memberRecord)
 }
 
-func (m *Member) bury(id string, r member) {
+func (m *Member) endRegistration(id string, r member) {
 	ctx, cancel := context.WithTimeout(m.base, m.goodbyeLimit())
 	defer cancel()
 	key := m.keys.member(id)

@@ -257,7 +257,7 @@ func TestALockThatIsDeclinedIsNotToldToOthers(t *testing.T) {
 		}
 		changes(t, s, a.id, 2)
 		if r := registrationIn(t, s, a.id); len(r.Declined) > 0 {
-			t.Errorf("it tells %+v", r)
+			t.Errorf("the value is %+v", r)
 		}
 		if lines := b.log.with("level=ERROR"); len(lines) > 0 {
 			t.Errorf("the other says\n%s", b.log)

@@ -163,7 +163,7 @@ func (h *Held) Release(ctx context.Context) error {
 		why := context.Cause(h.held)
 		h.lose(lost(errEnded)) // before others can have it
 		err = h.release(ctx, why)
-		h.tellEnd() // before the next Acquired
+		h.reportEnd() // before the next Acquired
 		close(h.over)
 		h.m.markFree(h.slot, failure(err))
 	})
@@ -185,7 +185,7 @@ func (h *Held) release(ctx context.Context, why error) error {
 	case err == nil:
 		h.m.troubles.Well(h.String())
 		h.m.view.learn(item)
-		h.m.endTurn(h.slot, item)
+		h.m.noteRelease(h.slot, item)
 		return nil
 	case errors.Is(err, ErrLost):
 		h.m.lookAgain(ctx, h.item.key)
@@ -198,7 +198,7 @@ func (h *Held) release(ctx context.Context, why error) error {
 
 // abandon releases a lost lease if its holder does not return within TTL.
 func (h *Held) abandon() {
-	h.tellEnd()
+	h.reportEnd()
 	timer := time.NewTimer(h.m.TTL)
 	defer timer.Stop()
 	select {
@@ -245,8 +245,8 @@ func (h *Held) verify() {
 	}
 }
 
-// tellEnd reports once how the lease ended, which it has.
-func (h *Held) tellEnd() {
+// reportEnd reports once how the lease ended, which it has.
+func (h *Held) reportEnd() {
 	h.ended.Do(func() {
 		held, renewals, cause := time.Since(h.begun), int(h.renewals.Load()), context.Cause(h.held)
 		if errors.Is(cause, errEnded) {

@@ -58,7 +58,7 @@ type Member struct {
 	closing      bool
 	opened       time.Time     // when this process had read the group's keys
 	onTrial      bool          // it serves nothing yet
-	trial        time.Duration // what new members are told
+	trial        time.Duration // the record of new members has it
 	trialUntil   time.Time
 }
 
@@ -266,8 +266,8 @@ const (
 	asView   = "view"
 )
 
-// tell logs an incident of who, and repeats the line now and again while it lasts.
-func (m *Member) tell(who, key, what string, args ...any) {
+// logIncident logs an incident of who, and repeats the line now and again while it lasts.
+func (m *Member) logIncident(who, key, what string, args ...any) {
 	m.troubles.Add(m.log, slog.LevelWarn, who, key, what, args...)
 }
 
@@ -283,7 +283,7 @@ func (m *Member) trouble(who, what string, err error, args ...any) {
 		return
 	}
 	const fails = "the store of the leases does not answer as it should, trying again"
-	m.tell(who, fails, fails, append([]any{"request", what, "err", err}, args...)...)
+	m.logIncident(who, fails, fails, append([]any{"request", what, "err", err}, args...)...)
 }
 
 // A process that crashes and is started again and again would be given its share each time, and leave

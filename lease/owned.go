@@ -27,9 +27,9 @@ type owned struct {
 	since time.Time
 	ttl   time.Duration
 	dies  bool          // the store may delete the item after ttl, if it can
-	turn  chan struct{} // holds a token while a request is under way
+	sem   chan struct{} // holds a token while a request is under way
 
-	// Guarded by turn.
+	// Guarded by sem.
 	item    cas.Item // as our last write has left it
 	doubt   bool     // the outcome of the last request is not known
 	refused bool     // the store has another version than item's
@@ -42,7 +42,7 @@ type owned struct {
 }
 
 func newOwned(store cas.Store, key string, ttl time.Duration) *owned {
-	return &owned{store: store, key: key, item: cas.Item{Key: key}, nonce: rand.Text(), since: time.Now(), ttl: ttl, turn: make(chan struct{}, 1)}
+	return &owned{store: store, key: key, item: cas.Item{Key: key}, nonce: rand.Text(), since: time.Now(), ttl: ttl, sem: make(chan struct{}, 1)}
 }
 
 // value returns the new value of an item, with the generation that follows.
@@ -234,14 +234,14 @@ func taken(now cas.Item) error {
 
 func (o *owned) enter(ctx context.Context) error {
 	select {
-	case o.turn <- struct{}{}:
+	case o.sem <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (o *owned) leave() { <-o.turn }
+func (o *owned) leave() { <-o.sem }
 
 // left returns how much of the term is certain to remain.
 func (o *owned) left() time.Duration {

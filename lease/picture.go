@@ -22,9 +22,9 @@ import (
 // picture is what a member knows of the group's keys at one time. It may be late, and decides
 // nothing: actions on it are swaps, which the store accepts or refuses.
 type picture struct {
-	leases  map[Resource]holder
-	members map[string]member // also those that were ended
-	turns   int               // how often a registration was added or deleted
+	leases        map[Resource]holder
+	members       map[string]member // also those that were ended
+	registrations int               // how often a registration was added or deleted
 }
 
 // holder is the state of a resource's key.
@@ -51,7 +51,7 @@ func newPicture() *picture {
 }
 
 func (p *picture) clone() *picture {
-	return &picture{maps.Clone(p.leases), maps.Clone(p.members), p.turns}
+	return &picture{maps.Clone(p.leases), maps.Clone(p.members), p.registrations}
 }
 
 // item returns the item with the key as the picture has it.
@@ -76,13 +76,13 @@ func (p *picture) isHeld(h holder) bool {
 
 // membersChangedSince reports whether a member has joined or left, also if it has done both.
 func (p *picture) membersChangedSince(was *picture) bool {
-	return p.turns != was.turns || !maps.EqualFunc(p.members, was.members, func(a, b member) bool { return a.Ended == b.Ended })
+	return p.registrations != was.registrations || !maps.EqualFunc(p.members, was.members, func(a, b member) bool { return a.Ended == b.Ended })
 }
 
 // keep takes over from the picture before when versions were first seen, and what was learnt after
 // the store was asked for this one.
 func (p *picture) keep(was *picture, asked time.Time) {
-	p.turns = was.turns
+	p.registrations = was.registrations
 	for at, before := range was.leases {
 		now, ok := p.leases[at]
 		switch {
@@ -136,7 +136,7 @@ func (p *picture) setMember(id string, item cas.Item, asked time.Time) bool {
 		return false
 	}
 	if known != item.Live {
-		p.turns++
+		p.registrations++
 	}
 	if !item.Live {
 		delete(p.members, id)
@@ -229,7 +229,7 @@ const (
 	// mostRecord is more than any lease takes, in bytes.
 	mostRecord = 16 << 10
 
-	// mostGeneration leaves room to grow.
+	// mostGeneration leaves some to grow.
 	mostGeneration = 1 << 62
 
 	// mostServed limits the resources that a registration may claim, because each member computes

@@ -122,9 +122,9 @@ func (g *group) shareOut(ids []string, kinds []*kind) {
 // take returns the free resources for the member with index me.
 func (g *group) take(ids []string, kinds []*kind, me int) []Resource {
 	var mine, others []Resource
-	room := 0
+	capacity := 0
 	for _, k := range kinds {
-		room += k.lacks[me]
+		capacity += k.lacks[me]
 		left := slices.Clone(k.lacks)
 		for _, p := range k.places {
 			if _, held := g.held[p]; held {
@@ -147,11 +147,11 @@ func (g *group) take(ids []string, kinds []*kind, me int) []Resource {
 			}
 		}
 	}
-	room -= len(mine)
+	capacity -= len(mine)
 	for _, p := range others {
-		if free := g.free[p]; free >= g.idle || free >= g.grace && room > 0 {
+		if free := g.free[p]; free >= g.idle || free >= g.grace && capacity > 0 {
 			mine = append(mine, p)
-			room--
+			capacity--
 		}
 	}
 	return mine

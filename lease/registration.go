@@ -99,13 +99,13 @@ func (m *Member) registrationValue(r *registration) []byte {
 	return data
 }
 
-// record returns what this member tells the others. m.mu is held.
+// record returns what the others read of this member. m.mu is held.
 func (m *Member) record() memberRecord {
 	r := memberRecord{Name: m.Name, TTL: m.TTL.Milliseconds()}
 	if time.Now().Before(m.trialUntil) {
 		r.Trial = m.trial.Milliseconds()
 	} else if m.onTrial {
-		r.Trial = 1 // by which others tell it from a member that leaves
+		r.Trial = 1 // so that others do not take it for a member that leaves
 	}
 	if m.closing || m.onTrial {
 		return r
@@ -124,7 +124,7 @@ func (m *Member) record() memberRecord {
 	return r
 }
 
-// renewRegistration extends the registration and updates its value. If the store has no room for a
+// renewRegistration extends the registration and updates its value. If the store has no space for a
 // larger value, it writes the last accepted value, and the other members learn of the change later.
 func (m *Member) renewRegistration(ctx context.Context, r *registration) error {
 	data, adopted := m.registrationValue(r), r.item.adopted
@@ -163,7 +163,7 @@ func (m *Member) stayRegistered(ctx context.Context) {
 			r.over(ErrClosed)
 			m.deregister(r)
 			m.membership.Lock()
-			m.tellLeft(ErrClosed)
+			m.reportLeft(ErrClosed)
 			m.membership.Unlock()
 			return
 		}
@@ -177,7 +177,7 @@ func (m *Member) stayRegistered(ctx context.Context) {
 			m.isMember(asked)
 			m.troubles.Well(asMember)
 			m.troubles.Well(r.id)
-			m.tellRenewed(r)
+			m.reportRenewed(r)
 		} else if ctx.Err() == nil {
 			m.isSilent(m.TTL, err)
 			m.trouble(asMember, "membership not renewed, trying again", err, "left", max(r.item.left(), 0).Round(time.Millisecond))
@@ -202,7 +202,7 @@ func (m *Member) remain(ctx context.Context, r *registration) error {
 	if errors.Is(err, cas.ErrUnsuitable) {
 		return err
 	}
-	m.tell(r.id, "unregistered", "this member is not registered any more, and has lost what it had leased; registering anew", "err", r.err())
+	m.logIncident(r.id, "unregistered", "this member is not registered any more, and has lost what it had leased; registering anew", "err", r.err())
 	if err := m.register(ctx); err != nil {
 		return err
 	}
@@ -210,8 +210,8 @@ func (m *Member) remain(ctx context.Context, r *registration) error {
 	return nil
 }
 
-// tellRenewed reports a renewal of the registration for each lease that it extends.
-func (m *Member) tellRenewed(r *registration) {
+// reportRenewed reports a renewal of the registration for each lease that it extends.
+func (m *Member) reportRenewed(r *registration) {
 	var extended []*Held
 	m.mu.Lock()
 	for _, sl := range m.slots {
@@ -263,13 +263,13 @@ func (m *Member) isSilent(within time.Duration, why error) {
 	defer m.membership.Unlock()
 	if silent := time.Since(m.renewed); silent >= within {
 		err := fmt.Errorf("lease: the membership was not renewed for %v: %w", silent.Round(time.Millisecond), why)
-		m.tellLeft(err)
+		m.reportLeft(err)
 		m.Joined(err)
 	}
 }
 
-// tellLeft reports once that we are no member. m.membership is held.
-func (m *Member) tellLeft(cause error) {
+// reportLeft reports once that we are no member. m.membership is held.
+func (m *Member) reportLeft(cause error) {
 	if m.joined {
 		m.joined = false
 		m.Observe(Left{Cause: cause})

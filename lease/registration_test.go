@@ -88,9 +88,9 @@ func TestAFullStoreStillRenewsARegistrationThatHasMoreToTell(t *testing.T) {
 		m := join(t, s, sharing(3)).run()
 		m.comesTo(3, testTTL)
 		changes(t, s, m.id, 1) // the first leaves room for a version
-		room := len(look(t, s, memberKey(m.id)).Value)
+		capacity := len(look(t, s, memberKey(m.id)).Value)
 		m.has(func(ctx context.Context, r request, do func(context.Context) error) error {
-			if r.swaps("/member/") && len(r.value) > room {
+			if r.swaps("/member/") && len(r.value) > capacity {
 				return cas.ErrFull
 			}
 			return do(ctx)

@@ -25,7 +25,7 @@ type view struct {
 	again   chan struct{} // asks for a full read
 	trouble func(what string, err error)
 	well    func()
-	asked   func(err error) // is told what Facts has returned
+	asked   func(err error) // gets what Facts has returned
 
 	whole  bool                // List sets values
 	source string              // of the store that is watched; belongs to follow
@@ -186,7 +186,7 @@ func (v *view) replace(fresh *picture, asked time.Time) {
 }
 
 // follow reads everything and then applies changes until the next full read is due. Changes do not
-// tell that the store was emptied or restored from a backup, so follow asks for its source once a TTL
+// show that the store was emptied or restored from a backup, so follow asks for its source once a TTL
 // and returns if it is another one.
 func (v *view) follow(ctx context.Context, w cas.Watcher) error {
 	ctx, cancel := context.WithCancel(ctx)

@@ -74,7 +74,7 @@ func Explain(ctx context.Context, op Operator, p epoch.Partition, q Question) (S
 	if err != nil {
 		return Story{}, err
 	}
-	return tell(now, all, whole, q), nil
+	return storyOf(now, all, whole, q), nil
 }
 
 // read returns the decisions of p, oldest first. whole reports whether these are all.
@@ -96,7 +96,7 @@ func read(ctx context.Context, op Operator, p epoch.Partition) (all []Decision, 
 	return all, false, nil
 }
 
-func tell(now Partition, all []Decision, whole bool, q Question) Story {
+func storyOf(now Partition, all []Decision, whole bool, q Question) Story {
 	s := Story{Partition: now, Complete: whole && begins(all)}
 	spans := spansOf(now, all)
 	for _, span := range spans {

@@ -69,7 +69,7 @@ func TestManyAnswersThatNobodyCanTakeDoNotHoldUpAGoodOne(t *testing.T) {
 			}
 			return errTest
 		}
-		s := newStorm(t, 1, odds{request: time.Millisecond, turn: 2 * time.Second}, o)
+		s := newStorm(t, 1, odds{request: time.Millisecond, transaction: 2 * time.Second}, o)
 		const bad = 40
 		keys := make([]string, bad) // of none
 		s.add(slices.Insert(keys, bad/2, "good")...)
@@ -173,9 +173,9 @@ func TestARefusalThatNobodyTakesStaysIsReportedAndHoldsUpItsKey(t *testing.T) {
 	if left := r.db.left(); len(left) != 2 || slices.Contains(r.received(), "2") {
 		t.Errorf("left %v, received %q", left, r.received())
 	}
-	if !slices.ContainsFunc(r.told(), func(e outbox.Event) bool {
+	if !slices.ContainsFunc(r.observed(), func(e outbox.Event) bool {
 		return e.Kind == outbox.Refused && e.Status == 400 && e.Err != nil && string(e.Body) == "1"
 	}) {
-		t.Errorf("told %+v", r.told())
+		t.Errorf("observed %+v", r.observed())
 	}
 }

@@ -12,9 +12,9 @@ const (
 )
 
 type backlog struct {
-	counted time.Time
-	told    bool
-	entries int
+	counted  time.Time
+	reported bool
+	entries  int
 }
 
 func (r *relay[TX]) mayCount(now time.Time) bool {
@@ -30,9 +30,9 @@ func (r *relay[TX]) count(ctx context.Context, tx TX, t *settlement) error {
 	return nil
 }
 
-// tellBacklog calls Options.ObserveBacklog with the count of t. It needs no count to report that
+// reportBacklog calls Options.ObserveBacklog with the count of t. It needs no count to report that
 // nothing is left.
-func (r *relay[TX]) tellBacklog(t *settlement) {
+func (r *relay[TX]) reportBacklog(t *settlement) {
 	b := &r.backlog
 	empty := len(r.lanes) == 0 && !r.more
 	switch {
@@ -40,11 +40,11 @@ func (r *relay[TX]) tellBacklog(t *settlement) {
 		return
 	case t.count:
 		b.counted = time.Now()
-	case empty && b.told && b.entries > 0:
+	case empty && b.reported && b.entries > 0:
 		t.left = Backlog{Partition: r.p}
 	default:
 		return
 	}
-	b.told, b.entries = true, t.left.Entries
+	b.reported, b.entries = true, t.left.Entries
 	r.o.ObserveBacklog(t.left)
 }

@@ -135,7 +135,7 @@ func TestAnswersThatNobodyCanTakeAreBounded(t *testing.T) {
 		r.add(fmt.Sprintf("- %d", i))
 	}
 	run := r.relay(1)
-	r.await("64 answers", func() bool { return len(r.told()) >= 64 })
+	r.await("64 answers", func() bool { return len(r.observed()) >= 64 })
 	time.AfterFunc(100*time.Millisecond, run.end)
 	r.over(run)
 	if n := len(r.received()); n > 64+64+4 { // waiting, in a transaction, under way
@@ -162,7 +162,7 @@ func TestAnEntryThatCannotBeSentStaysAndIsReported(t *testing.T) {
 	}
 	r.relay(1)
 	r.await("two reports and the other one delivered", func() bool {
-		return len(r.db.left()) == 1 && len(slices.DeleteFunc(r.told(), func(e outbox.Event) bool { return e.Kind != outbox.Refused })) >= 2
+		return len(r.db.left()) == 1 && len(slices.DeleteFunc(r.observed(), func(e outbox.Event) bool { return e.Kind != outbox.Refused })) >= 2
 	})
 	if got := r.db.notes(); len(got) > 0 {
 		t.Errorf("noted %q although there was no answer", got)
@@ -203,7 +203,7 @@ func TestWhatIsKnownOfFailingKeysIsBounded(t *testing.T) {
 	}
 	r.add(all...)
 	run := r.relay(1)
-	r.await("as many tries as keys are known", func() bool { return len(r.told()) >= known })
+	r.await("as many tries as keys are known", func() bool { return len(r.observed()) >= known })
 	time.AfterFunc(200*time.Millisecond, run.end)
 	r.over(run)
 	if n := len(r.received()); n > known+64 {
@@ -239,7 +239,7 @@ func TestAPanicOfObserveDoesNotHideWhatIsSettledMeanwhile(t *testing.T) {
 	}
 	r.box = box
 	r.add("a 1", "b 2")
-	run := r.relayInTurns("of Observe", nil, func(_ *turns, n int) {
+	run := r.relayBySteps("of Observe", nil, func(_ *steps, n int) {
 		if n == 2 { // it has deleted entry 1, and the relay does not know yet
 			close(settled)
 			<-panics
@@ -256,7 +256,7 @@ func TestARelayWhoseDoNeverReturnsStillReturnsWithItsClaim(t *testing.T) {
 	r := newRig(t, fast, ok)
 	r.add("a 1")
 	ends := make(chan struct{})
-	run := r.relayInTurns(nil, func(_ *turns, n int) {
+	run := r.relayBySteps(nil, func(_ *steps, n int) {
 		if n == 1 {
 			close(ends)
 			runtime.Goexit()

@@ -87,13 +87,13 @@ func TestAReceiverThatMisbehavesHoldsUpOnlyItsOwnEntries(t *testing.T) {
 			r.add("good 3")
 			run := r.relay(1)
 			r.await("the good one delivered and the bad one tried twice", func() bool {
-				tries := slices.DeleteFunc(r.told(), func(e outbox.Event) bool { return e.Key != "bad" })
+				tries := slices.DeleteFunc(r.observed(), func(e outbox.Event) bool { return e.Key != "bad" })
 				return len(r.db.left()) == 2 && len(tries) >= 2
 			})
 			r.stop(run)
-			for _, e := range r.told() {
+			for _, e := range r.observed() {
 				if e.Key == "bad" && (e.Kind == outbox.Delivered || e.Err == nil || string(e.Body) != "1") {
-					t.Errorf("told %v %v of %s", e.Kind, e.Err, e.Body)
+					t.Errorf("observed %v %v of %s", e.Kind, e.Err, e.Body)
 				}
 			}
 		})
@@ -126,10 +126,10 @@ func TestAReceiverThatSwitchesProtocolsDoesNotHoldUpTheEndOfAClaim(t *testing.T)
 	r.add("a 1")
 	run := r.relay(1)
 	<-answered
-	r.await("a report", func() bool { return len(r.told()) > 0 })
+	r.await("a report", func() bool { return len(r.observed()) > 0 })
 	r.stop(run)
-	if e := r.told()[0]; e.Kind != outbox.Refused || e.Status != http.StatusSwitchingProtocols {
-		t.Errorf("told %+v", e)
+	if e := r.observed()[0]; e.Kind != outbox.Refused || e.Status != http.StatusSwitchingProtocols {
+		t.Errorf("observed %+v", e)
 	}
 }
 

@@ -160,9 +160,9 @@ func testOperated[TX any](t *testing.T, l *ledger[TX]) {
 		t.Errorf("what was delivered is there: %v", err)
 	}
 	rs, err := l.op.OutboxHistory(t.Context(), 0)
-	var told []string
+	var observed []string
 	for _, r := range rs {
-		told = append(told, fmt.Sprintf("%s %d %s %s %s", r.Kind, r.Entry, r.Partition, r.Scope, r.By))
+		observed = append(observed, fmt.Sprintf("%s %d %s %s %s", r.Kind, r.Entry, r.Partition, r.Scope, r.By))
 		if r.At.IsZero() || r.Reason != "fixed" {
 			t.Errorf("%+v", r)
 		}
@@ -171,8 +171,8 @@ func testOperated[TX any](t *testing.T, l *ledger[TX]) {
 		fmt.Sprintf("retry %d %s account/3 anna", es[3].ID, p), fmt.Sprintf("retry %d %s account/1 anna", es[1].ID, p),
 		fmt.Sprintf("discard %d %s account/0 anna", es[0].ID, p),
 	}
-	if err != nil || !slices.Equal(told, want) {
-		t.Errorf("the record is %q, %v; want %q", told, err, want)
+	if err != nil || !slices.Equal(observed, want) {
+		t.Errorf("the record is %q, %v; want %q", observed, err, want)
 	}
 	cancel()
 	if err := <-done; err != nil {

@@ -118,7 +118,7 @@ func (r *relay[TX]) step(ctx context.Context) bool {
 	return r.await(ctx, now)
 }
 
-func (r *relay[TX]) room() int {
+func (r *relay[TX]) capacity() int {
 	if r.held() >= maxKept {
 		return 0
 	}
@@ -129,7 +129,7 @@ func (r *relay[TX]) room() int {
 func (r *relay[TX]) held() int { return r.kept.len() + len(r.finished) }
 
 func (r *relay[TX]) mayScan() bool {
-	return r.more && r.room() > 0 && len(r.lanes) < maxLanes
+	return r.more && r.capacity() > 0 && len(r.lanes) < maxLanes
 }
 
 // await waits for the next event. It returns false when the claim has ended.
@@ -175,7 +175,7 @@ func (r *relay[TX]) next(now time.Time) (next time.Time, ok bool) {
 	} else if now.Before(r.resume) {
 		sooner(r.resume)
 	} else if t, some := r.waiting.next(); some {
-		if r.room() > 0 {
+		if r.capacity() > 0 {
 			sooner(t)
 		}
 		sooner(r.askPeople)
@@ -201,7 +201,7 @@ func (r *relay[TX]) sendReady(ctx context.Context) {
 			began := time.Now()
 			l.outcome = r.send(ctx, sent)
 			l.took = time.Since(began)
-			r.answers <- l // never blocks: it has room for all requests
+			r.answers <- l // never blocks: its buffer holds all requests
 		})
 	}
 }
@@ -240,15 +240,15 @@ func (r *relay[TX]) retry(l *lane, in time.Duration) {
 }
 
 func (r *relay[TX]) report(l *lane, kind Kind, err error) {
-	r.tellOf(l, kind, troubleKey{receiverOf(l.row.URL), kind}, err)
+	r.reportFailure(l, kind, troubleKey{receiverOf(l.row.URL), kind}, err)
 }
 
 // reportOwn reports an OnAnswer or OnRefused that failed.
 func (r *relay[TX]) reportOwn(l *lane, err error) {
-	r.tellOf(l, Retrying, troubleKey{kind: Retrying}, err)
+	r.reportFailure(l, Retrying, troubleKey{kind: Retrying}, err)
 }
 
-func (r *relay[TX]) tellOf(l *lane, kind Kind, k troubleKey, err error) {
+func (r *relay[TX]) reportFailure(l *lane, kind Kind, k troubleKey, err error) {
 	sent := r.sent(l)
 	about := Event{Kind: kind, Sent: sent, Status: l.outcome.answer.Status, Highest: l.outcome.highest, Err: err}
 	if k.receiver != "" {
@@ -260,8 +260,8 @@ func (r *relay[TX]) tellOf(l *lane, kind Kind, k troubleKey, err error) {
 		r.recovered(l)
 		l.trouble = &k
 	}
-	t, tell := r.troubles.failed(k, !known)
-	if !tell {
+	t, due := r.troubles.failed(k, !known)
+	if !due {
 		return
 	}
 	level, text := slog.LevelWarn, "a receiver does not take entries of the outbox, they are sent again"

@@ -81,7 +81,7 @@ func anyStorm(t *testing.T, luck *rand.Rand, seed uint64) *storm {
 		transient: pick(luck, 0, 0, 3, 10), fails: pick(luck, 0, 0, 3, 10), doubt: pick(luck, 0, 0, 10),
 		lost: pick(luck, 0, 4), unavailable: pick(luck, 0, 2, 10), refused: pick(luck, 0, 5),
 		own:     pick(luck, 0, 0, 3, 50),
-		request: ms(0, 1, 10, 300), turn: ms(0, 1, 10, 300, 5000),
+		request: ms(0, 1, 10, 300), transaction: ms(0, 1, 10, 300, 5000),
 	}
 	o := outbox.Options[*tx]{
 		Concurrency: pick(luck, 1, 2, 8, 100), RequestTimeout: ms(50, 1000),
@@ -143,7 +143,7 @@ func (s *storm) wantEmpty(within time.Duration) {
 	s.Helper()
 	for end := time.Now().Add(within); len(s.db.left()) > 0; <-time.After(time.Minute) {
 		if time.Now().After(end) {
-			s.Fatalf("%d entries are left after %v and %d transactions", len(s.db.left()), within, s.turns())
+			s.Fatalf("%d entries are left after %v and %d transactions", len(s.db.left()), within, s.countTransactions())
 		}
 	}
 }
@@ -153,14 +153,14 @@ func (s *storm) wantEmpty(within time.Duration) {
 func (s *storm) wantQuiet() {
 	s.Helper()
 	<-time.After(time.Hour)
-	before := s.turns()
+	before := s.countTransactions()
 	<-time.After(24 * time.Hour)
-	if n := s.turns() - before; n > 0 {
+	if n := s.countTransactions() - before; n > 0 {
 		s.Errorf("%d transactions in a day without entries", n)
 	}
 }
 
-func (s *storm) turns() int {
+func (s *storm) countTransactions() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.transactions
@@ -178,19 +178,19 @@ func (s *storm) wantNothingUnderWay() {
 
 func (s *storm) wantToldOfWhatWasDeleted() {
 	s.Helper()
-	told := map[int64]int{}
+	observed := map[int64]int{}
 	for _, e := range s.events {
 		if e.Kind == outbox.Delivered || e.Kind == outbox.Refused && e.Err == nil {
-			told[e.ID]++
+			observed[e.ID]++
 		}
 	}
-	for id, n := range told {
+	for id, n := range observed {
 		if n != 1 || !s.deleted[id] {
-			s.Errorf("told %d times of entry %d; deleted: %v", n, id, s.deleted[id])
+			s.Errorf("observed %d times of entry %d; deleted: %v", n, id, s.deleted[id])
 		}
 	}
 	for id := range s.deleted {
-		if told[id] == 0 {
+		if observed[id] == 0 {
 			s.Errorf("entry %d was deleted and nobody was told", id)
 		}
 	}

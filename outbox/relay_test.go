@@ -188,8 +188,8 @@ func TestWhatAsksForAnotherTryGetsOne(t *testing.T) {
 			t.Errorf("status %d: %d tries", status, n.Load())
 		}
 		delivered := func(e outbox.Event) bool { return e.Kind == outbox.Delivered }
-		r.await("the delivery is told", func() bool { return slices.ContainsFunc(r.told(), delivered) })
-		if last := r.told()[len(r.told())-1]; !delivered(last) || status != 0 && last.Attempt != 4 {
+		r.await("the delivery is told", func() bool { return slices.ContainsFunc(r.observed(), delivered) })
+		if last := r.observed()[len(r.observed())-1]; !delivered(last) || status != 0 && last.Attempt != 4 {
 			t.Errorf("status %d: %+v", status, last)
 		}
 	}
@@ -213,11 +213,11 @@ func TestAReceiverThatHasSeenAHigherEpochEndsTheRelay(t *testing.T) {
 	if left := r.db.left(); len(left) < 20 {
 		t.Errorf("%d entries left: those of key a cannot have been delivered", len(left))
 	}
-	if !slices.ContainsFunc(r.told(), func(e outbox.Event) bool {
+	if !slices.ContainsFunc(r.observed(), func(e outbox.Event) bool {
 		var stale *httpfence.StaleError
 		return e.Kind == outbox.Fenced && errors.As(e.Err, &stale) && stale.Highest == 9 && stale.Epoch == 8
 	}) {
-		t.Errorf("told %+v", r.told())
+		t.Errorf("observed %+v", r.observed())
 	}
 	r.relay(10)
 	r.awaitEmpty()
@@ -348,7 +348,7 @@ func TestRequestsGoOnWhileATransactionWaitsForItsTurn(t *testing.T) {
 	for i := range entries {
 		r.add(fmt.Sprintf("- %d", i))
 	}
-	run := r.relayInTurns(nil, func(_ *turns, n int) {
+	run := r.relayBySteps(nil, func(_ *steps, n int) {
 		if n == 2 { // the first settlement
 			r.await("all are sent", func() bool { return len(r.received()) == entries })
 		}
@@ -370,7 +370,7 @@ func TestRequestsGoOnWhenATransactionTakesTheAnswersThatHeldThemUp(t *testing.T)
 	for i := range 3 * held {
 		r.add(fmt.Sprintf("- %d", i))
 	}
-	run := r.relayInTurns(nil, func(_ *turns, n int) {
+	run := r.relayBySteps(nil, func(_ *steps, n int) {
 		switch n {
 		case 2:
 			r.await("as many answers as hold up requests", func() bool { return len(r.received()) == held })
@@ -387,7 +387,7 @@ func TestRequestsGoOnWhenATransactionTakesTheAnswersThatHeldThemUp(t *testing.T)
 // not seen.
 func TestEntriesThatAreAddedWhileTheRelayLooksAreNotMissed(t *testing.T) {
 	r := newRig(t, fast, ok)
-	r.relayInTurns(nil, nil, func(run *turns, n int) {
+	r.relayBySteps(nil, nil, func(run *steps, n int) {
 		if n == 1 {
 			r.add("a 1")
 			run.applied <- struct{}{}
@@ -403,14 +403,14 @@ func TestEntriesThatAreAddedWhileTheRelayLooksAreNotMissed(t *testing.T) {
 func TestTheLastTransactionOfAClaimIsReported(t *testing.T) {
 	r := newRig(t, fast, ok)
 	r.add("a 1")
-	run := r.relayInTurns(nil, nil, func(run *turns, n int) {
+	run := r.relayBySteps(nil, nil, func(run *steps, n int) {
 		if n == 2 {
 			run.end()
 			<-time.After(20 * time.Millisecond) // in which the relay hears of it first
 		}
 	})
 	r.over(run.running)
-	if got := r.told(); len(got) != 1 || got[0].Kind != outbox.Delivered {
-		t.Errorf("told of %+v", got)
+	if got := r.observed(); len(got) != 1 || got[0].Kind != outbox.Delivered {
+		t.Errorf("observed of %+v", got)
 	}
 }

@@ -400,7 +400,7 @@ func (r *rig) received() []string {
 	return slices.Clone(r.got)
 }
 
-func (r *rig) told() []outbox.Event {
+func (r *rig) observed() []outbox.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.events)

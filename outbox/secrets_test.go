@@ -62,7 +62,7 @@ func TestNoSecretOfAnEntryIsInALogOrAnError(t *testing.T) {
 				err := <-failed
 				var whole *url.Error
 				if errors.As(err, &whole) || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "http://example.com") {
-					t.Errorf("told of %v", err)
+					t.Errorf("observed of %v", err)
 				}
 			}
 			r.stop(run)

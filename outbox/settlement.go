@@ -48,7 +48,7 @@ func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 	r.apart = false
 	if !t.reads() {
 		r.take(t)
-		r.more = r.more || r.tells(t)
+		r.more = r.more || r.callsBack(t)
 		if !r.alone {
 			r.read(t, now)
 		}
@@ -91,14 +91,14 @@ func (r *relay[TX]) take(t *settlement) {
 	t.settle, r.finished = r.finished[:n], r.finished[n:]
 }
 
-// tells reports whether t calls OnAnswer or OnRefused. They may add entries, so a scan follows, in
-// the same transaction if there is room.
-func (r *relay[TX]) tells(t *settlement) bool {
+// callsBack reports whether t calls OnAnswer or OnRefused. They may add entries, so a scan follows, in
+// the same transaction if there is capacity.
+func (r *relay[TX]) callsBack(t *settlement) bool {
 	return len(t.settle) > 0 && (r.o.OnAnswer != nil || r.o.OnRefused != nil)
 }
 
 func (r *relay[TX]) read(t *settlement, now time.Time) {
-	t.load = r.waiting.due(now, r.room())
+	t.load = r.waiting.due(now, r.capacity())
 	t.scan = r.mayScan()
 }
 
@@ -163,7 +163,7 @@ func (r *relay[TX]) settle(ctx context.Context, tx TX, t *settlement) error {
 	for _, l := range t.settle {
 		if !slices.Contains(there, l.id) { // an operator has deleted it, or a commit in doubt had succeeded
 			t.gone[l] = true
-		} else if err := r.tell(ctx, tx, l); err != nil {
+		} else if err := r.callBack(ctx, tx, l); err != nil {
 			return &ownError{l, err}
 		}
 	}
@@ -236,7 +236,7 @@ func ids(ls []*lane) []int64 {
 	return all
 }
 
-func (r *relay[TX]) tell(ctx context.Context, tx TX, l *lane) (err error) {
+func (r *relay[TX]) callBack(ctx context.Context, tx TX, l *lane) (err error) {
 	call, name := r.o.OnAnswer, "OnAnswer"
 	if l.outcome.kind == Refused {
 		call, name = r.o.OnRefused, "OnRefused"
@@ -308,7 +308,7 @@ func (r *relay[TX]) committed(t *settlement) {
 	if t.scan {
 		r.scanned(t)
 	}
-	r.tellBacklog(t)
+	r.reportBacklog(t)
 }
 
 // scanned adds the entries that the scan of t has found to the lanes.

@@ -84,16 +84,16 @@ func TestAStaleAnswerStopsOnlyTheScopeThatItIsAbout(t *testing.T) {
 			})
 			first := func(e outbox.Event) bool { return string(e.Body) == "p0" && e.Kind != outbox.Delivered }
 			r.await("it is tried again", func() bool {
-				return len(slices.DeleteFunc(r.told(), func(e outbox.Event) bool { return !first(e) })) >= 3
+				return len(slices.DeleteFunc(r.observed(), func(e outbox.Event) bool { return !first(e) })) >= 3
 			})
 			r.stop(run)
 			if len(run.above) > 0 {
 				t.Errorf("the partition was claimed again above %d", run.above)
 			}
-			told := r.told()
-			e := told[slices.IndexFunc(told, first)]
+			observed := r.observed()
+			e := observed[slices.IndexFunc(observed, first)]
 			if want := map[bool]outbox.Kind{true: outbox.Fenced, false: outbox.Retrying}[highest > 900]; e.Kind != want {
-				t.Errorf("told of %v: %v, want %v", e.Kind, e.Err, want)
+				t.Errorf("observed of %v: %v, want %v", e.Kind, e.Err, want)
 			}
 		})
 	}

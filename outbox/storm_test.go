@@ -24,7 +24,7 @@ type odds struct {
 	transient, fails, doubt    int // transactions
 	lost, unavailable, refused int // requests
 	own                        int // OnAnswer and OnRefused
-	request, turn              time.Duration
+	request, transaction       time.Duration
 }
 
 // storm is a network and a database of those odds, in a synctest bubble. It
@@ -187,7 +187,7 @@ type stormClaim struct {
 func (c *stormClaim) Do(ctx context.Context, apply func(context.Context, *tx) error) error {
 	defer c.enterTurn()()
 	select {
-	case <-time.After(c.upTo(c.turn)):
+	case <-time.After(c.upTo(c.transaction)):
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -208,7 +208,7 @@ func (c *stormClaim) Do(ctx context.Context, apply func(context.Context, *tx) er
 		}
 		return nil
 	})
-	<-time.After(c.upTo(c.turn))
+	<-time.After(c.upTo(c.transaction))
 	if err != nil {
 		return err
 	}

@@ -33,9 +33,9 @@ const (
 	maxTroubleWait = 15 * time.Minute
 )
 
-// failed counts a failure. newLane says that the lane did not fail so before. tell reports whether
-// it is time for a log line.
-func (ts *troubles) failed(k troubleKey, newLane bool) (t trouble, tell bool) {
+// failed counts a failure. newLane says that the lane did not fail so before. report is true
+// when it is time for a log line.
+func (ts *troubles) failed(k troubleKey, newLane bool) (t trouble, report bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	now := time.Now()

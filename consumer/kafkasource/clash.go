@@ -57,8 +57,9 @@ func probe(parts ...[]kgo.Opt) (cl *kgo.Client, err error) {
 	return cl, nil
 }
 
-// clash returns an error that names the first option that the source sets itself. It cannot tell a
-// chosen isolation level from the default, so the source overrides it silently with read committed.
+// clash returns an error that names the first option that the source sets itself. It cannot
+// distinguish a chosen isolation level from the default, so the source overrides it silently with
+// read committed.
 func clash(cl *kgo.Client) error {
 	plain, err := kgo.NewClient()
 	if err != nil {

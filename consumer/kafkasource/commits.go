@@ -34,7 +34,7 @@ type commit struct {
 	t       *tenure
 	id      [16]byte
 	at      committed
-	outcome chan outcome // has room for one; nil if nobody waits
+	outcome chan outcome // buffers one; nil if nobody waits
 }
 
 type outcome struct {
@@ -80,7 +80,7 @@ func (c *commits) run(ctx context.Context, interval time.Duration) {
 		case <-mirror.C:
 			ts = c.s.held()
 		}
-		c.turn(ctx, ts)
+		c.sendOnce(ctx, ts)
 	}
 }
 
@@ -89,10 +89,10 @@ func (c *commits) run(ctx context.Context, interval time.Duration) {
 func (c *commits) flush(ts []*tenure) {
 	ctx, cancel := context.WithTimeout(c.s.base, min(c.s.commitTimeout(), c.s.contact.lease().rebalance/10))
 	defer cancel()
-	c.turn(ctx, ts)
+	c.sendOnce(ctx, ts)
 }
 
-func (c *commits) turn(ctx context.Context, mirror []*tenure) {
+func (c *commits) sendOnce(ctx context.Context, mirror []*tenure) {
 	select {
 	case c.busy <- struct{}{}:
 		defer func() { <-c.busy }()

@@ -26,17 +26,17 @@ type contact struct {
 	lose     func(silent time.Duration) // called when contact is lost
 	regained func()                     // called for the next answer: checks it, between checkBegins and checkEnds
 
-	mu      sync.Mutex
-	nextGen lease
-	speaks  protocol
-	last    time.Time // when the last acknowledged request was sent; zero before the first
-	pending time.Time // when the request of a newer answer was sent, which may be an error
-	synced  time.Time // when the last answered SyncGroup was sent
-	lost    bool
-	owed    bool // contact was back before all tenures were lost: their partitions must be granted again
-	checks  int  // under way
-	timer   *time.Timer
-	stopped bool
+	mu        sync.Mutex
+	nextGen   lease
+	speaks    protocol
+	last      time.Time // when the last acknowledged request was sent; zero before the first
+	pending   time.Time // when the request of a newer answer was sent, which may be an error
+	synced    time.Time // when the last answered SyncGroup was sent
+	lost      bool
+	regainDue bool // contact was back before all tenures were lost: their partitions must be granted again
+	checks    int  // under way
+	timer     *time.Timer
+	stopped   bool
 }
 
 type protocol int
@@ -122,7 +122,7 @@ func (c *contact) acknowledged(p protocol, sent time.Time) {
 	}
 	c.count(c.pending)
 	c.pending = sent
-	ask := (c.lost || c.owed) && c.checks == 0
+	ask := (c.lost || c.regainDue) && c.checks == 0
 	c.mu.Unlock()
 	if ask {
 		c.regained()
@@ -175,16 +175,16 @@ func (c *contact) regain() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lost = c.lost && c.silenceLocked() >= c.leaseLocked().silence()
-	c.owed = c.owed && c.lost
+	c.regainDue = c.regainDue && c.lost
 	return !c.lost
 }
 
-// owes is called after tenures were lost. It returns true if contact is back already: then the
+// claimRegain is called after tenures were lost. It returns true if contact is back already: then the
 // caller must call regained. Otherwise regained will be called when contact is back.
-func (c *contact) owes() bool {
+func (c *contact) claimRegain() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.owed = c.owed || !c.lost
+	c.regainDue = c.regainDue || !c.lost
 	return !c.lost
 }
 
@@ -256,7 +256,7 @@ func (c *contact) left() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last, c.pending, c.synced = time.Time{}, time.Time{}, time.Time{}
-	c.lost, c.owed = false, false
+	c.lost, c.regainDue = false, false
 	if c.timer != nil {
 		c.timer.Stop()
 		c.timer = nil

@@ -71,7 +71,7 @@ func TestWhetherThereIsContactIsAskedUntilItIsKnownAndOnceAtATime(t *testing.T) 
 		c.confirmAlive(time.Now())
 		c.regain()
 		asks(0, "after one that has found it")
-		if !c.owes() {
+		if !c.claimRegain() {
 			t.Error("nobody asks for what was lost after contact was back")
 		}
 		asks(1, "while something is to be granted anew")

@@ -37,8 +37,8 @@ type feed struct {
 	after  int64 // the offset after the last message taken
 	end    int64 // last stable offset of the log; 0 if not known
 	err    error // comes after the chunks; nothing is added any more
-	paused bool  // set by the poller, cleared by the one that makes room
-	low    int64 // the cost at which there is room again
+	paused bool  // set by the poller, cleared by the one that frees space
+	low    int64 // the cost at which there is space again
 	fresh  bool  // nothing was applied or pushed yet: the log may begin above next
 
 	recycle  bool               // records are put back into kgo's pool when they have become messages
@@ -207,7 +207,7 @@ func (f *feed) wake() {
 // take releases the batch taken before and returns the next one, or nil if nothing is queued. The
 // batch costs up to about limit, or a quarter of the queue if that is more. When nothing is queued,
 // take returns the error that the feed has ended with. resume says that the feed was paused and has
-// room.
+// space.
 func (f *feed) take(limit int64) (batch *consumer.Batch, err error, resume bool) { //nolint:revive // the error is not the outcome
 	f.mu.Lock()
 	defer f.mu.Unlock()

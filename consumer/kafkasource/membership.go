@@ -232,13 +232,13 @@ func (s *Source) contactLost(silent time.Duration) {
 	for _, t := range ts {
 		t.Lose(why)
 	}
-	s.regainIfOwed()
+	s.regainIfDue()
 }
 
-// regainIfOwed is called after tenures were lost because contact was lost. If contact was back
+// regainIfDue is called after tenures were lost because contact was lost. If contact was back
 // before that, nobody else grants their partitions again.
-func (s *Source) regainIfOwed() {
-	if s.contact.owes() {
+func (s *Source) regainIfDue() {
+	if s.contact.claimRegain() {
 		s.contactRegained()
 	}
 }

@@ -46,8 +46,8 @@ func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(cons
 	t.s.fetcher.order(open, f)
 	defer t.s.fetcher.order(shut, f)
 	for ctx.Err() == nil {
-		batch, err, room := f.take(t.s.fetcher.share() / 2)
-		if room {
+		batch, err, freed := f.take(t.s.fetcher.share() / 2)
+		if freed {
 			t.s.fetcher.order(resume, f)
 		}
 		t.s.fetcher.taken()

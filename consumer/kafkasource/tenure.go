@@ -87,7 +87,7 @@ func (t *tenure) prepare() bool {
 func (t *tenure) err() error {
 	if t.Lost() == nil && t.s.contact.overdue() {
 		t.Lose(errSilence)
-		t.s.regainIfOwed()
+		t.s.regainIfDue()
 	}
 	return t.State.Err()
 }

@@ -68,7 +68,7 @@ func (g *Group) Broker() *Broker { return g.broker }
 // same name is still in the group, the new one takes its place, with all its partitions and at the
 // same generation, and the old one is fenced for good, as with a static member of Kafka.
 func (g *Group) Member(name string) *Member {
-	return &Member{group: g, name: name, unread: make(chan struct{}, 1), told: make(chan struct{}), ended: make(chan struct{}), gone: make(chan struct{}), tenures: map[*tenure]struct{}{}, latest: map[topicPartition]*tenures.State{}}
+	return &Member{group: g, name: name, unread: make(chan struct{}, 1), announced: make(chan struct{}), ended: make(chan struct{}), gone: make(chan struct{}), tenures: map[*tenure]struct{}{}, latest: map[topicPartition]*tenures.State{}}
 }
 
 // SetTerm changes the term of leases granted from now on. d must be positive.

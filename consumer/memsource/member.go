@@ -33,23 +33,23 @@ type Member struct {
 	name  string
 
 	// The broker's lock guards the rest.
-	ctx     context.Context // of Run, without its cancellation; nil before Run
-	own     func(context.Context, consumer.Tenure)
-	news    []error // what Run has yet to pass to joined
-	unread  chan struct{}
-	told    chan struct{}    // closed when Run has called joined for the first time
-	early   []topicPartition // what a script granted before the member joined
-	tenures map[*tenure]struct{}
-	latest  map[topicPartition]*tenures.State // of each partition, over or not
-	leaving bool
-	idle    chan struct{} // made when the member leaves, closed when it has no tenure
-	ended   chan struct{} // closed when Run has to end with err
-	gone    chan struct{}
-	err     error
+	ctx       context.Context // of Run, without its cancellation; nil before Run
+	own       func(context.Context, consumer.Tenure)
+	news      []error // what Run has yet to pass to joined
+	unread    chan struct{}
+	announced chan struct{}    // closed when Run has called joined for the first time
+	early     []topicPartition // what a script granted before the member joined
+	tenures   map[*tenure]struct{}
+	latest    map[topicPartition]*tenures.State // of each partition, over or not
+	leaving   bool
+	idle      chan struct{} // made when the member leaves, closed when it has no tenure
+	ended     chan struct{} // closed when Run has to end with err
+	gone      chan struct{}
+	err       error
 
-	thaw    chan struct{} // set while frozen, closed at the thaw
-	unheard []func()      // what a frozen member is still to be told, in order
-	session *time.Timer
+	thaw        chan struct{} // set while frozen, closed at the thaw
+	undelivered []func()      // calls that wait for the thaw of a frozen member, in order
+	session     *time.Timer
 }
 
 var _ consumer.Source = (*Member)(nil)
@@ -79,7 +79,7 @@ func (m *Member) Run(ctx context.Context, joined func(error), own func(context.C
 	}
 	defer close(m.gone)
 	m.pass(joined)
-	close(m.told)
+	close(m.announced)
 	for {
 		select {
 		case <-m.unread:
@@ -153,7 +153,7 @@ func (m *Member) enter() {
 		held := g.heldBy(old)
 		g.drop(old)
 		g.members = slices.Insert(g.members, i, m)
-		old.tell(func() { old.end(ErrFenced) })
+		old.deliver(func() { old.end(ErrFenced) })
 		for _, t := range held {
 			g.grant(m, t.at)
 		}
@@ -222,7 +222,7 @@ func (m *Member) leave() error {
 
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
-	m.unheard = nil
+	m.undelivered = nil
 	g.drop(m)
 	g.resetAndRebalance()
 	if m.err == nil && late {
@@ -259,9 +259,9 @@ func (m *Member) Thaw() {
 	m.setSession(0)
 	close(m.thaw)
 	m.thaw = nil
-	unheard := m.unheard
-	m.unheard = nil
-	for _, f := range unheard {
+	undelivered := m.undelivered
+	m.undelivered = nil
+	for _, f := range undelivered {
 		f()
 	}
 	g.broker.notify()
@@ -307,10 +307,10 @@ func (m *Member) end(err error) {
 	m.loseAll(err)
 }
 
-// tell calls f now, or at the thaw if the member is frozen.
-func (m *Member) tell(f func()) {
+// deliver calls f now, or at the thaw if the member is frozen.
+func (m *Member) deliver(f func()) {
 	if m.thaw != nil {
-		m.unheard = append(m.unheard, f)
+		m.undelivered = append(m.undelivered, f)
 		return
 	}
 	f()
@@ -330,7 +330,7 @@ func (m *Member) start(t *tenure) {
 func (m *Member) stopped(t *tenure) {
 	delete(m.tenures, t)
 	m.checkIdle()
-	m.tell(func() {
+	m.deliver(func() {
 		g := m.group
 		until := t.GivenUp()
 		if until != nil {

@@ -34,7 +34,7 @@ func (g *Group) SetGeneration(n int64) {
 }
 
 // Grant leases the partition to m, at the current generation. If m does not run yet, it gets the
-// partition when it joins. The previous holder is not told: it continues until its next Confirm, or
+// partition when it joins. The previous holder gets no notice: it continues until its next Confirm, or
 // until [Group.Lose]. If m itself is the holder, it hears of a loss, and then of the grant.
 func (g *Group) Grant(m *Member, topic string, n int32) {
 	g.broker.mu.Lock()
@@ -64,7 +64,7 @@ func (g *Group) Drain(m *Member, topic string, n int32) {
 		g.drain(t, 0)
 		return
 	}
-	m.tell(func() { m.each(at, func(t *tenure) { t.Revoke() }) })
+	m.deliver(func() { m.each(at, func(t *tenure) { t.Revoke() }) })
 }
 
 // Lose takes the partition from m at once: its contexts end with consumer.ErrLost and the cause,
@@ -79,7 +79,7 @@ func (g *Group) Lose(m *Member, topic string, n int32, cause error) {
 	if t := g.leases[at]; t != nil && t.member == m {
 		g.forget(t)
 	}
-	m.tell(func() { m.each(at, func(t *tenure) { t.Lose(cause) }) })
+	m.deliver(func() { m.each(at, func(t *tenure) { t.Lose(cause) }) })
 	g.rebalance()
 }
 
@@ -97,9 +97,9 @@ func (g *Group) expire(m *Member) {
 	}
 	g.drop(m)
 	// A member hears of its loss before another member has the partition.
-	m.tell(func() { m.member(errExpired); m.loseAll(errExpired) })
+	m.deliver(func() { m.member(errExpired); m.loseAll(errExpired) })
 	g.resetAndRebalance()
-	m.tell(m.rejoin)
+	m.deliver(m.rejoin)
 }
 
 func (g *Group) drop(m *Member) {
@@ -115,7 +115,7 @@ func (g *Group) Fence(m *Member) {
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
 	g.drop(m)
-	m.tell(func() { m.end(ErrFenced) })
+	m.deliver(func() { m.end(ErrFenced) })
 	g.resetAndRebalance()
 }
 
@@ -135,10 +135,10 @@ func (g *Group) Delete() {
 	clear(g.positions)
 	clear(g.declined)
 	for _, m := range members {
-		m.tell(func() { m.member(errDeleted); m.loseAll(errDeleted) })
+		m.deliver(func() { m.member(errDeleted); m.loseAll(errDeleted) })
 	}
 	for _, m := range members {
-		m.tell(m.rejoin)
+		m.deliver(m.rejoin)
 	}
 }
 

@@ -129,7 +129,7 @@ func (g *Group) grantFree(kinds []*kind) {
 func (g *Group) grant(m *Member, at topicPartition) {
 	t := newTenure(m, at)
 	g.leases[at] = t
-	m.tell(func() { m.start(t) })
+	m.deliver(func() { m.start(t) })
 	g.broker.notify()
 }
 
@@ -149,12 +149,12 @@ func (g *Group) drain(t *tenure, term time.Duration) {
 			}
 		})
 	}
-	t.member.tell(func() { t.Revoke() })
+	t.member.deliver(func() { t.Revoke() })
 }
 
 func (g *Group) take(t *tenure, why error) {
 	g.forget(t)
-	t.member.tell(func() { t.Lose(why) })
+	t.member.deliver(func() { t.Lose(why) })
 }
 
 func (g *Group) forget(t *tenure) {

@@ -33,7 +33,7 @@ func newTenure(m *Member, at topicPartition) *tenure {
 }
 
 func (t *tenure) run() {
-	<-t.member.told
+	<-t.member.announced
 	t.Run(func(ctx context.Context) { t.member.own(ctx, t) })
 	t.Lose(tenures.ErrEnded)
 	b := t.member.group.broker
@@ -217,7 +217,7 @@ func (t *tenure) Mirror(at epoch.Fence) {
 	g := t.member.group
 	g.broker.mu.Lock()
 	defer g.broker.mu.Unlock()
-	t.member.tell(func() {
+	t.member.deliver(func() {
 		if g.leases[t.at] == t && at.Partition == t.origin.Partition {
 			g.publish(t.at, at)
 		}

@@ -61,7 +61,7 @@
 // must have limits retention: work-queue and interest streams are refused with [ErrRetention].
 //
 // Reading fails with [consumer.ErrOffsetExpired] if retention or a purge has passed the position.
-// It fails with the same error if the source cannot tell whether the partition lost messages, for
+// It fails with the same error if the source does not know whether the partition lost messages, for
 // example after the group was away for longer than the stream keeps messages. It fails with
 // [consumer.ErrTruncated] if the position is above the stream's end, or if the stream lost its
 // tail. It ends with a [*TransformError] if the subject transform changes. Messages that were
@@ -130,10 +130,10 @@
 // its ConsumerLimits must be at least 5 s. Run refuses a stream with lower limits.
 //
 // A bucket has a lease key and a position key for each partition of each group, and needs a few
-// hundred bytes for each key. Run refuses a bucket without that room. If the bucket is full, its
+// hundred bytes for each key. Run refuses a bucket without that space. If the bucket is full, its
 // writes are refused, which is logged with the remedy. A single server still accepts renewals then.
 // Several replicas do not: leases are lost after LeaseTTL, and nobody can take them until there is
-// room.
+// space.
 //
 // # Permissions
 //

@@ -14,7 +14,7 @@ type feed struct {
 	budget *budget
 	leave  func()
 	ready  chan struct{} // holds a token after something was put
-	room   chan struct{} // holds a token after something was taken
+	freed  chan struct{} // holds a token after something was taken
 
 	mu     sync.Mutex
 	queue  []slice
@@ -50,7 +50,7 @@ func (s *slice) keep(first, end int) {
 }
 
 func newFeed(b *budget) *feed {
-	return &feed{budget: b, leave: b.join(), ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	return &feed{budget: b, leave: b.join(), ready: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
 }
 
 // window reserves bytes for a request. It returns zero if the feed holds enough.
@@ -114,7 +114,7 @@ func (f *feed) take() (*consumer.Batch, error) {
 	f.mu.Unlock()
 	if before > 0 {
 		f.hold(-before)
-		signal(f.room)
+		signal(f.freed)
 	}
 	if batch != nil {
 		return batch, nil

@@ -44,8 +44,8 @@ const (
 // wait in the server, in sockets and in the network. So flight allows only as many bytes as the
 // link carries in a fraction of LeaseTTL, at the measured rate.
 //
-// Readers take turns. A reader that does not know of waiting messages makes a small request, which
-// needs no turn.
+// Readers need permits to request many bytes. A reader that does not know of waiting messages makes
+// a small request, which needs none.
 type flight struct {
 	queue time.Duration // how long bytes in flight may take to arrive
 	over  func() uint64 // reconnects of the connection
@@ -59,23 +59,23 @@ type flight struct {
 	ceiling  int           // limit of the bytes in flight, whatever the rate; 0: none
 	lowered  time.Time
 	arrived  int64 // bytes, of all requests
-	used     int   // bytes of the granted turns
-	taken    int   // granted turns
-	waiting  []*turn
+	used     int   // bytes of the granted permits
+	taken    int   // granted permits
+	waiting  []*permit
 	readers  int
 	body     int // bytes of the largest recent message
 }
 
-// turn is a reader's permission to request bytes.
-type turn struct {
+// permit is a reader's permission to request bytes.
+type permit struct {
 	need, want int
 	granted    chan struct{}
 
-	made  uint64 // flight.made when granted: a turn ends with its connection
+	made  uint64 // flight.made when granted: a permit ends with its connection
 	bytes int    // granted bytes that have not arrived
 	since time.Time
 	had   int64     // flight.arrived at since
-	last  time.Time // when bytes of the turn last arrived
+	last  time.Time // when bytes of the permit last arrived
 	has   int64     // flight.arrived at last
 	short bool      // it got less than it wanted
 }
@@ -107,7 +107,7 @@ func (f *flight) answered(took time.Duration) {
 	}
 }
 
-// quiet returns how many bytes a reader may request without a turn.
+// quiet returns how many bytes a reader may request without a permit.
 func (f *flight) quiet() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,9 +118,9 @@ func (f *flight) quiet() int {
 	return max(min(all, f.highest())/n, leastQuiet)
 }
 
-// ask queues for a turn of need to want bytes. The caller gives it back with end, granted or not.
-func (f *flight) ask(need, want int) *turn {
-	t := &turn{need: need, want: max(need, want), granted: make(chan struct{})}
+// ask queues for a permit of need to want bytes. The caller gives it back with end, granted or not.
+func (f *flight) ask(need, want int) *permit {
+	t := &permit{need: need, want: max(need, want), granted: make(chan struct{})}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lookForLoss()
@@ -129,7 +129,7 @@ func (f *flight) ask(need, want int) *turn {
 	return t
 }
 
-// admit grants turns in the order of the requests. A turn that needs more than the bound is granted
+// admit grants permits in the order of the requests. A permit that needs more than the bound is granted
 // alone, because its message must arrive at some time.
 func (f *flight) admit() {
 	for len(f.waiting) > 0 {
@@ -147,8 +147,8 @@ func (f *flight) admit() {
 	}
 }
 
-// came records that bytes have arrived, of the turn t if it is not nil.
-func (f *flight) came(t *turn, bytes, largest int) {
+// came records that bytes have arrived, of the permit t if it is not nil.
+func (f *flight) came(t *permit, bytes, largest int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lookForLoss()
@@ -162,9 +162,9 @@ func (f *flight) came(t *turn, bytes, largest int) {
 	f.admit()
 }
 
-// end gives a turn back. full says that everything requested has arrived and was in the stream when
+// end gives a permit back. full says that everything requested has arrived and was in the stream when
 // it was requested.
-func (f *flight) end(t *turn, full bool) {
+func (f *flight) end(t *permit, full bool) {
 	if t == nil {
 		return
 	}
@@ -185,12 +185,12 @@ func (f *flight) end(t *turn, full bool) {
 	f.admit()
 }
 
-// measure takes the rate from a turn. Bytes that were queued on the way arrive faster than the link
+// measure takes the rate from a permit. Bytes that were queued on the way arrive faster than the link
 // carries, so fits grows to at most twice the bytes that arrived. The rate is too low if time is
 // lost elsewhere than on the link, for example on the round trip. So fits also grows if about as
-// many bytes as the bound arrived well in time and a reader wants more. A turn for a message of
+// many bytes as the bound arrived well in time and a reader wants more. A permit for a message of
 // unknown size leaves most of its bytes unused, which proves nothing.
-func (f *flight) measure(t *turn) {
+func (f *flight) measure(t *permit) {
 	took, before, came := max(t.last.Sub(t.since), time.Microsecond), f.bound(), t.has-t.had
 	f.rate, f.measured = float64(came)/took.Seconds(), time.Now()
 	proven := max(int(min(2*came, mostFlight)), before, beginFlight)

@@ -76,13 +76,13 @@ func TestWhatIsInFlightArrivesInTimeAndFillsTheLink(t *testing.T) {
 					playing.Go(func() {
 						defer leave()
 						for ctx.Err() == nil {
-							turn := f.ask(2*c.size, 32<<20/c.readers)
-							<-turn.granted
-							bytes := min(turn.bytes, 4000*c.size) / c.size * c.size
+							permit := f.ask(2*c.size, 32<<20/c.readers)
+							<-permit.granted
+							bytes := min(permit.bytes, 4000*c.size) / c.size * c.size
 							p.carry(bytes)
 							waits.Sleep(context.Background(), c.verify)
-							f.came(turn, bytes, c.size)
-							f.end(turn, true)
+							f.came(permit, bytes, c.size)
+							f.end(permit, true)
 							if past := time.Since(began); past > learning && past < lasts {
 								mu.Lock()
 								carried += int64(bytes)
@@ -124,11 +124,11 @@ func TestTurnsForMessagesOfUnknownSizeDoNotRaiseTheBound(t *testing.T) {
 			playing.Go(func() {
 				defer leave()
 				for range 5 {
-					turn := f.ask(most, most)
-					<-turn.granted
+					permit := f.ask(most, most)
+					<-permit.granted
 					p.carry(size)
-					f.came(turn, size, size)
-					f.end(turn, true)
+					f.came(permit, size, size)
+					f.end(permit, true)
 				}
 			})
 		}
@@ -146,11 +146,11 @@ func TestMessagesThatCameTellHowRarelyALeaderMayBeAskedForOne(t *testing.T) {
 		for range 64 {
 			f.join()
 		}
-		turn := f.ask(1, 100_000)
-		<-turn.granted
+		permit := f.ask(1, 100_000)
+		<-permit.granted
 		waits.Sleep(context.Background(), 200*time.Millisecond)
-		f.came(turn, 100_000, 100_000)
-		f.end(turn, true) // 0.5 MB/s
+		f.came(permit, 100_000, 100_000)
+		f.end(permit, true) // 0.5 MB/s
 		if each := f.usual(); each < 100_000 || each > 150_000 {
 			t.Errorf("a leader's answer may have %d bytes after a message of 100,000", each)
 		}
@@ -167,12 +167,12 @@ func TestALostConnectionBeginsAnewWithLessInFlight(t *testing.T) {
 		f := newFlight(15*time.Second, func() uint64 { return made })
 		in := func(want int) (first, then int) { // how much may be in flight, at first and when nothing more is learnt
 			for {
-				turn := f.ask(1, want)
-				<-turn.granted
-				bytes := turn.bytes
+				permit := f.ask(1, want)
+				<-permit.granted
+				bytes := permit.bytes
 				waits.Sleep(context.Background(), time.Millisecond)
-				f.came(turn, bytes, 1)
-				f.end(turn, true)
+				f.came(permit, bytes, 1)
+				f.end(permit, true)
 				switch {
 				case first == 0:
 					first = bytes
@@ -230,6 +230,6 @@ func TestTurnsComeInTheOrderInWhichTheyWereAskedFor(t *testing.T) {
 	}
 	f.end(small, false)
 	if !isClosed(another.granted) {
-		t.Error("a large message never has its turn")
+		t.Error("a large message never gets a permit")
 	}
 }

@@ -51,7 +51,7 @@ func (r *reader) open(ctx context.Context) error {
 		return err
 	}
 	now := time.Now()
-	r.opened, r.lastSkip, r.owed = now, now, owed{looked: now}
+	r.opened, r.lastSkip, r.undelivered = now, now, undelivered{looked: now}
 	if s, err := r.l.seen(ctx, time.Second); err == nil && hasAll(c.CachedInfo(), s.info) {
 		r.l.lags[r.p.Number].Store(int64(c.CachedInfo().NumPending))
 	}
@@ -129,7 +129,7 @@ type seqRequest struct {
 	NoHeaders bool   `json:"no_hdr,omitempty"`
 }
 
-// stored asks the leader for a message, which is sent whole, so the request takes a turn.
+// stored asks the leader for a message, which is sent whole, so the request takes a permit.
 func (l *streamLog) stored(ctx context.Context, request seqRequest) (jsapi.Message, error) {
 	need := l.flight.usual()
 	if need == 0 {
@@ -175,18 +175,18 @@ func heardFromMost(c *jetstream.ClusterInfo) bool {
 
 // discard deletes the consumer. If that fails, the server forgets the consumer in time.
 //
-// Requested messages that are on their way arrive before the answer to the deletion, so the turn is
+// Requested messages that are on their way arrive before the answer to the deletion, so the permit is
 // given back after that answer.
 func (r *reader) discard() {
-	turn := r.turn
-	r.turn = nil
+	permit := r.permit
+	r.permit = nil
 	if r.pull == nil {
-		r.l.flight.end(turn, false)
+		r.l.flight.end(permit, false)
 		return
 	}
 	r.pull.close()
 	go func(js jetstream.JetStream, stream, consumer string) {
-		defer r.l.flight.end(turn, false)
+		defer r.l.flight.end(permit, false)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second+r.l.flight.delay())
 		defer cancel()
 		_ = js.DeleteConsumer(ctx, stream, consumer)
@@ -214,10 +214,10 @@ var (
 	errForgotten = errors.New("the connection was made again, and the server may have forgotten the request for messages")
 )
 
-// owed is what a reader knows about messages that its stream holds and its consumer does not
+// undelivered is what a reader knows about messages that its stream holds and its consumer does not
 // deliver. A consumer that went with its server, or was asked over a lost connection, reports no
 // error, and a live consumer may fail to deliver.
-type owed struct {
+type undelivered struct {
 	looked  time.Time // last check of the stream's end
 	asked   time.Time // last request for the first message of ours
 	none    uint64    // the leader had nothing of ours up to here
@@ -225,7 +225,7 @@ type owed struct {
 	noticed time.Time
 }
 
-func (o owed) due(patience time.Duration) time.Time {
+func (o undelivered) due(patience time.Duration) time.Time {
 	if o.first > 0 {
 		return o.noticed.Add(patience)
 	}
@@ -236,9 +236,9 @@ func (o owed) due(patience time.Duration) time.Time {
 // did not deliver the message either, because consumers may take long to find it.
 func (r *reader) patience() time.Duration { return onItsWay << min(r.stalls, 4) }
 
-// lookForOwed checks, if that is due, whether a message is owed to the request under way.
-func (r *reader) lookForOwed(ctx context.Context) error {
-	o := &r.owed
+// checkUndelivered checks, if that is due, whether the request under way misses a message.
+func (r *reader) checkUndelivered(ctx context.Context) error {
+	o := &r.undelivered
 	switch {
 	case r.pull.forgotten():
 		return errForgotten
@@ -270,10 +270,10 @@ func (r *reader) lookForOwed(ctx context.Context) error {
 // suspect records that the stream holds a message for us, and returns errStalled if it had time to
 // arrive. Asking the leader for a large message may have taken longer than that.
 func (r *reader) suspect(ours uint64) error {
-	if r.owed.first != ours {
-		r.owed.first, r.owed.noticed = ours, time.Now()
+	if r.undelivered.first != ours {
+		r.undelivered.first, r.undelivered.noticed = ours, time.Now()
 	}
-	if time.Since(r.owed.noticed) < r.patience() || r.pull.hasMore() {
+	if time.Since(r.undelivered.noticed) < r.patience() || r.pull.hasMore() {
 		return nil
 	}
 	r.stalls++

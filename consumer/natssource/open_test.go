@@ -115,12 +115,12 @@ func TestAStreamThatWasRewrittenUpToAReaderIsTruncated(t *testing.T) {
 }
 
 // It takes long to ask for a large message, and it has come meanwhile.
-func TestAMessageThatHasArrivedIsNotOwed(t *testing.T) {
+func TestAMessageThatHasArrivedIsNotUndelivered(t *testing.T) {
 	t.Parallel()
 	r := newLogRig(t, natstest.Start(t).JetStream(t))
 	rd := r.reader(0, 1, -1)
 	rd.pull = &pull{arrived: make(chan *nats.Msg, 1)}
-	rd.owed = owed{first: 1, noticed: time.Now().Add(-time.Hour)}
+	rd.undelivered = undelivered{first: 1, noticed: time.Now().Add(-time.Hour)}
 	rd.pull.arrived <- &nats.Msg{}
 	must(t, rd.suspect(1))
 	<-rd.pull.arrived

@@ -51,7 +51,7 @@ type pull struct {
 }
 
 // pullRequest is the server's JSApiConsumerGetNextRequest. It asks for no heartbeats: the end of a
-// request shows that the consumer is alive, and [reader.owed] finds messages that it does not
+// request shows that the consumer is alive, and [reader.undelivered] finds messages that it does not
 // deliver.
 type pullRequest struct {
 	Expires  time.Duration `json:"expires"`
@@ -68,8 +68,8 @@ const (
 	laterExpires = time.Minute
 
 	// turnExpires is how long the server keeps a request for messages that are known to wait. If
-	// they are gone after all, other readers want the turn.
-	turnExpires = 5 * time.Second
+	// they are gone after all, other readers want the permit.
+	permitExpires = 5 * time.Second
 
 	// ending is how late the end of a request may arrive.
 	ending = time.Second
@@ -78,7 +78,7 @@ const (
 	// request takes 8 bytes for each message.
 	fewMessages = 32
 
-	// remarks is the room for status replies in the channel of messages.
+	// remarks is the space for status replies in the channel of messages.
 	remarks = 32
 )
 
@@ -90,7 +90,7 @@ func newPull(js jetstream.JetStream, stream, consumer string, most int) (*pull, 
 	return p, p.subscribe(fewMessages)
 }
 
-// subscribe makes room for a request's messages and for status replies. No request is under way.
+// subscribe makes space for a request's messages and for status replies. No request is under way.
 func (p *pull) subscribe(messages int) error {
 	if p.sub != nil {
 		p.close()
@@ -103,25 +103,25 @@ func (p *pull) subscribe(messages int) error {
 
 func (p *pull) close() { _ = p.sub.Unsubscribe() } // the connection may be closed
 
-func (p *pull) room() int { return cap(p.arrived) - remarks }
+func (p *pull) capacity() int { return cap(p.arrived) - remarks }
 
 // request asks for messages, of any size if bytes is 0. The server keeps it for expires.
 func (p *pull) request(messages, bytes int, expires time.Duration) error {
 	if p.most > 0 {
 		messages = min(messages, p.most)
 	}
-	room := fewMessages
+	capacity := fewMessages
 	if p.brought > 0 {
-		room = max(messages, p.room())
+		capacity = max(messages, p.capacity())
 	}
-	if room != p.room() {
-		if err := p.subscribe(room); err != nil {
+	if capacity != p.capacity() {
+		if err := p.subscribe(capacity); err != nil {
 			return err
 		}
 	}
 	p.number++
 	p.answers = p.inbox + strconv.Itoa(p.number)
-	p.messages, p.bytes, p.limited = min(messages, room), bytes, bytes > 0
+	p.messages, p.bytes, p.limited = min(messages, capacity), bytes, bytes > 0
 	p.ended, p.expired, p.tooLarge, p.err, p.brought, p.largest = false, false, false, nil, 0, 0
 	if !p.heard {
 		expires = firstExpires

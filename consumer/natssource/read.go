@@ -115,7 +115,7 @@ type reader struct {
 	feed   *feed
 	leave  func()
 
-	turn    *turn
+	permit  *permit
 	backlog int // messages that are known to wait
 	largest int // bytes of the largest message that came last; 0: not known
 
@@ -127,18 +127,18 @@ type reader struct {
 	// Later messages are not older.
 	since time.Time
 
-	pull      *pull
-	opened    time.Time
-	moved     time.Time // when at last changed
-	delivered uint64    // the consumer's sequence of its last message
-	owed      owed
-	stalls    int // consumers that did not deliver the owed message
-	lastSkip  time.Time
-	pause     time.Duration // until the next skip
-	pressed   bool          // pause is short because the stream's beginning comes near
-	begins    uint64        // the stream's first sequence at looked
-	looked    time.Time
-	alarm     *time.Timer
+	pull        *pull
+	opened      time.Time
+	moved       time.Time // when at last changed
+	delivered   uint64    // the consumer's sequence of its last message
+	undelivered undelivered
+	stalls      int // consumers that did not deliver the first message
+	lastSkip    time.Time
+	pause       time.Duration // until the next skip
+	pressed     bool          // pause is short because the stream's beginning comes near
+	begins      uint64        // the stream's first sequence at looked
+	looked      time.Time
+	alarm       *time.Timer
 }
 
 func (r *reader) run(ctx context.Context) error {

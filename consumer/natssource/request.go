@@ -12,7 +12,7 @@ import (
 )
 
 // This file decides when a reader requests messages, a small request at once and a large one in its
-// turn, and puts the answers into the feed. flight.go decides how many bytes that are, and pull.go
+// permit, and puts the answers into the feed. flight.go decides how many bytes that are, and pull.go
 // sends the request.
 
 // fetch requests messages and puts them into the feed.
@@ -32,7 +32,7 @@ func (r *reader) fetch(ctx context.Context) error {
 	return nil
 }
 
-// window waits for room in the budget. Meanwhile it skips, so that messages that the stream drops
+// window waits for space in the budget. Meanwhile it skips, so that messages that the stream drops
 // at its beginning are known not to be ours.
 func (r *reader) window(ctx context.Context) (int, error) {
 	for {
@@ -43,7 +43,7 @@ func (r *reader) window(ctx context.Context) (int, error) {
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()
-		case <-r.feed.room:
+		case <-r.feed.freed:
 		case <-r.alarm.C:
 			if err := r.skipIfDue(ctx, false); err != nil {
 				return 0, err
@@ -52,44 +52,44 @@ func (r *reader) window(ctx context.Context) (int, error) {
 	}
 }
 
-// receiveSome makes a request and puts its messages into the feed. It takes a turn if messages are
-// known to wait for this reader and may be larger than a request without a turn.
+// receiveSome makes a request and puts its messages into the feed. It takes a permit if messages are
+// known to wait for this reader and may be larger than a request without a permit.
 func (r *reader) receiveSome(ctx context.Context, window int) error {
 	messages, quiet := messagesIn(window), r.l.flight.quiet()
 	if r.backlog == 0 || r.largest > 0 && int64(r.backlog)*int64(r.largest) <= int64(quiet) {
 		return r.receive(ctx, messages, min(window, quiet), window, laterExpires)
 	}
-	if err := r.takeTurn(ctx, min(max(2*r.largest, leastQuiet), window), window); err != nil {
+	if err := r.takePermit(ctx, min(max(2*r.largest, leastQuiet), window), window); err != nil {
 		return err
 	}
-	return r.receive(ctx, min(messages, r.backlog), r.turn.bytes, window, turnExpires)
+	return r.receive(ctx, min(messages, r.backlog), r.permit.bytes, window, permitExpires)
 }
 
 // receiveLarge requests one message, of any size that the server allows.
 func (r *reader) receiveLarge(ctx context.Context, window int) error {
 	most := int(r.pull.conn.MaxPayload())
-	if err := r.takeTurn(ctx, most, most); err != nil {
+	if err := r.takePermit(ctx, most, most); err != nil {
 		return err
 	}
-	return r.receive(ctx, 1, 0, window, turnExpires)
+	return r.receive(ctx, 1, 0, window, permitExpires)
 }
 
-// takeTurn waits for a turn. Meanwhile it skips if the stream's beginning comes near.
-func (r *reader) takeTurn(ctx context.Context, need, want int) error {
-	r.turn = r.l.flight.ask(need, want)
-	err := r.awaitTurn(ctx)
+// takePermit waits for a permit. Meanwhile it skips if the stream's beginning comes near.
+func (r *reader) takePermit(ctx context.Context, need, want int) error {
+	r.permit = r.l.flight.ask(need, want)
+	err := r.awaitPermit(ctx)
 	if err != nil {
-		r.l.flight.end(r.turn, false) // nothing was requested with it
-		r.turn = nil
+		r.l.flight.end(r.permit, false) // nothing was requested with it
+		r.permit = nil
 	}
 	return err
 }
 
-func (r *reader) awaitTurn(ctx context.Context) error {
+func (r *reader) awaitPermit(ctx context.Context) error {
 	for {
 		r.alarm.Reset(r.pause)
 		select {
-		case <-r.turn.granted:
+		case <-r.permit.granted:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
@@ -103,20 +103,20 @@ func (r *reader) awaitTurn(ctx context.Context) error {
 	}
 }
 
-func (r *reader) endTurn() {
+func (r *reader) endPermit() {
 	if r.pull.brought > 0 {
 		r.largest = r.pull.largest
 	}
 	if r.pull.expired {
 		r.backlog = 0 // the messages that waited are gone
 	}
-	r.l.flight.end(r.turn, r.pull.brought > 0 && !r.pull.expired)
-	r.turn = nil
+	r.l.flight.end(r.permit, r.pull.brought > 0 && !r.pull.expired)
+	r.permit = nil
 }
 
-// stored asks the leader for a message, under the turn that this reader has or waits for.
+// stored asks the leader for a message, under the permit that this reader has or waits for.
 func (r *reader) stored(ctx context.Context, request seqRequest) (jsapi.Message, error) {
-	if r.turn != nil {
+	if r.permit != nil {
 		return r.l.storedNow(ctx, request)
 	}
 	return r.l.stored(ctx, request)
@@ -153,7 +153,7 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int, expir
 	if err := r.pull.request(messages, bytes, expires); err != nil {
 		return err
 	}
-	r.owed.first = 0 // no consumer was asked for it until now
+	r.undelivered.first = 0 // no consumer was asked for it until now
 	r.alarm.Reset(r.due())
 	for !r.pull.ended {
 		select {
@@ -171,7 +171,7 @@ func (r *reader) receive(ctx context.Context, messages, bytes, window int, expir
 		}
 	}
 	if r.pull.err == nil {
-		r.endTurn()
+		r.endPermit()
 	}
 	return r.pull.err
 }
@@ -193,7 +193,7 @@ func (r *reader) arrived(ctx context.Context, m *nats.Msg, window int) error {
 
 func (r *reader) due() time.Duration {
 	at := r.nextSkip()
-	for _, t := range []time.Time{r.pull.ends.Add(ending), r.owed.due(r.patience())} {
+	for _, t := range []time.Time{r.pull.ends.Add(ending), r.undelivered.due(r.patience())} {
 		if t.Before(at) {
 			at = t
 		}
@@ -218,7 +218,7 @@ func (r *reader) wake(ctx context.Context) error {
 	if r.pull.silent() {
 		return jsapi.Denied(r.pull.conn, r.pull.requests, errSilent)
 	}
-	if err := r.lookForOwed(ctx); err != nil {
+	if err := r.checkUndelivered(ctx); err != nil {
 		return err
 	}
 	return r.skipIfDue(ctx, true)
@@ -238,7 +238,7 @@ func (r *reader) put(s slice) {
 	r.at, r.print, r.since = uint64(s.Next), s.Mark, s.Messages[len(s.Messages)-1].Time
 	now := time.Now()
 	r.fresh, r.moved, r.lastSkip = false, now, now
-	r.owed, r.stalls = owed{looked: now, asked: r.owed.asked}, 0
+	r.undelivered, r.stalls = undelivered{looked: now, asked: r.undelivered.asked}, 0
 	s.End = s.Next + epoch.Offset(r.l.lag(r.p.Number))
 	r.feed.put(s)
 }
@@ -248,7 +248,7 @@ func (r *reader) put(s slice) {
 func (r *reader) slice(m *nats.Msg, window int) (slice, error) {
 	s := sliceOf(min(len(r.pull.arrived)+1, mostSlice))
 	came, largest := 0, 0
-	defer func() { r.l.flight.came(r.turn, came, largest) }()
+	defer func() { r.l.flight.came(r.permit, came, largest) }()
 	for m != nil {
 		if meta := r.pull.delivery(m); meta != nil {
 			if meta.Sequence.Consumer != r.delivered+1 {

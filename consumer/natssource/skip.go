@@ -68,7 +68,7 @@ func (r *reader) skip(ctx context.Context, idle bool) error {
 			return err
 		}
 	} else {
-		r.owed.first = 0
+		r.undelivered.first = 0
 		r.l.lags[r.p.Number].Store(0)
 	}
 	if lost, err := r.l.lost(ctx, after, span{r.at, end}); err != nil {

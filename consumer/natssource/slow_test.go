@@ -30,7 +30,7 @@ type slowly struct {
 	partitions int
 	ttl        time.Duration // 0: the default
 	logger     *slog.Logger
-	sizes      []int // of the messages, which the partitions get in turn
+	sizes      []int // of the messages, which the partitions get one after the other
 	burst      bool  // they are published when all partitions have been claimed, and not before
 }
 

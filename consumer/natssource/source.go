@@ -326,7 +326,7 @@ const (
 	fewMembers = 4   // members that a group may have now or had a moment ago
 )
 
-// needs returns the room for the keys of this group: a lease and a position for each partition, and
+// needs returns the space for the keys of this group: a lease and a position for each partition, and
 // fewMembers members.
 func (s *Source) needs() needs {
 	const most = 400 // bytes of a lease, and of a registration beside the streams that it names

@@ -27,8 +27,8 @@ type storeClock struct {
 	store  cas.Clock
 	joined func(error)
 
-	telling sync.Mutex // so that the consumer is told the newest state last
-	spares  sync.WaitGroup
+	notifying sync.Mutex // so that the consumer gets the newest state last
+	spares    sync.WaitGroup
 
 	mu    sync.Mutex
 	left  error // why this process is no member of the group, as package lease says
@@ -45,17 +45,17 @@ const (
 	spare = time.Minute
 )
 
-// report tells the consumer whether this process is a member of the group, and in time.
+// report notifies the consumer whether this process is a member of the group, and in time.
 func (c *storeClock) report(left error) {
 	c.mu.Lock()
 	c.left = left
 	c.mu.Unlock()
-	c.tell()
+	c.notify()
 }
 
-func (c *storeClock) tell() {
-	c.telling.Lock()
-	defer c.telling.Unlock()
+func (c *storeClock) notify() {
+	c.notifying.Lock()
+	defer c.notifying.Unlock()
 	c.mu.Lock()
 	cause := errors.Join(c.left, c.wrong)
 	c.mu.Unlock()
@@ -83,7 +83,7 @@ func (c *storeClock) check(ctx context.Context) error {
 	c.wrong, c.asked = wrong, time.Now()
 	c.mu.Unlock()
 	if changed {
-		c.tell()
+		c.notify()
 	}
 	return wrong
 }

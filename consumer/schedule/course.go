@@ -19,7 +19,7 @@ type course struct {
 	under epoch.Epoch
 	took  time.Duration // the work on the run's steps
 
-	at, told time.Time // the position and the tick for which it was said that others are left out
+	at, reported time.Time // the position and the tick for which it was said that others are left out
 }
 
 func (c *course) returned(step epoch.Offset, last bool, by epoch.ClaimID) {
@@ -63,9 +63,9 @@ func (c *course) worked(d time.Duration) {
 func (c *course) isNews(at, run time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.at.Equal(at) && c.told.Equal(run) {
+	if c.at.Equal(at) && c.reported.Equal(run) {
 		return false
 	}
-	c.at, c.told = at, run
+	c.at, c.reported = at, run
 	return true
 }

@@ -60,8 +60,8 @@ func gone(texts ...string) (pairs []string) {
 // that keeps its monotonic reading is all right, and so is one that is written
 // down for people.
 func TestR11NothingComparesWallClocks(t *testing.T) {
-	for _, room := range []string{"epoch", "consumer", "lease", "sinks"} {
-		err := filepath.WalkDir(filepath.Join(module, room), func(path string, d os.DirEntry, err error) error {
+	for _, folder := range []string{"epoch", "consumer", "lease", "sinks"} {
+		err := filepath.WalkDir(filepath.Join(module, folder), func(path string, d os.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				if err == nil && path == filepath.Join(module, "consumer", "schedule") {
 					return filepath.SkipDir // it decides when a job runs, and not who may run it

@@ -163,7 +163,7 @@ var guardsOfConsumer = []guard{
 	}, "consumer", "TestWhatSharesATransactionWithACallThatHangsIsAppliedAgainAtOnce"},
 
 	{"L5", "a standstill is not reported", []edit{
-		{"consumer/report.go", "\t\tp.tellStandstill(v.err, took, in)\n", ""},
+		{"consumer/report.go", "\t\tp.reportStandstill(v.err, took, in)\n", ""},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"L5", "a partition that does not move is reported as running whenever it is claimed again", []edit{
 		{"consumer/report.go", "o.halted = o.halted && o.still.said", "o.halted = false"},

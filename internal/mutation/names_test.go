@@ -14,8 +14,8 @@ var ofOneKind = regexp.MustCompile(`(?i)kafka|\bkgo|franz|\bnats|jetstream`)
 // or a test: what it needs of one has to be said in the terms of the protocol.
 func TestNothingInTheCoreNamesKafkaOrNATS(t *testing.T) {
 	found := 0
-	for _, room := range []string{"epoch", "consumer"} {
-		files, err := filepath.Glob(filepath.Join(module, room, "*"))
+	for _, folder := range []string{"epoch", "consumer"} {
+		files, err := filepath.Glob(filepath.Join(module, folder, "*"))
 		if err != nil {
 			t.Fatal(err)
 		}

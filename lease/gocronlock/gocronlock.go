@@ -1,5 +1,5 @@
-// Package gocronlock lets schedulers of gocron take turns by leases, and commits the work of a job
-// only if no other process has taken the job over and claimed it since.
+// Package gocronlock gives each job of gocron's schedulers to one of them by a lease, and commits the
+// work of a job only if no other process has taken the job over and claimed it since.
 //
 //	locker := gocronlock.New(member, gocronlock.Options{})
 //	scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))

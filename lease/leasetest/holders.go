@@ -38,27 +38,27 @@ func oneAtATime(w *world) {
 	all.Wait()
 }
 
-// takeTurns has members take the lock again and again without a rest, in which a member that waits does not
+// alternate has members take the lock again and again without a rest, in which a member that waits does not
 // see a release before it looks.
-func takeTurns(w *world) {
+func alternate(w *world) {
 	var all sync.WaitGroup
-	until, turns := time.Now().Add(6*w.ttl), make([]int, 3)
-	for n := range turns {
+	until, holds := time.Now().Add(6*w.ttl), make([]int, 3)
+	for n := range holds {
 		m := w.join(fmt.Sprint("m", n))
 		all.Go(func() {
 			for time.Now().Before(until) {
 				h := m.locks()
 				w.sleep(w.ttl / 500)
 				_ = h.Release(w.ctx) // a busy machine may have cost the member its lease
-				turns[n]++
+				holds[n]++
 			}
 		})
 	}
 	all.Wait()
-	w.Logf("they have had %d turns", turns)
-	for _, n := range turns {
-		if n < (turns[0]+turns[1]+turns[2])/10 {
-			w.Errorf("they have had %d turns", turns)
+	w.Logf("they have had it %d times", holds)
+	for _, n := range holds {
+		if n < (holds[0]+holds[1]+holds[2])/10 {
+			w.Errorf("they have had it %d times", holds)
 		}
 	}
 }

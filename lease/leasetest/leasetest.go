@@ -103,7 +103,7 @@ type history struct {
 var histories = slices.Concat([]history{
 	{claim: "one member has a lease at a time, and its generation grows", play: oneAtATime},
 	{claim: "a lease that was released is taken soon", play: released},
-	{claim: "members that take a lock again and again take turns", play: takeTurns},
+	{claim: "members that take a lock again and again alternate", play: alternate},
 	{claim: "leases of a member that is cut off are taken once it has given them up itself", play: cutOff},
 	{claim: "a member that is frozen between a decision and its write changes nothing", play: frozen},
 	{claim: "a confirmation whose answer or request was lost costs no lease", play: lostConfirmations},
@@ -122,7 +122,7 @@ var histories = slices.Concat([]history{
 	{claim: "a member with a longer TTL is not robbed by one with a shorter", play: longerTTL},
 	{claim: "a lease whose key somebody deletes is lost, and taken anew", play: deletedLease},
 	{claim: "a registration that somebody deletes is made anew", play: deletedRegistration},
-	{claim: "what strangers write idles no resource for long", play: strangers},
+	{claim: "what no member has written idles no resource for long", play: foreignValues},
 	{claim: "readers that lag behind take nothing that is held", play: lagging},
 	{claim: "a store that was restored from a backup leases on", play: restored, loses: true},
 	{claim: "a store that was emptied leases on", play: emptied, loses: true},

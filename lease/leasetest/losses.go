@@ -62,7 +62,7 @@ func deletedRegistration(w *world) {
 	w.confirms(w.holder())
 }
 
-func strangers(w *world) {
+func foreignValues(w *world) {
 	s := w.store()
 	for key, value := range map[string]string{
 		"resource/orders/0": "what is this",

@@ -27,9 +27,9 @@ const (
 // group reads the sink for all requests.
 type group struct {
 	Options
-	turn chan struct{} // holds a value while no read is running
-	last *groupReading // nil before the first; guarded by turn
-	past []sample      // of the last rateOver, oldest first; guarded by turn
+	sem  chan struct{} // holds a value while no read is running
+	last *groupReading // nil before the first; guarded by sem
+	past []sample      // of the last rateOver, oldest first; guarded by sem
 }
 
 // groupReading is the result of a read. It is immutable.
@@ -53,8 +53,8 @@ type sample struct {
 }
 
 func newGroup(o Options) *group {
-	g := &group{Options: o, turn: make(chan struct{}, 1)}
-	g.turn <- struct{}{}
+	g := &group{Options: o, sem: make(chan struct{}, 1)}
+	g.sem <- struct{}{}
 	return g
 }
 
@@ -62,11 +62,11 @@ func newGroup(o Options) *group {
 // read.
 func (g *group) read(ctx context.Context) (*groupReading, error) {
 	select {
-	case <-g.turn:
+	case <-g.sem:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { g.turn <- struct{}{} }()
+	defer func() { g.sem <- struct{}{} }()
 	if g.last != nil && time.Since(g.last.tried) < readEvery {
 		return g.last, nil
 	}

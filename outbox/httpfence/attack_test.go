@@ -370,10 +370,10 @@ func TestAFrozenHandlerLosesItsScopeAfterTheIdleTimeout(t *testing.T) {
 
 func TestEveryOutcomeIsTold(t *testing.T) {
 	eachStore(t, func(t *testing.T, r *rig) {
-		var told []httpfence.Outcome
+		var observed []httpfence.Outcome
 		o := quiet
 		o.Observe = func(e httpfence.Event) {
-			told = append(told, e.Outcome)
+			observed = append(observed, e.Outcome)
 			if refused := e.Outcome == httpfence.Stale || e.Outcome == httpfence.KeyReused; e.Scope != "a" || (e.Err != nil) != refused {
 				t.Errorf("%v of scope %q: err = %v", e.Outcome, e.Scope, e.Err)
 			}
@@ -397,8 +397,8 @@ func TestEveryOutcomeIsTold(t *testing.T) {
 		do(call("a", 4, "k"), "x")
 		do(call("a", 5, "k"), "y")
 		want := []httpfence.Outcome{httpfence.Applied, httpfence.Replayed, httpfence.Undone, httpfence.Undone, httpfence.Stale, httpfence.KeyReused}
-		if !slices.Equal(told, want) {
-			t.Errorf("told %v, want %v", told, want)
+		if !slices.Equal(observed, want) {
+			t.Errorf("told %v, want %v", observed, want)
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 // headers, until [Memory.Forget], and each scope forever. It cannot undo what effects write. It is
 // safe for concurrent use. Create it with [NewMemory].
 type Memory struct {
-	turns turns
+	locks locks
 
 	mu      sync.Mutex
 	highest map[string]epoch.Epoch
@@ -36,7 +36,7 @@ func NewMemory() *Memory {
 
 // Serve implements [Store].
 func (m *Memory) Serve(ctx context.Context, c Call, f Fingerprint, effect func(context.Context) (Answer, bool)) (Reply, error) {
-	leave, err := m.turns.enter(ctx, c.Scope)
+	leave, err := m.locks.enter(ctx, c.Scope)
 	if err != nil {
 		return Reply{}, fmt.Errorf("httpfence: scope %q: %w", c.Scope, err)
 	}
@@ -76,7 +76,7 @@ func (m *Memory) admit(c Call, f Fingerprint) (*memoryAnswer, error) {
 
 // ForgetAbove lowers the highest epoch of a scope. See [SQLStore.ForgetAbove].
 func (m *Memory) ForgetAbove(ctx context.Context, scope string, to epoch.Epoch) error {
-	leave, err := m.turns.enter(ctx, scope)
+	leave, err := m.locks.enter(ctx, scope)
 	if err != nil {
 		return fmt.Errorf("httpfence: lower the highest epoch of scope %q to %d: %w", scope, to, err)
 	}

@@ -59,7 +59,7 @@ type SQLStore struct {
 	d            Dialect
 	o            SQLOptions
 	q            queries
-	turns        turns // of each scope
+	locks        locks // of each scope
 	transactions *sqltx.DB
 }
 
@@ -96,7 +96,7 @@ func (s *SQLStore) Serve(ctx context.Context, c Call, f Fingerprint, effect func
 }
 
 func (s *SQLStore) serve(ctx context.Context, c Call, f Fingerprint, effect func(context.Context) (Answer, bool)) (Reply, error) {
-	leave, err := s.turns.enter(ctx, c.Scope)
+	leave, err := s.locks.enter(ctx, c.Scope)
 	if err != nil {
 		return Reply{}, err
 	}
@@ -162,7 +162,7 @@ func (s *SQLStore) lower(ctx context.Context, scope string, to epoch.Epoch) erro
 	if to <= 0 {
 		return errors.New("want an epoch of 1 or more")
 	}
-	leave, err := s.turns.enter(ctx, scope)
+	leave, err := s.locks.enter(ctx, scope)
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (s *SQLStore) Forget(ctx context.Context, age time.Duration) (int64, error)
 const forgetAtOnce = 500
 
 func (s *SQLStore) forgetSome(ctx context.Context, age time.Duration) (int64, error) {
-	leave, err := s.turns.enter(ctx, "") // no scope is empty
+	leave, err := s.locks.enter(ctx, "") // no scope is empty
 	if err != nil {
 		return 0, err
 	}

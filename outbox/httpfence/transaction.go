@@ -111,7 +111,7 @@ func (t *transaction) reserve(c Call, f Fingerprint) (bool, error) {
 	none := []byte{}
 	r, err := t.tx.Conn.ExecContext(ctx, t.s.q.reserve, c.Scope, c.Key, f[:], int64(c.Epoch), none, none, none)
 	if err != nil {
-		return false, fmt.Errorf("make room for the answer: %w", err)
+		return false, fmt.Errorf("reserve a row for the answer: %w", err)
 	}
 	n, err := r.RowsAffected()
 	return n == 1, err

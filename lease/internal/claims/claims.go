@@ -13,14 +13,14 @@ import (
 // Lease is a lease with its claims. It is safe for concurrent use.
 type Lease struct {
 	*lease.Held
-	turn   chan struct{} // has an element while nobody claims; it guards claims
+	sem    chan struct{} // has an element while nobody claims; it guards claims
 	claims []any         // a claim[TX] for each sink
 }
 
 // New returns a lease without claims.
 func New(h *lease.Held) *Lease {
-	l := &Lease{Held: h, turn: make(chan struct{}, 1)}
-	l.turn <- struct{}{}
+	l := &Lease{Held: h, sem: make(chan struct{}, 1)}
+	l.sem <- struct{}{}
 	return l
 }
 
@@ -41,11 +41,11 @@ func Do[TX any](ctx context.Context, l *Lease, sink epoch.Sink[TX], work lease.W
 
 func claimOf[TX any](ctx context.Context, l *Lease, sink epoch.Sink[TX]) (*lease.Claimed[TX], error) {
 	select {
-	case <-l.turn:
+	case <-l.sem:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { l.turn <- struct{}{} }()
+	defer func() { l.sem <- struct{}{} }()
 	for _, c := range l.claims {
 		if c, ok := c.(claim[TX]); ok && c.sink == sink {
 			return c.Claimed, nil

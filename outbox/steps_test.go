@@ -2,19 +2,19 @@ package outbox_test
 
 import "context"
 
-// turns is a claim, and a relay under it, that calls before and after around
+// steps is a claim, and a relay under it, that calls before and after around
 // each transaction, if they are set.
-type turns struct {
+type steps struct {
 	*running
 	calls         int
-	before, after func(run *turns, n int)
+	before, after func(run *steps, n int)
 	panics        any // what the relay must end with, if it must panic
 }
 
-func (r *rig) relayInTurns(panics any, before, after func(run *turns, n int)) *turns {
+func (r *rig) relayBySteps(panics any, before, after func(run *steps, n int)) *steps {
 	c := &claim{db: r.db, epoch: 1, applied: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(r.Context())
-	s := &turns{running: &running{c, cancel, make(chan struct{})}, before: before, after: after, panics: panics}
+	s := &steps{running: &running{c, cancel, make(chan struct{})}, before: before, after: after, panics: panics}
 	go func() {
 		defer close(s.done)
 		defer func() {
@@ -28,7 +28,7 @@ func (r *rig) relayInTurns(panics any, before, after func(run *turns, n int)) *t
 	return s
 }
 
-func (s *turns) Do(ctx context.Context, apply func(context.Context, *tx) error) error {
+func (s *steps) Do(ctx context.Context, apply func(context.Context, *tx) error) error {
 	s.calls++
 	if s.before != nil {
 		s.before(s, s.calls)

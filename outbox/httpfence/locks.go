@@ -6,26 +6,26 @@ import (
 	"sync"
 )
 
-// turns is a mutex for each name. Waiting callers get it in the order of their arrival.
-type turns struct {
+// locks is a mutex for each name. Waiting callers get it in the order of their arrival.
+type locks struct {
 	mu sync.Mutex
-	of map[string]*turn
+	of map[string]*lock
 }
 
-type turn struct {
+type lock struct {
 	in    chan struct{} // full while a caller is in; Go queues the blocked senders in order
 	users int           // in or waiting
 }
 
-// enter waits for its turn until ctx ends. Call leave if err is nil.
-func (t *turns) enter(ctx context.Context, name string) (leave func(), err error) {
+// enter waits for the mutex of name until ctx ends. Call leave if err is nil.
+func (t *locks) enter(ctx context.Context, name string) (leave func(), err error) {
 	t.mu.Lock()
 	if t.of == nil {
-		t.of = map[string]*turn{}
+		t.of = map[string]*lock{}
 	}
 	mine := t.of[name]
 	if mine == nil {
-		mine = &turn{in: make(chan struct{}, 1)}
+		mine = &lock{in: make(chan struct{}, 1)}
 		t.of[name] = mine
 	}
 	mine.users++
