@@ -9,6 +9,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides what becomes of a transaction that runs on long after its context has ended
+// (L7): which partition is given up, and how the message at hand is tried again. hang.go measures
+// the time and lists the calls; recall.go passes the message on to the next owner.
+
 // underCall is the running call of a transaction: its index plus 1, 0 for none, or noCall.
 type underCall struct{ n atomic.Int64 }
 

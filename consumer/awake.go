@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// This file measures for how long this process has run, so that the time of a freeze counts neither
+// as a hang nor against a message. hang.go and verdict.go decide what follows.
+
 // awake measures the time for which this process runs, in ticks of a timer. A frozen process (a
 // signal, a debugger, no CPU time) misses ticks. So awake distinguishes a freeze from a slow call.
 type awake struct {

@@ -11,6 +11,10 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file runs the user's work beside the messages. It decides when the work begins and ends:
+// with the claim, and before the next one. Its transactions check the claim and compare no
+// position. What a refused one means is decided by refusal, in verdict.go.
+
 // Background is one claim of one partition. Its methods are safe for concurrent use.
 type Background[TX any] interface {
 	// Partition returns the claimed partition. Epoch returns the claim's epoch, a fencing token.

@@ -2,6 +2,9 @@ package consumer
 
 import "github.com/epochfence/epochfence/epoch"
 
+// This file checks that a batch continues at the fence's position (R10). Whether messages were lost
+// in a gap in front of the batch is decided by the source.
+
 // follows checks that the offsets increase and that none is below the position.
 func (b Batch) follows(f epoch.Fence) error {
 	next := f.Next

@@ -7,6 +7,10 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file decides how many messages of a partition the next transaction takes after one has
+// failed, and how long it waits, until the message at fault is alone. What a failure means is
+// decided in verdict.go; how many messages all partitions take together, in sizing.go.
+
 // contended is the first wait after a transient failure of a single message: about as long
 // as a transaction of another process takes.
 const contended = 2 * time.Millisecond

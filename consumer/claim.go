@@ -8,6 +8,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file makes one attempt to claim a partition: what it asks the source and the sink, and how
+// long each step may take. The order of the steps is decided in epoch/takeover.go, and what follows
+// a failed attempt in next.go.
+
 // claim makes one attempt to become the owner of a partition ([epoch.TakeOver]). The new epoch is
 // above the given one, which another system has seen.
 //

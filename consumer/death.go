@@ -8,6 +8,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides whether a message alone has caused a transaction in doubt: whether the fence
+// was still ours and whether the database commits without the message. verdict.go decides how often
+// that must happen before it counts as a failed attempt.
+
 // death is a transaction with a single message that was in doubt.
 type death struct {
 	trial trial

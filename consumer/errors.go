@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
+// This file has the errors that users and sources see. reason.go decides which reason an error
+// gives a halt, and verdict.go whether a message is at fault.
+
 // ErrLost is the cause of a tenure's context after the lease was lost. Confirm returns it
 // when the source answered that the lease is not granted.
 var ErrLost = errors.New("lease lost")

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file has the events for Options.Observe, and decides nothing. Most are sent by report.go;
+// status.go and operate/stats derive states and numbers from them.
+
 // Event is one of [Joined], [Left], [Transacted], [Unrecorded] and [SnapshotsHeld], which are about the process, and
 // [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted], [Resumed],
 // [Drained], [Lost], [Retried], [Overdue], [Returned], [WentBack], [Replayed] and [Behind], which

@@ -2,6 +2,9 @@ package consumer
 
 import "sync"
 
+// This file counts the callers inside a part of Run, so that the part ends only after them. run.go
+// has a gate for tenures, and background.go one for calls of Do.
+
 // gate counts the callers inside, and admits nobody once it is closed.
 type gate struct {
 	mu     sync.Mutex

@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// This file finds the stack of a call that hangs, and the frames in it that an operator should
+// read. hang.go decides when a call hangs.
+
 // goroutineName returns the name of the calling goroutine in stack traces.
 func goroutineName() string {
 	var buf [64]byte

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
+// This file keeps a failure inside its message (L6): a panic, a Goexit or an error with hostile
+// methods becomes a plain error. verdict.go decides what that error means for the message.
+
 // guard calls f, a user's function, and turns a panic into an error, so that one message cannot
 // take down the process and its other partitions. The error that f returns is user code as well;
 // guard makes it inert, so that nothing later calls its methods.

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has the user's functions, what they may rely on, and how messages become calls of them.
+// transaction.go decides when they are called, and verdict.go what their errors mean.
+
 // Handler applies one message. What it writes through tx commits together with the
 // message's position, if and only if this process still owns the partition. e is the epoch
 // of its claim; pass it to other systems that should refuse zombies.

@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides when a call hangs, lists the calls that do, and ends Run when there are too
+// many (L7). abandon.go and background.go decide what becomes of their partitions.
+
 // Function is the user's function that hangs.
 type Function uint8
 

@@ -9,6 +9,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides when the fences of partitions with nothing to commit are read, and ends the
+// claims that are not in the sink any more (L4). Partitions with messages notice that by their
+// commits. next.go decides what follows.
+
 // idleCheck reads from time to time the fences of partitions that have had nothing to commit for a
 // while. A commit detects a changed fence by itself. Without commits, nobody would notice that the
 // sink went back or that the claim is lost. The loop owns idleCheck.

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides when the source is asked for the lag of a partition that does not advance. The
+// answer is an event for operators, and nothing else depends on it.
+
 const (
 	// lagEvery is the least time between two requests for the lag of one partition. Requests are
 	// sent one at a time, so that many halted partitions take longer.

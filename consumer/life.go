@@ -15,6 +15,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file sends signs of life to the sink, with the problems of this process. Operators' tools
+// compare them with the owners of fences. They decide nothing: ownership is the fence's alone.
+
 const (
 	// aliveEvery is the least wait between two signs of life. A longer term of a lease raises it.
 	aliveEvery = 15 * time.Second

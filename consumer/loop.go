@@ -10,6 +10,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides which partitions share the next transaction, which one goes alone, and which
+// wait. How many messages they take is decided in sizing.go and bisection.go, and what the result
+// means in verdict.go.
+
 // loop runs the transactions of the partitions that are pinned to it, all of one shard. The
 // goroutine of serve owns the loop's state, and that of its partitions while their claims are
 // consumed. All other goroutines send events: tenures send batches and their end, transactions send

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file lists everything that can happen to a loop, and has the line for each in a trace.
+// loop.go, abandon.go, idle.go and replays.go handle the events; only the loop's goroutine does so.
+
 type event[TX any] interface {
 	fmt.Stringer
 	handle(l *loop[TX])

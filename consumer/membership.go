@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// This file reports, once for each change, whether this process is a member of its group. The
+// source decides that. Partitions do not depend on it: they are granted and lost one by one.
+
 // standby is how long a member waits for a partition before it logs that it has none.
 const standby = 5 * time.Second
 

@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides how offsets look in log lines: as the tenure describes them, or as numbers.
+// report.go writes the lines.
+
 // named returns a logger that writes offsets as the tenure describes them, if it does: those of a
 // job are times.
 func named(l *slog.Logger, t Tenure) *slog.Logger {

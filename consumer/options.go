@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has the options of Run, their defaults and limits. What depends on the sink or on the
+// term of a lease as well is decided in run.go, in Run and batchTimeout.
+
 // Options configure [Run]. The zero value works.
 type Options struct {
 	// Start sets where a group begins in a topic for which the sink has no fence. Set it for a

@@ -6,6 +6,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file holds what a partition has read and not applied yet, and moves its position after a
+// commit. loop.go decides when the messages are applied, and bisection.go how many at a time.
+
 // pending holds the messages of a partition that are still to be applied. The loop owns it while the
 // partition's claim is consumed, otherwise the tenure's goroutine does.
 type pending[TX any] struct {

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides which word stands for an error in events, metrics, the audit log and remedies.
+// Whether the partition halts or tries again is decided in verdict.go and next.go.
+
 // Reason says in a word why a partition has halted or was lost, why an attempt to claim it failed,
 // or why a transaction did not commit. The [Event]'s Err says it at length. The names do not
 // change, so that they can be counted, stored, and looked up in a runbook. More may be added.

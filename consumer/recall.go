@@ -10,8 +10,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// A hang counts as an attempt in whichever process it happens. An owner that gives its partition up
-// writes to the sink's audit log which message hangs. The next owner reads that after its claim.
+// This file decides which messages have hung before, in any process: an owner that gives its partition
+// up records the message in the sink's audit log, and the next owner reads it after its claim.
+// abandon.go tries such messages alone.
 
 // recordHang writes what hangs. The partition is this process's until recordHang has returned.
 func (o *ownership[TX]) recordHang() {

@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file decides when entries of the audit log are written, and which are dropped (L8). What
+// they say comes from its callers. Only a hang waits for its entry.
+
 const (
 	// maxUnrecorded limits the decisions that wait to be written, recordAtOnce those in one write.
 	maxUnrecorded = 1024

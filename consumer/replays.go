@@ -10,6 +10,10 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file decides when a dead letter is replayed: one at a time in each loop, and never while
+// another transaction of its partition is open. requests.go finds the requests, and
+// replay_verdict.go decides what a result means.
+
 type replay struct {
 	operate.RequestedReplay
 	look int64 // number of the look that found it

@@ -12,6 +12,10 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file polls the sink for what operators have requested, and wakes whom it concerns.
+// replays.go replays dead letters; ownership.go and idle.go read what an action has done to a
+// fence.
+
 // requests polls the sink of a shard for what operators have requested: actions on fences, which an
 // owner may not notice by itself for long, and replays of dead letters.
 type requests[TX any] struct {

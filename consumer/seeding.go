@@ -9,6 +9,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides which fences exist before the first claim of a topic: one for each of its
+// partitions (R9). Where they start is the source's answer; claim.go adopts what the group had
+// committed.
+
 // seed creates fences for all partitions that the topic has now, so that a partition that is added
 // later can be recognized. One partition does so for all that find no fence at the same time.
 func (r *runner[TX]) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {

@@ -2,6 +2,9 @@ package consumer
 
 import "github.com/epochfence/epochfence/epoch"
 
+// This file treats a sink with one database as a sink with one shard, so that run.go and loop.go
+// need no second path. The sink decides which partition is in which database.
+
 // shardsOf returns the databases of a sink. A sink that is not [epoch.Sharded] has one.
 func shardsOf[TX any](sink epoch.Sink[TX]) epoch.Sharded {
 	if s, ok := epoch.As[epoch.Sharded](sink); ok {

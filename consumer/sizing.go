@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// This file decides how many messages all partitions of a shared transaction take together, and how
+// long it may wait for a lock (L1). bisection.go decides the same for a partition that has failed.
+
 // sizing decides how many messages the next transaction of a committer's shared lane takes in
 // total, from what the transactions before it cost.
 //

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has what a Source must do, and what it may rely on; package consumer/sourcetest tests
+// it. The source decides who may try to claim a partition, and the sink whose claim counts.
+
 // Source leases partitions to this process and reads them. Every Source must pass the suite in
 // package consumer/sourcetest.
 type Source interface {

@@ -2,6 +2,9 @@ package consumer
 
 import "time"
 
+// This file decides when a partition whose transactions keep failing is reported as halted (L5). It
+// stops nothing: the partition is tried again as bisection.go says. report.go writes the report.
+
 // standstill distinguishes a partition that does not move for long from one that is retried now and then.
 type standstill struct {
 	since time.Time // begin of the first failed attempt; zero while the partition moves

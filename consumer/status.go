@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file derives the present state of each partition from the events, for readiness probes and
+// status pages. It changes nothing.
+
 // Status says what this process is doing in its group, for readiness probes and operators. It is
 // derived from the events of a [Run]:
 //

@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// This file logs what a Run that ends waits for. It ends nothing itself: Options.BatchTimeout and
+// HangTimeout limit the wait.
+
 // underWay lists the transactions under way, for operators who wait for them.
 type underWay struct {
 	mu   sync.Mutex

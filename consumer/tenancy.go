@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has what the goroutine of a tenure, the loop and background work share: values that
+// never change, waits that the tenure ends, and the claim, which any of them may end first.
+
 // tenancy is the fixed part of a tenure, for its goroutine, the loop and background work.
 type tenancy[TX any] struct {
 	run       *runner[TX]

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file decides which ticks of a job are recorded in the audit log: with one outcome, one a
+// minute (L8). Package consumer/schedule decides when a tick is due.
+
 // tickEvery is the least time between two records of ticks of one job with the same outcome (L8).
 const tickEvery = time.Minute
 

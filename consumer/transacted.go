@@ -6,6 +6,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file classifies the result of a transaction for metrics. What follows from it is decided in
+// verdict.go, whose order of cases this file repeats.
+
 func transacted(tried []trial, r result) Transacted {
 	e := Transacted{Partitions: len(tried), Took: r.took, Handling: r.handling}
 	lost := false

@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file runs one transaction: what the sink and the handlers are called with, and for how long
+// they may take. loop.go decides what goes into it, and verdict.go what its result means.
+
 // transaction applies messages of one or more partitions. It knows the loop only as of its begin.
 type transaction[TX any] struct {
 	run      *runner[TX]

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/troubles"
 )
 
+// This file decides which failures share a line in the log. report.go writes the lines, and
+// internal/text/troubles decides how often they are repeated.
+
 // troubleLog logs what is wrong with partitions without flooding the log.
 type troubleLog struct{ *troubles.Log[epoch.Partition] }
 

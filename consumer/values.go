@@ -2,6 +2,9 @@ package consumer
 
 import "context"
 
+// This file gives a handler the values of its message's own context, such as a trace. Deadline and
+// cancellation stay those of the transaction.
+
 func withValues(ctx context.Context, m Message) context.Context {
 	if m.Context == nil {
 		return ctx

@@ -9,8 +9,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// This file decides what the result of a transaction means for each partition in it. It does not
-// act, log or wait. The rules R5, R6 and R11 and the limits L1 and L2 are decided here alone.
+// This file decides what the result of a transaction means for each partition in it: what is in doubt
+// (R5), what is stale (R6), and which message is blamed (L2). It does not act, log or wait: loop.go and
+// next.go do what it says, bisection.go narrows a batch down, and sizing.go has the sizes (L1).
 
 type trial struct {
 	partition epoch.Partition
