@@ -23,8 +23,12 @@ func (u *underCall) enter(call int) bool { return u.n.CompareAndSwap(0, int64(ca
 
 func (u *underCall) leave(call int) { u.n.CompareAndSwap(int64(call)+1, 0) }
 
+// running reports whether a call is under way. Between two calls, and once finish or abandon was
+// called, it is false.
 func (u *underCall) running() bool { return u.n.Load() > 0 }
 
+// finish marks the transaction as over: nothing of the user's runs in it any more, so a deadline
+// that passes later abandons nothing.
 func (u *underCall) finish() { u.n.Store(noCall) }
 
 // abandon stops further calls and returns the one under way, or a negative number. open reports
@@ -42,6 +46,8 @@ func (l *loop[TX]) abandon(t *transaction[TX], stack string) {
 		return
 	}
 	t.over = true
+	// Whatever the call does from here on, its transaction cannot commit: the sink refuses it once
+	// the context given to WithAbandonment has ended, which t.abandon does below.
 	call, _ := t.under.abandon()
 	is := call >= 0
 	at, o := -1, t.overdue(0)
@@ -88,6 +94,8 @@ func (l *loop[TX]) abandon(t *transaction[TX], stack string) {
 	}
 }
 
+// hangsAt describes the call that hangs: of the part with index of, on the message with index at.
+// For a call with all messages of a part, at is -1, and the first message stands for it.
 func (t *transaction[TX]) hangsAt(of, at int) Overdue {
 	o, part := t.overdue(of), t.parts[of]
 	if len(part.messages) > 0 {
@@ -102,6 +110,9 @@ func (t *transaction[TX]) hangsAt(of, at int) Overdue {
 	return o
 }
 
+// blame remembers which message a call hangs on, so that the next transaction tries it alone. If
+// the call has all messages of a part, the whole range is remembered: any of them may be the one.
+// The attempts that the first message had before the hang still count.
 func (l *loop[TX]) blame(did part[TX], at int, t trial) {
 	ms := did.messages
 	if len(ms) == 0 {
@@ -117,6 +128,9 @@ func (l *loop[TX]) blame(did part[TX], at int, t trial) {
 	l.run.hung.blame(did.advance.Partition, m)
 }
 
+// abandonedReplay settles a replay that hangs. The dead letter stays a dead letter, and its replay
+// has failed: it would hang the next owner, too. The partition is given up like any other with a
+// hung call.
 func (l *loop[TX]) abandonedReplay(t *transaction[TX], h *hang, r result) {
 	p := t.parts[0].pending
 	delete(l.replays.over(p).tries, t.replay.ID)

@@ -22,6 +22,8 @@ type awake struct {
 }
 
 const (
+	// awakeTicks divides the measured time: a freeze, however long, costs a call at most one tick
+	// of it.
 	awakeTicks = 16
 
 	// awakeSlack is how late a tick may come on a busy machine.
@@ -49,6 +51,8 @@ func (a *awake) run() {
 	}
 }
 
+// tick counts one tick. The ticks that a freeze has missed are not made up for, so the process gets
+// the rest of its time after the thaw.
 func (a *awake) tick(now time.Time) (over bool) {
 	if a.left == 0 {
 		return false // stopped meanwhile

@@ -50,6 +50,8 @@ const MaxAbove = epoch.MaxAbove
 
 var errClaimEnded = errors.New("consumer: the claim has ended, and with it the background work")
 
+// background is one of the user's functions under one claim. It ends with the claim: the next claim
+// calls the function anew.
 type background[TX any] struct {
 	owner   *tenancy[TX]
 	work    func(context.Context, Background[TX])
@@ -71,6 +73,8 @@ type background[TX any] struct {
 	hang      *hang
 }
 
+// startBackground calls the functions of Handlers.Background under the claim that was just made.
+// They share a slot, so that one transaction of theirs is open for a partition at a time.
 func (o *ownership[TX]) startBackground() {
 	slot := make(chan struct{}, 1)
 	for i, work := range o.run.handlers.background {
@@ -81,6 +85,8 @@ func (o *ownership[TX]) startBackground() {
 	}
 }
 
+// newBackground drops a value that Applied still holds from an earlier claim, so that work does not
+// wake for messages that it has seen.
 func (o *ownership[TX]) newBackground(work func(context.Context, Background[TX]), applied <-chan struct{}, slot chan struct{}) *background[TX] {
 	select {
 	case <-applied: // of an earlier claim
@@ -137,6 +143,9 @@ func (o *ownership[TX]) stopBackground() {
 	}
 }
 
+// hangs reports the work as hung, once, and keeps it listed until nothing of it runs any more.
+// Another process may have the partition meanwhile: what the work still does is refused by the
+// sink.
 func (b *background[TX]) hangs(since time.Time, goroutine string, f Function) *hang {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -191,6 +200,8 @@ func (b *background[TX]) Partition() epoch.Partition { return b.hold.Partition }
 func (b *background[TX]) Epoch() epoch.Epoch         { return b.epoch }
 func (b *background[TX]) Applied() <-chan struct{}   { return b.applied }
 
+// Above cannot be used to take a partition away from its owner: the claim that follows needs a
+// confirmation of the source (R2), and a zombie gets none.
 func (b *background[TX]) Above(seen epoch.Epoch) error {
 	if b.ended() || seen < b.epoch {
 		return nil
@@ -202,6 +213,9 @@ func (b *background[TX]) Above(seen epoch.Epoch) error {
 	return nil
 }
 
+// outOfReach returns an error for an epoch that no claim may exceed. Epochs are used up if one
+// receiver with a wrong number can raise them at will: a step is limited, and so is the highest
+// value.
 func outOfReach(p epoch.Partition, now, seen epoch.Epoch) error {
 	if seen > MaxAbove || seen-now > epoch.MaxStep {
 		return fmt.Errorf("consumer: claim %s above epoch %d: another system has seen that epoch, which is too high to claim above it: an epoch that was seen elsewhere may be at most %d, and at most %d higher than the epoch of the fence, which is %d; lower the epoch in that system",
@@ -212,6 +226,8 @@ func outOfReach(p epoch.Partition, now, seen epoch.Epoch) error {
 
 func (b *background[TX]) ended() bool { return b.ctx.Err() != nil }
 
+// Do takes two slots, first that of the partition and then that of the loop, always in this order,
+// so that two calls never wait for each other. A call that waits holds no transaction open.
 func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -289,6 +305,7 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 	return r.err
 }
 
+// report sends the event of a transaction, and notes that one was open if the lease is lost by now.
 func (b *background[TX]) report(r result) {
 	lost := b.owner.lease.Err() != nil
 	if lost {
@@ -299,6 +316,9 @@ func (b *background[TX]) report(r result) {
 	b.owner.run.Observe(e)
 }
 
+// judge ends the claim if the sink's answer says that it is over or in doubt. It decides in the
+// order of policy.judge, but blames nobody: an error of the work itself goes to the caller of Do
+// alone.
 func (b *background[TX]) judge(err error) {
 	v, refused := refusal(err)
 	switch {
@@ -313,6 +333,7 @@ func (b *background[TX]) judge(err error) {
 	}
 }
 
+// end ends the claim: the context of the work ends, and no further transaction of messages begins.
 func (b *background[TX]) end(out outcome) {
 	b.claim.breakWith(out)
 	b.cancel()

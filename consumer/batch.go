@@ -23,6 +23,7 @@ func (b Batch) follows(f epoch.Fence) error {
 	return nil
 }
 
+// after returns the batch without its first n messages.
 func (b Batch) after(n int) Batch {
 	b.Messages = b.Messages[n:]
 	if len(b.Messages) == 0 {

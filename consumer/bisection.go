@@ -40,6 +40,8 @@ func newBisection(retryMin, retryMax time.Duration) bisection {
 // active reports whether the next transaction must not be shared, because it would fail again.
 func (b *bisection) active() bool { return b.suspects > 0 }
 
+// size returns how many of n messages the next transaction takes: one, if it calls OnFailure for
+// the first message instead of the handler.
 func (b *bisection) size(n int) int {
 	if b.failed != nil {
 		return min(n, 1)
@@ -135,10 +137,14 @@ func (b *bisection) postpone(n int, handler, shared bool) (in time.Duration) {
 	return b.pause.Next()
 }
 
+// alone makes each of the next n messages go by itself. One of them has hung a call, and the next
+// hang must show which one it was.
 func (b *bisection) alone(n int) {
 	b.suspects, b.try, b.most = max(b.suspects, n), 1, 1
 }
 
+// passed records that the first n messages are applied. The remaining suspects are halved again, or
+// tried in steps as before. Attempts belong to the first message, so the next one begins with none.
 func (b *bisection) passed(n int) {
 	b.suspects = max(b.suspects-n, 0)
 	if b.try = max(b.suspects/2, 1); b.step > 0 && b.suspects > 0 {
@@ -178,6 +184,7 @@ func (b *bisection) halted() {
 	b.wait.Reset()
 }
 
+// bound keeps the size below what has taken too long, until no suspects are left.
 func (b *bisection) bound() {
 	if b.most > 0 {
 		b.try = min(b.try, b.most)

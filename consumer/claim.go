@@ -71,6 +71,9 @@ func (s timed[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (
 	return s.Sink.Claim(ctx, seen, c)
 }
 
+// adopt returns the position that the group had committed before it used this sink, or nil. It is
+// read at the first claim only (R8): afterwards the sink's position is the truth, and the source's
+// is a copy.
 func (r *runner[TX]) adopt(ctx context.Context, t Tenure, timeout time.Duration, seen epoch.Fence) (*epoch.Position, error) {
 	if seen.Epoch > 0 || r.Start != StartCommitted {
 		return nil, nil
@@ -84,6 +87,8 @@ func (r *runner[TX]) adopt(ctx context.Context, t Tenure, timeout time.Duration,
 	return &at, nil
 }
 
+// unconfirmedError is returned when the source did not confirm the lease. That is ordinary while a
+// rebalance is under way, so nextClaim warns only when it repeats.
 type unconfirmedError struct {
 	partition epoch.Partition
 	err       error

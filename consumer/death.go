@@ -18,6 +18,8 @@ type death struct {
 	err   error
 }
 
+// deathsError is the failure of a message that has ended so many transactions without an answer
+// that it counts as the cause.
 type deathsError struct {
 	times int
 	last  error

@@ -16,6 +16,8 @@ func goroutineName() string {
 	return string(name)
 }
 
+// maxStacks limits the memory for the stacks of all goroutines. Above it, the stack of a hung call
+// may be missing from its report.
 const maxStacks = 64 << 20
 
 // stackOf returns the stack of a goroutine from the innermost frame to the call by this package, or
@@ -43,8 +45,11 @@ func stackOf(name string) string {
 	return stack
 }
 
+// thisPackage is where a stack leaves the user's code.
 const thisPackage = "github.com/epochfence/epochfence/consumer."
 
+// frameOf returns the frame in which a call is blocked, as far as a user can change it: the
+// innermost one outside the standard library.
 func frameOf(stack string) string {
 	if frames := framesOf(stack, 1); len(frames) > 0 {
 		return frames[0]

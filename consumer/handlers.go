@@ -95,6 +95,8 @@ func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX]
 	return h
 }
 
+// suits returns an error at the start of Run rather than at the first message: a sink that cannot
+// keep what the options promise would lose effects, or apply them twice, without an error.
 func (h Handlers[TX]) suits(o Options, sink epoch.Sink[TX]) error {
 	if given := sink.Guarantee(); given < o.Guarantee {
 		return fmt.Errorf("consumer: Options.Guarantee asks for a %v sink, and this one is %v: choose another sink, or ask for less", o.Guarantee, given)
@@ -105,6 +107,8 @@ func (h Handlers[TX]) suits(o Options, sink epoch.Sink[TX]) error {
 	return nil
 }
 
+// call is one call of the user's handler. The sink makes the calls of a transaction in order, and
+// stops at the first error.
 type call[TX any] struct {
 	at int // the index of its message, or -1 for all of them
 	do func(ctx context.Context, tx TX) error

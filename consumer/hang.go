@@ -90,6 +90,9 @@ func (o Overdue) String() string {
 	return b.String()
 }
 
+// hang is a call that was abandoned and has not returned. Go cannot end a goroutine, so the call
+// may keep what it holds for as long as it likes: memory, locks of the process, connections that
+// are not the sink's.
 type hang struct {
 	Overdue
 	goroutine string
@@ -122,6 +125,8 @@ func newHangs(most int) *hangs {
 	return &hangs{most: most, open: map[*hang]struct{}{}, messages: map[epoch.Partition]hungMessage{}}
 }
 
+// of returns the call that hangs for a partition, or nil. While there is one, this process does not
+// claim the partition: the message would hang another goroutine.
 func (hs *hangs) of(p epoch.Partition) *hang {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -162,6 +167,8 @@ func (hs *hangs) calls() []Overdue {
 	return calls
 }
 
+// remove reports whether Run still runs. After Run has returned, it must not call the user's
+// Observe or Logger any more.
 func (hs *hangs) remove(h *hang) (running bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -172,6 +179,8 @@ func (hs *hangs) remove(h *hang) (running bool) {
 	return !hs.over
 }
 
+// close ends the list, and returns the error of Run if calls hang, or if there were too many at one
+// time. The latter counts even if they have all returned by now: Run was stopped because of them.
 func (hs *hangs) close() error {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -242,6 +251,8 @@ func (r *runner[TX]) hangs(o Overdue, goroutine string) *hang {
 	return h
 }
 
+// sayItHangs logs a hang again and again for as long as it lasts (L7), with the present stack: the
+// call may be blocked elsewhere by now.
 func (r *runner[TX]) sayItHangs(h *hang) {
 	r.hung.mu.Lock()
 	defer r.hung.mu.Unlock()
@@ -267,6 +278,8 @@ func (r *runner[TX]) sayItHangs(h *hang) {
 	h.lines = min(2*h.lines, lastHungLine)
 }
 
+// returned records that an abandoned call has returned after all. The source may grant the
+// partition to this process again.
 func (r *runner[TX]) returned(h *hang) {
 	running := r.hung.remove(h)
 	if running {
@@ -306,6 +319,7 @@ func (l *lateness) within(d time.Duration) {
 	}
 }
 
+// stop ends the measurement. then may still be running, and must not matter any more.
 func (l *lateness) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -29,6 +29,7 @@ type idleCheck[TX any] struct {
 }
 
 const (
+	// lookAtOnce limits the fences in one read of the sink.
 	lookAtOnce = 1000
 
 	// lookRest is the least time between two looks at all partitions.
@@ -41,6 +42,8 @@ func newIdleCheck[TX any](l *loop[TX]) idleCheck[TX] {
 	return c
 }
 
+// add takes over a partition whose claim is consumed from now on. The first one sets the time of
+// the next look.
 func (c *idleCheck[TX]) add(p *pending[TX]) {
 	p.quiet = false
 	c.loop.held[p.tenancy] = p
@@ -52,6 +55,8 @@ func (c *idleCheck[TX]) add(p *pending[TX]) {
 // lookAtAll makes the next look cover all idle partitions, at once: the sink may have gone back.
 func (c *idleCheck[TX]) lookAtAll() { c.all = len(c.loop.held) > 0 }
 
+// sinkReplaced makes the next look cover all idle partitions, at once: another server, such as a
+// promoted standby, has taken over the database, and may lack the last commits.
 func (c *idleCheck[TX]) sinkReplaced() {
 	c.replaced = c.loop.run.shards.ReplacedIn(c.loop.shard) // before the look, so that a change during the look is not missed
 	c.lookAtAll()
@@ -69,6 +74,8 @@ func (c *idleCheck[TX]) interval() time.Duration {
 	return least/3 + rand.N(least/3+1)
 }
 
+// due returns when the next look may begin, or zero if none is due. One look is under way at a
+// time: a sink that answers slowly gets no second one.
 func (c *idleCheck[TX]) due() time.Time {
 	switch {
 	case c.looking || len(c.loop.held) == 0:
@@ -80,6 +87,8 @@ func (c *idleCheck[TX]) due() time.Time {
 	}
 }
 
+// idler is an idle partition with its fence as it was when the look began. A partition that has
+// moved since is not compared: its own transaction has compared it.
 type idler[TX any] struct {
 	p   *pending[TX]
 	was epoch.Fence
@@ -148,6 +157,8 @@ func (c *idleCheck[TX]) compare(idlers []idler[TX], now epoch.Fences, err error)
 	}
 }
 
+// foundOut returns the outcome of a look that found another fence, or none. Its field looked says
+// that no transaction was refused.
 func foundOut(err error) outcome {
 	v, p := refusal(err)
 	if p == (epoch.Partition{}) {

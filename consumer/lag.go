@@ -32,6 +32,8 @@ type lags struct {
 	of map[epoch.Partition]*asking
 }
 
+// asking is the request for the lag of one partition. It stays after an answer, so that the next
+// request keeps its distance.
 type asking struct {
 	tenure Tenure
 	at     epoch.Fence
@@ -44,6 +46,8 @@ func newLags(observe func(Event)) *lags {
 	return &lags{observe: observe, wake: make(chan struct{}, 1), of: map[epoch.Partition]*asking{}}
 }
 
+// halted requests the lag until the partition moves or is left: it grows meanwhile, and operators
+// see how urgent the halt is.
 func (l *lags) halted(t Tenure, at epoch.Fence) { l.want(t, at, false, 0) }
 
 // claimed requests the lag of a partition unless it applies something soon.
@@ -94,6 +98,8 @@ func (l *lags) next() (first *asking, due time.Time, at epoch.Fence) {
 	return first, due, at
 }
 
+// ask sends the requests that are due, one at a time. A source that does not answer delays only
+// other requests for the lag.
 func (l *lags) ask(ctx context.Context) {
 	for ctx.Err() == nil {
 		a, due, at := l.next()

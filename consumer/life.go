@@ -103,6 +103,8 @@ func (l *life) changed() {
 	}
 }
 
+// live sends signs of life until ctx ends, and then reports the end, so that operators can
+// distinguish an orderly end from a process that has died.
 func (l *life) live(ctx context.Context) {
 	for ctx.Err() == nil {
 		l.sign(ctx)
@@ -147,6 +149,9 @@ func (l *life) sign(run context.Context) {
 	l.lookAtSnapshots(ctx)
 }
 
+// lookAtSnapshots warns, once for each holder, about a transaction of any program that keeps the
+// database from removing old row versions. Each commit replaces the rows of fences, so their table
+// would grow.
 func (l *life) lookAtSnapshots(ctx context.Context) {
 	if l.snapshots == nil {
 		return
@@ -180,6 +185,7 @@ const (
 	maxProblem   = 400
 )
 
+// oneEach returns the problems as lines, cut to what a row of the sink should hold (L8).
 func oneEach(problems []string) string {
 	more := len(problems) - mostProblems
 	if more > 0 {

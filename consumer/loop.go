@@ -56,6 +56,8 @@ func newLoop[TX any](base context.Context, r *runner[TX], shard int) *loop[TX] {
 	return l
 }
 
+// serve is the loop. It waits for nothing but events: transactions, reads of fences and replays run
+// on goroutines of their own, and their results come back as events.
 func (l *loop[TX]) serve() {
 	defer l.timer.Stop()
 	defer l.idle.stop()
@@ -83,6 +85,8 @@ func (l *loop[TX]) serve() {
 	}
 }
 
+// arm sets the timer to the first time at which something is due: a retry, or a look at idle
+// fences.
 func (l *loop[TX]) arm(now time.Time) {
 	first := l.idle.due()
 	for _, p := range l.waiting {
@@ -97,6 +101,8 @@ func (l *loop[TX]) arm(now time.Time) {
 	l.timer.Reset(max(first.Sub(now), 1))
 }
 
+// holds reports whether p is still consumed here. A transaction or a look may end after its
+// partition was detached, or was granted again with a new pending.
 func (l *loop[TX]) holds(p *pending[TX]) bool { return l.held[p.tenancy] == p }
 
 // detach hands a partition with nothing to apply back to its tenure, after the replay under way.
@@ -142,6 +148,7 @@ func (l *loop[TX]) revoke(p *pending[TX]) {
 	p.finish(outcome{action: leave})
 }
 
+// wake queues the partitions whose wait is over.
 func (l *loop[TX]) wake(now time.Time) {
 	l.waiting = slices.DeleteFunc(l.waiting, func(p *pending[TX]) bool {
 		if p.due.After(now) {
@@ -152,6 +159,8 @@ func (l *loop[TX]) wake(now time.Time) {
 	})
 }
 
+// finished settles a transaction: judge says what the result means for each partition, and each
+// continues by itself.
 func (l *loop[TX]) finished(t *transaction[TX], r result) {
 	if t.shared {
 		l.shared.busy = false
@@ -166,6 +175,8 @@ func (l *loop[TX]) finished(t *transaction[TX], r result) {
 	}
 }
 
+// carryOut does what the verdict says for one partition. The order matters: bisect learns first,
+// because the wait depends on what it learnt, and the report needs the wait.
 func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared bool) {
 	p := did.pending
 	if t.lost {
@@ -190,6 +201,9 @@ func (l *loop[TX]) carryOut(v verdict, did part[TX], t trial, r result, shared b
 	p.finish(outcome{action: v.action, above: v.above, err: v.err})
 }
 
+// committed moves the position after a commit and continues with what is left of the batch. The
+// error of move means that the sink broke its promise; a new claim then finds out where the
+// position is (R5).
 func (l *loop[TX]) committed(p *pending[TX], did part[TX], took time.Duration) {
 	if err := p.move(did.advance, len(did.messages)); err != nil {
 		p.finish(outcome{action: claimAgain, err: err})
@@ -214,6 +228,9 @@ func (l *loop[TX]) committed(p *pending[TX], did part[TX], took time.Duration) {
 	l.again(p, 0)
 }
 
+// resize records what a shared transaction says about the size of the next one. A refusal by a
+// fence and a failed handler say nothing about it: they count as applied, with the time that they
+// took.
 func (l *loop[TX]) resize(t *transaction[TX], r result) {
 	switch {
 	case r.froze > 0 && r.err != nil, errors.Is(r.err, epoch.ErrOwnTransaction): // unrelated to the size
@@ -228,6 +245,8 @@ func (l *loop[TX]) resize(t *transaction[TX], r result) {
 	}
 }
 
+// lane returns where a partition queues. One that is being narrowed down goes alone: its next
+// transaction is expected to fail, and would take the others' messages with it.
 func (l *loop[TX]) lane(p *pending[TX]) *lane[TX] {
 	if p.bisect.active() {
 		return &l.alone
@@ -241,6 +260,7 @@ func (l *loop[TX]) ready(p *pending[TX]) {
 	lane.queue = append(lane.queue, p)
 }
 
+// again queues a partition after a transaction, or after a wait.
 func (l *loop[TX]) again(p *pending[TX], in time.Duration) {
 	switch {
 	case p.revoked:
@@ -254,6 +274,8 @@ func (l *loop[TX]) again(p *pending[TX], in time.Duration) {
 	}
 }
 
+// finish answers the batch that was offered. There is exactly one answer for each offer, so the
+// send never blocks.
 func (p *pending[TX]) finish(out outcome) {
 	p.state = idle
 	p.revoked = false
@@ -264,6 +286,9 @@ func without[TX any](ps []*pending[TX], p *pending[TX]) []*pending[TX] {
 	return slices.DeleteFunc(ps, func(q *pending[TX]) bool { return q == p })
 }
 
+// startReady begins every transaction that can begin. Replays come first: a replay begins only
+// while no other transaction of its partition is open, and a partition with many messages always
+// has one.
 func (l *loop[TX]) startReady() {
 	l.startReplay()
 	if ps := l.pickShared(); len(ps) > 0 {
@@ -308,6 +333,8 @@ func (l *loop[TX]) pick(lane *lane[TX], most int) []*pending[TX] {
 	return picked
 }
 
+// transact begins a transaction of several partitions, in key order (R4), so that all processes
+// lock fences in one order. The shortest timeout counts for all.
 func (l *loop[TX]) transact(lane *lane[TX], ps []*pending[TX], capacity int) {
 	lane.busy = true
 	slices.SortFunc(ps, func(a, b *pending[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })

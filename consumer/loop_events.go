@@ -11,6 +11,8 @@ import (
 // This file lists everything that can happen to a loop, and has the line for each in a trace.
 // loop.go, abandon.go, idle.go and replays.go handle the events; only the loop's goroutine does so.
 
+// event is an input of a loop. After attached, events carry the tenancy and not the pending
+// messages, because only the loop knows whether it still has them.
 type event[TX any] interface {
 	fmt.Stringer
 	handle(l *loop[TX])
@@ -23,11 +25,14 @@ type (
 		from epoch.Offset
 	}
 
+	// detaching asks for a partition back. The loop answers on back, after a replay under way has
+	// ended.
 	detaching[TX any] struct {
 		t    *tenancy[TX]
 		back chan<- *pending[TX]
 	}
 
+	// offered hands over a batch. The answer comes on the tenancy's channel outcome.
 	offered[TX any] struct {
 		t *tenancy[TX]
 		b Batch
@@ -36,6 +41,7 @@ type (
 	// revoked asks the loop to begin no further transaction of the partition.
 	revoked[TX any] struct{ t *tenancy[TX] }
 
+	// ended reports the result of a transaction.
 	ended[TX any] struct {
 		t *transaction[TX]
 		r result
@@ -47,16 +53,19 @@ type (
 		stack string
 	}
 
+	// replayRequested reports that an operator wants a dead letter replayed.
 	replayRequested[TX any] struct {
 		t *tenancy[TX]
 		r replay
 	}
 
+	// replayRecorded reports that the sink has recorded a failed replay, or could not.
 	replayRecorded[TX any] struct{ r *replay }
 
 	// fencesWanted asks for a look at all idle partitions: the sink may have gone back.
 	fencesWanted[TX any] struct{}
 
+	// fencesRead reports what a look at idle partitions has read.
 	fencesRead[TX any] struct {
 		of  []idler[TX]
 		now epoch.Fences
@@ -112,6 +121,8 @@ func (l *loop[TX]) send(e event[TX]) (taken bool) {
 	}
 }
 
+// handle logs an event at LevelTrace and handles it. The trace holds all inputs of the loop in
+// order, so a decision of the core can be followed from a log alone.
 func (l *loop[TX]) handle(e event[TX]) {
 	if l.run.Logger.Enabled(context.Background(), LevelTrace) {
 		l.run.Logger.Log(context.Background(), LevelTrace, e.String(), "shard", l.shard)

@@ -34,6 +34,8 @@ func (m *membership) left() error {
 	return m.cause
 }
 
+// changed is the joined of Source.Run. Sources may repeat themselves, so an unchanged membership is
+// not reported again.
 func (m *membership) changed(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -60,6 +62,7 @@ func (m *membership) stand() {
 	}
 }
 
+// over ends the reports: a source may still call changed while it returns.
 func (m *membership) over(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,6 +19,8 @@ func named(l *slog.Logger, t Tenure) *slog.Logger {
 	return l
 }
 
+// describer is a Tenure whose offsets mean something to operators, such as those of package
+// schedule.
 type describer interface{ DescribeOffset(o epoch.Offset) string }
 
 type namingHandler struct {
@@ -26,6 +28,8 @@ type namingHandler struct {
 	describer
 }
 
+// Handle replaces attributes of type epoch.Offset. Negative ones stay numbers: they stand for "no
+// position".
 func (h *namingHandler) Handle(ctx context.Context, r slog.Record) error {
 	named := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
 	r.Attrs(func(a slog.Attr) bool {

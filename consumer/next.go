@@ -19,6 +19,7 @@ type step struct {
 	pause pause
 }
 
+// pause says how long a tenure waits before its next claim.
 type pause int
 
 const (
@@ -60,6 +61,9 @@ func inDoubt(err error) bool {
 	return errors.Is(err, epoch.ErrInDoubt) || errors.Is(err, epoch.ErrMoved)
 }
 
+// wentBack returns an error if the sink has lost what it had. A sink that was restored has an older
+// claim or position than ours, and refuses us as it does after a takeover. Without this case, the
+// partition would be given up as stale although no other process has it.
 func wentBack(ours epoch.Fence, refusal error) *epoch.WentBackError {
 	now, ok := fenceAt(ours, refusal)
 	if !ok {
@@ -68,6 +72,8 @@ func wentBack(ours epoch.Fence, refusal error) *epoch.WentBackError {
 	return since(ours, now)
 }
 
+// since compares two fences of one sink. A zero epoch means that this process has never claimed the
+// partition, and has nothing to compare.
 func since(ours, now epoch.Fence) *epoch.WentBackError {
 	var back *epoch.WentBackError
 	if ours.Epoch == 0 || !errors.As(ours.CheckUnchanged(now), &back) {
@@ -76,6 +82,8 @@ func since(ours, now epoch.Fence) *epoch.WentBackError {
 	return back
 }
 
+// fenceAt returns the fence that a refusal has found. A refused position says nothing of the claim,
+// so it is ours with the other position.
 func fenceAt(ours epoch.Fence, err error) (now epoch.Fence, ok bool) {
 	var (
 		back  *epoch.WentBackError
@@ -95,6 +103,7 @@ func fenceAt(ours epoch.Fence, err error) (now epoch.Fence, ok bool) {
 	}
 }
 
+// refusedClaim says how to go on after an attempt to claim failed, and how to report it.
 type refusedClaim struct {
 	pause       pause
 	unconfirmed bool // the source did not confirm the lease, as in an ordinary rebalance
@@ -110,6 +119,8 @@ const ordinaryRefusals = 2
 func nextClaim(err error, unconfirmed int) refusedClaim {
 	var no *unconfirmedError
 	switch {
+	// Another process was faster between our read and our swap. The source decides in the next
+	// confirmation which of the two may go on.
 	case errors.Is(err, epoch.ErrStale):
 		return refusedClaim{pause: retryPause, level: slog.LevelDebug, what: "another claim came first"}
 	case errors.Is(err, epoch.ErrPaused):

@@ -101,6 +101,7 @@ const (
 	maxWaitLimit       = 24 * time.Hour
 )
 
+// withDefaults returns the first mistake only: the second is often a consequence of the first.
 func (o Options) withDefaults() (Options, error) {
 	var err error
 	count := func(name string, v *int, zero, limit int) {

@@ -35,6 +35,9 @@ type ownership[TX any] struct {
 	retries     *waits.Backoff
 }
 
+// own is what a source calls for each tenure. It returns when the partition is revoked or lost, or
+// when a call hangs. Until then it claims again, whatever has ended the last claim. ctx ends when
+// the lease is lost.
 func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	timeout, err := r.batchTimeout(t)
 	if err != nil {
@@ -56,6 +59,8 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	defer r.lags.left(p)
 	defer o.dropClaim()
 	for o.hang == nil && o.running(ctx) {
+		// Taken before the claim, so that an action which an operator takes during the claim is not
+		// missed.
 		acted := r.acted.wait()
 		if err := r.endedTxOf(p); err != nil {
 			o.reportHaltedForGood(err)
@@ -159,6 +164,9 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	return nil
 }
 
+// stillOurs reads the fence instead of claiming again after a halt, so that a partition that halts
+// for hours does not use up an epoch at every retry. It is allowed only if nothing is in doubt. A
+// fence that another process or an operator has changed is claimed anew.
 func (o *ownership[TX]) stillOurs(ctx context.Context) (bool, error) {
 	ctx, done := context.WithTimeout(ctx, o.timeout)
 	defer done()
@@ -202,6 +210,9 @@ func (o *ownership[TX]) unchanged() bool {
 	return err == nil && o.fence.CheckUnchanged(f) == nil
 }
 
+// goBack continues from the sink's position after the sink went back. The effects beyond it are
+// gone as well, so those messages are applied again. Other partitions of the sink may have gone
+// back too.
 func (o *ownership[TX]) goBack(err *epoch.WentBackError) {
 	o.reportWentBack(err)
 	o.run.lookAtAll()
@@ -209,6 +220,8 @@ func (o *ownership[TX]) goBack(err *epoch.WentBackError) {
 	o.fence = err.Now
 }
 
+// dropClaim ends the claim for this process; the sink has it until the next one. Background work
+// ends first.
 func (o *ownership[TX]) dropClaim() {
 	o.claimValid = false
 	o.stopBackground()
@@ -250,6 +263,8 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 	return in
 }
 
+// unclaimed returns how long to wait after a failed claim. Nothing is reported if the tenure has
+// ended meanwhile, which is then the cause.
 func (o *ownership[TX]) unclaimed(ctx context.Context, err error, took time.Duration) time.Duration {
 	if !o.running(ctx) {
 		return 0
@@ -267,6 +282,8 @@ func (o *ownership[TX]) unclaimed(ctx context.Context, err error, took time.Dura
 // pausedMax is how soon a paused partition is tried again without news of a resume.
 const pausedMax = 5 * time.Second
 
+// pauseFor returns the wait. Retries and halts have their own backoffs: a partition that halts
+// again after a day of retries is tried soon.
 func (o *ownership[TX]) pauseFor(p pause) time.Duration {
 	switch p {
 	case retryPause:
@@ -283,6 +300,8 @@ func (o *ownership[TX]) pauseFor(p pause) time.Duration {
 	}
 }
 
+// consume applies messages until the claim or the tenure ends. The reason for which background work
+// or a look has ended the claim comes first: leave and halt are only what the loop has seen of it.
 func (o *ownership[TX]) consume() outcome {
 	if out := o.given; out != nil {
 		o.given = nil
@@ -300,6 +319,9 @@ func (o *ownership[TX]) consume() outcome {
 	return out
 }
 
+// applyAll reads and applies batch by batch. The source may read ahead; the next batch is asked for
+// when all messages of the last one are applied, so a partition holds one batch beside what its
+// source buffers.
 func (o *ownership[TX]) applyAll() outcome {
 	if o.claim.Err() != nil {
 		return outcome{action: leave}
@@ -330,6 +352,8 @@ func (o *ownership[TX]) attach() iter.Seq2[Batch, error] {
 	return o.tenure.Read(o.claim, from)
 }
 
+// detach takes the partition back from the loop. It waits for a replay under way, never for a
+// transaction: apply has waited for that.
 func (o *ownership[TX]) detach() {
 	back := make(chan *pending[TX], 1)
 	o.loop.send(detaching[TX]{o.tenancy, back})
@@ -351,6 +375,7 @@ func (o *ownership[TX]) apply(b Batch) outcome {
 	return <-o.outcome
 }
 
+// whileClaimed returns the context to wait in: background work may end the claim during a wait.
 func (o *ownership[TX]) whileClaimed(ctx context.Context) context.Context {
 	if o.claim == nil {
 		return ctx

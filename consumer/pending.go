@@ -57,6 +57,7 @@ func newPending[TX any](t *tenancy[TX]) *pending[TX] {
 	return p
 }
 
+// size returns how many messages the partition has for its next transaction.
 func (p *pending[TX]) size() int {
 	n := min(len(p.batch.Messages), p.run.MaxBatch)
 	if p.bisect.active() {
@@ -65,6 +66,7 @@ func (p *pending[TX]) size() int {
 	return n
 }
 
+// accept takes over a batch, or returns why it must not be applied.
 func (p *pending[TX]) accept(b Batch) error {
 	if err := b.follows(p.fence); err != nil {
 		return err
@@ -84,6 +86,7 @@ func (p *pending[TX]) accept(b Batch) error {
 	return p.recall()
 }
 
+// move repeats on our copy of the fence what the sink has just committed on its own.
 func (p *pending[TX]) move(a epoch.Advance, n int) error {
 	next, err := p.fence.Advanced(a)
 	if err != nil {
@@ -98,6 +101,8 @@ func (p *pending[TX]) move(a epoch.Advance, n int) error {
 
 func (p *pending[TX]) done() bool { return p.fence.Next == p.batch.Next }
 
+// forget drops what is known about the messages at hand: the position has changed, so they may be
+// others.
 func (p *pending[TX]) forget() {
 	p.bisect.passed(p.bisect.suspects)
 	p.death = nil

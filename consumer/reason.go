@@ -137,11 +137,14 @@ func reasonOf(err error) Reason {
 	}
 }
 
+// sourceError marks an error of the source, whose text alone does not say so.
 type sourceError struct{ err error }
 
 func (e *sourceError) Error() string { return e.err.Error() }
 func (e *sourceError) Unwrap() error { return e.err }
 
+// onFailureError is the failure of OnFailure, together with that of the message. errors.Is finds
+// both.
 type onFailureError struct{ message, err error }
 
 func (e *onFailureError) Error() string   { return errors.Join(e.message, e.err).Error() }

@@ -36,6 +36,8 @@ func (o *ownership[TX]) recordHang() {
 	}
 }
 
+// recallHangs reads which messages have hung in other processes. If the audit log cannot be read,
+// the partition continues with what this process knows: a hang would then be found once more.
 func (o *ownership[TX]) recallHangs(ctx context.Context) {
 	if o.run.operable == nil {
 		return
@@ -49,6 +51,8 @@ func (o *ownership[TX]) recallHangs(ctx context.Context) {
 	}
 }
 
+// recorded notes that the audit log has the last hang of a partition. From then on the log is the
+// truth: if it no longer has the hang, an operator has allowed another try.
 func (hs *hangs) recorded(p epoch.Partition) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()

@@ -51,6 +51,8 @@ func newRecorder(write func(context.Context, []operate.Decision) error, observe 
 	return r
 }
 
+// add never blocks: a full queue drops the decision and counts it. Messages matter more than their
+// history.
 func (r *recorder) add(d operate.Decision) {
 	if r == nil {
 		return
@@ -64,6 +66,8 @@ func (r *recorder) add(d operate.Decision) {
 	}
 }
 
+// addNow writes a decision before it returns, within hangTimeToRecord, and reports whether it is
+// written.
 func (r *recorder) addNow(d operate.Decision) bool {
 	return r != nil && r.flush([]operate.Decision{d}, hangTimeToRecord) == nil
 }
@@ -80,6 +84,7 @@ func (r *recorder) close() {
 	r.stop()
 }
 
+// run writes what is queued together, so that a slow sink gets fewer and larger writes.
 func (r *recorder) run() {
 	defer close(r.over)
 	for d := range r.queue {
@@ -98,6 +103,7 @@ func (r *recorder) run() {
 	}
 }
 
+// flush writes decisions, once, and reports how many are missing from the audit log.
 func (r *recorder) flush(ds []operate.Decision, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(r.ctx, timeout)
 	defer cancel()
@@ -145,6 +151,7 @@ func (o *ownership[TX]) decideDoubt(got epoch.Fence) {
 	})
 }
 
+// doubt is a transaction whose outcome the next claim finds out.
 type doubt struct {
 	left   epoch.Fence
 	err    error

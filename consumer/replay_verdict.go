@@ -16,6 +16,7 @@ type replayVerdict struct {
 	failed bool    // the sink is to record that the replay has failed
 }
 
+// outcomeOfReplay says what became of a replay.
 type outcomeOfReplay int
 
 const (
@@ -31,6 +32,8 @@ func (o outcomeOfReplay) final() bool {
 	return o == replayed || o == replayFailed || o == replayGone
 }
 
+// maxReplayTries limits the tries of one request. A dead letter that deadlocks or ends its
+// connection each time would otherwise disturb the partition for ever.
 const maxReplayTries = 5
 
 // judgeReplay decides on a replay. tries counts the failed tries before.

@@ -14,6 +14,8 @@ import (
 // another transaction of its partition is open. requests.go finds the requests, and
 // replay_verdict.go decides what a result means.
 
+// replay is a request that a look has found. The number of the look shows whether the request was
+// read before or after the last replay of the same dead letter was settled.
 type replay struct {
 	operate.RequestedReplay
 	look int64 // number of the look that found it
@@ -92,6 +94,9 @@ func newReplay[TX any](p *pending[TX], r replay) *transaction[TX] {
 	}
 }
 
+// finishedReplay settles a replay and lets the partition's messages continue. A replay that is done
+// or has failed for good makes requests look again at once, so that a list of replays does not take
+// 2 s each.
 func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
 	p, id := t.parts[0].pending, t.replay.ID
 	q := l.replays.over(p)
@@ -116,6 +121,7 @@ func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
 	p.handBack()
 }
 
+// over ends the replay under way, so that the partition's messages may continue.
 func (q *replays[TX]) over(p *pending[TX]) *replays[TX] {
 	q.busy, p.replaying, p.replayed = false, false, true
 	if q.settled == nil {
@@ -130,6 +136,7 @@ func (l *loop[TX]) replayRecorded(r *replay) {
 	l.wantsReplays(r)
 }
 
+// handBack answers a tenure that asked for its partition during a replay.
 func (p *pending[TX]) handBack() {
 	if p.back != nil {
 		back := p.back

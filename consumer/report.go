@@ -16,6 +16,8 @@ import (
 // keepTheTable is logged when a position is adopted: others may have applied more than that.
 const keepTheTable = "what others have applied beyond that is applied again, unless a dedupe table catches it: keep the table until epochfence moveover says that it may go"
 
+// reportClaimed reports a claim. If the partition had been in trouble, the line goes to debug,
+// because a partition that fails right after each claim would otherwise log a success each time.
 func (o *ownership[TX]) reportClaimed(got, seen epoch.Fence, took time.Duration) {
 	about := []any{"epoch", got.Epoch, "claim", got.Claim, "next", got.Next}
 	level := slog.LevelInfo
@@ -55,6 +57,7 @@ func (o *ownership[TX]) began(got epoch.Fence) string {
 	return fmt.Sprintf("as Options.Start says (%v)", o.run.Start)
 }
 
+// reportEnded reports why a claim has ended and when the next one follows.
 func (o *ownership[TX]) reportEnded(out outcome, in time.Duration) {
 	switch out.action {
 	case giveUp:
@@ -196,6 +199,8 @@ func size(ms []Message) int {
 	return n
 }
 
+// reportFailed reports a transaction that is tried again, and a message that is passed to
+// OnFailure.
 func (p *pending[TX]) reportFailed(v verdict, in, took time.Duration) {
 	var failure *HandlerError
 	if v.finding == lastAttempt && errors.As(v.err, &failure) {
@@ -262,6 +267,8 @@ func (p *pending[TX]) recordHalt(err error) {
 	}
 }
 
+// resumed reports the end of a halt when a look finds nothing wrong and there is nothing to apply.
+// With messages, Advanced says so.
 func (p *pending[TX]) resumed() {
 	if !p.halted {
 		return

@@ -39,6 +39,7 @@ const (
 	failedLooks = 5
 )
 
+// look polls until ctx ends, and only while this process has partitions of the shard.
 func (q *requests[TX]) look(ctx context.Context) {
 	for {
 		timer := time.NewTimer(requestsEvery + rand.N(requestsEvery/2))
@@ -56,6 +57,9 @@ func (q *requests[TX]) look(ctx context.Context) {
 	}
 }
 
+// once asks the sink one time. The number of actions on fences is compared, not their content:
+// whoever is woken reads the fence itself. Failures are logged once: operators can wait, messages
+// do not.
 func (q *requests[TX]) once(ctx context.Context, ps []epoch.Partition) {
 	ctx, cancel := context.WithTimeout(ctx, requestsTimeout)
 	defer cancel()
@@ -91,6 +95,7 @@ func (q *requests[TX]) again() {
 	}
 }
 
+// news wakes all who wait when something has happened.
 type news struct {
 	mu   sync.Mutex
 	next chan struct{}

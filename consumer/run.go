@@ -73,6 +73,8 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	return r.run(ctx, source)
 }
 
+// runner is one Run: what its partitions share. Fields without a lock are set before the source
+// starts.
 type runner[TX any] struct {
 	Options
 	usual    int // messages in a transaction; only a brief one may have more
@@ -105,6 +107,8 @@ type runner[TX any] struct {
 	ended  map[epoch.Partition]error // partitions whose handler has ended a transaction by itself
 }
 
+// run starts the loops, runs the source, and ends everything in the opposite order. Each part ends
+// only after those that use it: tenures, then polls, then loops.
 func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	defer r.troubles.Close()
 	for i := range r.shards.Shards() * r.Committers {
@@ -169,6 +173,8 @@ func (r *runner[TX]) lookForRequests(ctx context.Context) (stop func()) {
 	return stop
 }
 
+// lookAtAll makes all loops look at their idle partitions: what has happened to one fence may have
+// happened to all.
 func (r *runner[TX]) lookAtAll() {
 	for _, l := range r.loops {
 		l.send(fencesWanted[TX]{})
@@ -180,6 +186,8 @@ type fatalError struct{ err error }
 
 func (e *fatalError) Error() string { return e.err.Error() }
 
+// pin chooses the loop of a partition: of its shard, the one with the fewest. A partition stays
+// there for its tenure, so one goroutine has its state.
 func (r *runner[TX]) pin(p epoch.Partition) *loop[TX] {
 	shard := r.shards.Shard(p)
 	if shard < 0 || shard >= r.shards.Shards() {
@@ -244,6 +252,7 @@ func (r *runner[TX]) endedTx(p epoch.Partition, err error) {
 	r.ended[p] = err
 }
 
+// endedTxOf returns why this Run must not touch the partition again, or nil.
 func (r *runner[TX]) endedTxOf(p epoch.Partition) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -73,6 +73,7 @@ func (s *seedings) once(ctx context.Context, topic string, do func() error) erro
 	}
 }
 
+// join returns the seeding under way as other, or begins one as own.
 func (s *seedings) join(topic string) (other, own *seeding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,6 +13,7 @@ func shardsOf[TX any](sink epoch.Sink[TX]) epoch.Sharded {
 	return oneShard{func() <-chan struct{} { return epoch.Replaced(sink) }}
 }
 
+// oneShard is a sink with one database.
 type oneShard struct {
 	replaced func() <-chan struct{}
 }

@@ -73,6 +73,8 @@ func (s *sizing) applied(messages int, took, timeout time.Duration) {
 	}
 }
 
+// tooMany records a transaction that ran out of time. There is no cooldown: the next quick
+// transactions double the size again.
 func (s *sizing) tooMany(messages int) { s.capacity = max(messages/2, 1) }
 
 // tooLarge records a transaction that did not fit. The capacity grows again, because the next messages may
@@ -82,6 +84,9 @@ func (s *sizing) tooLarge(messages int, took time.Duration) {
 	s.cooldown = min(s.cooldown+calmFactor*took, maxCooldown)
 }
 
+// refused records a failure that contention may have caused. A second one during the cooldown makes
+// it a single message at once: throughput must not fall below that of single messages (L1), and
+// each further large transaction that fails costs as much as all its messages.
 func (s *sizing) refused(messages int, took time.Duration) {
 	if s.cooldown > 0 {
 		s.capacity = 1

@@ -24,4 +24,5 @@ func (s *standstill) failed(began, now time.Time, in, term time.Duration) (say b
 	return true
 }
 
+// moved ends the standstill. The next one is reported again.
 func (s *standstill) moved() { *s = standstill{} }

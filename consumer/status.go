@@ -136,6 +136,8 @@ func (s *Status) Observe(e Event) {
 	}
 }
 
+// change changes the status of a partition that this process holds. Events of others are ignored:
+// they may come after Lost.
 func (s *Status) change(p epoch.Partition, how func(*PartitionStatus)) {
 	if now, ok := s.partitions[p]; ok {
 		how(&now)
@@ -143,6 +145,7 @@ func (s *Status) change(p epoch.Partition, how func(*PartitionStatus)) {
 	}
 }
 
+// goesOn records that nothing is wrong with a partition.
 func (s *Status) goesOn(p epoch.Partition, e epoch.Epoch, next epoch.Offset) {
 	s.change(p, func(now *PartitionStatus) {
 		now.becomes(StateClaimed)

@@ -16,6 +16,7 @@ type underWay struct {
 	open map[*open]struct{}
 }
 
+// open is a transaction under way.
 type open struct {
 	Overdue     // the report if it becomes overdue
 	more    int // partitions that share it

@@ -27,6 +27,7 @@ type tenancy[TX any] struct {
 	caught    atomic.Bool     // a transaction was under way when the lease was lost
 }
 
+// outcome is how a claim, or a batch under it, has ended. next decides what follows.
 type outcome struct {
 	action action
 	err    error
@@ -37,6 +38,7 @@ type outcome struct {
 	looked bool        // with giveUp: a look at an idle partition found it, and no transaction was refused
 }
 
+// running reports whether the tenure may begin something: it is neither revoked nor lost.
 func (t *tenancy[TX]) running(ctx context.Context) bool {
 	select {
 	case <-t.tenure.Draining():
@@ -48,6 +50,8 @@ func (t *tenancy[TX]) running(ctx context.Context) bool {
 	}
 }
 
+// untilRevoked returns a context that also ends when the partition is revoked, for what must not
+// outlast the beginning of a drain.
 func (t *tenancy[TX]) untilRevoked(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -107,6 +111,7 @@ func (*brokenClaimError) Error() string { return "the claim has ended" }
 // breakWith ends the claim and all waits of the tenure. The first reason counts.
 func (c *claim) breakWith(out outcome) { c.end(&brokenClaimError{out}) }
 
+// broken returns why the claim was ended from elsewhere, or nil.
 func (c *claim) broken() *brokenClaimError {
 	var b *brokenClaimError
 	if c != nil && errors.As(context.Cause(c), &b) {

@@ -26,6 +26,7 @@ type ticks struct {
 	since    int       // ticks since then
 }
 
+// failed counts a failed attempt of a tick's step. took is its duration.
 func (t *ticks) failed(at epoch.Offset, err error, took time.Duration) {
 	if at != t.at {
 		t.at, t.attempts = at, 0

@@ -9,6 +9,8 @@ import (
 // This file classifies the result of a transaction for metrics. What follows from it is decided in
 // verdict.go, whose order of cases this file repeats.
 
+// transacted returns the one event of a transaction. Several partitions share it, so that rates of
+// commits can be counted without a division.
 func transacted(tried []trial, r result) Transacted {
 	e := Transacted{Partitions: len(tried), Took: r.took, Handling: r.handling}
 	lost := false

@@ -38,6 +38,8 @@ type transaction[TX any] struct {
 	hang  atomic.Pointer[hang]
 }
 
+// part is what a transaction takes of one partition. It copies what it needs, because pending
+// belongs to the loop and may be handed back while an abandoned transaction still runs.
 type part[TX any] struct {
 	pending  *pending[TX]
 	lost     context.Context
@@ -77,6 +79,8 @@ func (l *loop[TX]) start(t *transaction[TX]) {
 	}()
 }
 
+// ended handles the end of a transaction. One that was abandoned has been settled before: its
+// result is only looked at for a handler that ended the transaction by itself.
 func (l *loop[TX]) ended(t *transaction[TX], r result) {
 	if t.over {
 		if errors.Is(r.err, epoch.ErrTxEndedByHandler) { // before it was abandoned
@@ -175,6 +179,7 @@ func (t *transaction[TX]) withValues(ctx context.Context) context.Context {
 	return ctx
 }
 
+// placedCall is a call with its place: the part it belongs to, and whether it has begun.
 type placedCall[TX any] struct {
 	call[TX]
 	part   int
@@ -235,6 +240,8 @@ func (p part[TX]) calls(run *runner[TX]) []call[TX] {
 	}
 }
 
+// trials returns what policy.judge needs to know of each partition, as of the end of the
+// transaction.
 func (t *transaction[TX]) trials() []trial {
 	ts := make([]trial, len(t.parts))
 	for i, p := range t.parts {

@@ -5,6 +5,7 @@ import "context"
 // This file gives a handler the values of its message's own context, such as a trace. Deadline and
 // cancellation stay those of the transaction.
 
+// withValues returns ctx with the values of the message's context before its own.
 func withValues(ctx context.Context, m Message) context.Context {
 	if m.Context == nil {
 		return ctx

@@ -13,6 +13,7 @@ import (
 // (R5), what is stale (R6), and which message is blamed (L2). It does not act, log or wait: loop.go and
 // next.go do what it says, bisection.go narrows a batch down, and sizing.go has the sizes (L1).
 
+// trial is what was tried of one partition, and what is known of its first message.
 type trial struct {
 	partition epoch.Partition
 	messages  int // how many were tried; zero only moves the position
@@ -23,6 +24,8 @@ type trial struct {
 	lost      bool
 }
 
+// result is how a transaction ended. All decisions about it are made from these values alone, so
+// that each can be a line of a test.
 type result struct {
 	err      error         // the sink's; nil if all of it is committed
 	called   bool          // the sink called the handlers
@@ -39,8 +42,11 @@ type result struct {
 	handling time.Duration // of took, in handlers
 }
 
+// place is a message: the index of its part and its index in it, or -1 for all messages of the
+// part.
 type place struct{ batch, at int }
 
+// verdict is what a result means for one partition.
 type verdict struct {
 	action  action
 	finding finding
@@ -79,6 +85,7 @@ const (
 	lastAttempt         // and that was the last one: OnFailure decides
 )
 
+// policy is what the options say about messages that fail.
 type policy struct {
 	maxAttempts int
 	onFailure   bool
@@ -133,8 +140,10 @@ func (p policy) judge(tried []trial, r result) []verdict {
 	}
 }
 
+// each returns the same verdict for every partition that was tried.
 func each(tried []trial, v verdict) []verdict { return slices.Repeat([]verdict{v}, len(tried)) }
 
+// but replaces the verdict of one partition.
 func but(vs []verdict, i int, v verdict) []verdict {
 	vs[i] = v
 	return vs
@@ -240,6 +249,9 @@ func (p policy) died(t trial, deaths int, err error) verdict {
 	return p.blame(t, 0, false, cause)
 }
 
+// failure classifies a partition whose transaction was rolled back for certain, and where no fence
+// refused. The order matters: whatever may have failed for another reason than the message comes
+// before blame (L2).
 func (p policy) failure(t trial, r result, shared bool) verdict {
 	cause := r.err
 	if r.handler != nil {
