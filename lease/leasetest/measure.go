@@ -26,11 +26,16 @@ type Row struct {
 	Killed   float64 // from when a member is cut off until the last of its resources is taken
 	Released float64 // from when a member leaves in order until the last of its resources is taken
 	Calls    float64 // calls of the store in a TTL, of all members together, while nothing happens
+
+	// Measured, in milliseconds: the medians for a lock that nobody else wants, by a member that holds
+	// nothing else.
+	Acquire, Release float64
 }
 
 const (
 	measuredMembers   = 3
 	measuredResources = 200
+	measuredLocks     = 200
 )
 
 // Measure fills a row and writes it, if [RowsEnv] is set.
@@ -57,6 +62,10 @@ func Measure(t *testing.T, row Row, create func(t testing.TB) castest.Rig) {
 	all[0].mend()
 	w.until("all is leased in equal shares again", func() bool { return w.even(all) })
 	row.Released = w.takeover(all[:2], func() { go all[2].leave() })
+
+	all[0].leave()
+	all[1].leave()
+	row.Acquire, row.Release = w.locking(w.join("alone"))
 
 	data, err := json.MarshalIndent(row, "", "  ")
 	if err != nil {
@@ -98,4 +107,25 @@ func (w *world) takeover(stay []*member, leaves func()) float64 {
 	leaves()
 	w.until("the others have all", func() bool { return w.even(stay) })
 	return time.Since(at).Seconds() / w.ttl.Seconds()
+}
+
+// locking returns the median milliseconds of m's calls for a lock that is free.
+func (w *world) locking(m *member) (acquire, release float64) {
+	var acquires, releases []time.Duration
+	for range measuredLocks {
+		at := time.Now()
+		h := m.locks()
+		acquires = append(acquires, time.Since(at))
+		at = time.Now()
+		if err := h.Release(w.ctx); err != nil {
+			w.Fatalf("release: %v", err)
+		}
+		releases = append(releases, time.Since(at))
+	}
+	return median(acquires), median(releases)
+}
+
+func median(of []time.Duration) float64 {
+	slices.Sort(of)
+	return float64(of[len(of)/2].Microseconds()) / 1000
 }
