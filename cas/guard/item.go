@@ -16,7 +16,7 @@ import (
 )
 
 // This file makes the changes of one item, and finds out what became of a write whose answer was
-// lost. stamp.go decides whether a message may change the item.
+// lost. history.go decides whether a message may change the item.
 
 // item is an item in a batch.
 type item struct {
@@ -190,7 +190,7 @@ func (it *item) compare(at epoch.Position) (*change, error) {
 	if known {
 		return s.after(was, it.dead)
 	}
-	if len(it.note.Stamps) >= MaxPartitions {
+	if len(it.note.Histories) >= MaxPartitions {
 		return nil, ErrPartitions
 	}
 	return nil, nil

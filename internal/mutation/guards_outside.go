@@ -1,22 +1,22 @@
 package main
 
 const (
-	stamps   = "cas/guard/stamp.go"
-	guarding = "cas/guard/item.go"
-	relaying = "outbox/relay.go"
-	settling = "outbox/settlement.go"
+	histories = "cas/guard/history.go"
+	guarding  = "cas/guard/item.go"
+	relaying  = "outbox/relay.go"
+	settling  = "outbox/settlement.go"
 )
 
 // Effects outside the database: items of other stores, the outbox and its receivers, tokens of locks.
 var guardsOfOutside = []guard{
 	{"R1", "a message that is delivered again changes the item again", []edit{
-		{stamps, "return &own, nil", "return nil, nil"},
+		{histories, "return &own, nil", "return nil, nil"},
 	}, "cas/guard", "TestInEachEraEachMessageChangesAnItemOnceAndInOrder"},
 	{"R1", "a message changes an item after a later one", []edit{
-		{stamps, "return nil, &PassedError{was.From}", "return nil, nil"},
+		{histories, "return nil, &PassedError{was.From}", "return nil, nil"},
 	}, "cas/guard", "TestInEachEraEachMessageChangesAnItemOnceAndInOrder"},
 	{"R1", "an owner that wakes up changes what its successor has changed", []edit{
-		{stamps, "case s.Epoch < was.Epoch:\n\t\treturn nil, &StaleError{s.Partition, s.Epoch, was.Epoch}", "case s.Epoch < was.Epoch:\n\t\treturn nil, nil"},
+		{histories, "case s.Epoch < was.Epoch:\n\t\treturn nil, &StaleError{s.Partition, s.Epoch, was.Epoch}", "case s.Epoch < was.Epoch:\n\t\treturn nil, nil"},
 	}, "cas/guard", "TestAnOwnerThatWakesUpIsStoppedWhereItsSuccessorHasBeen"},
 	{"R1", "a message whose write is in doubt is passed", []edit{
 		{guarding, "if doubts++; doubts == tries {\n\t\t\t\treturn fmt.Errorf(\"%w: %w\", ErrDoubt, err)", "if doubts++; doubts == tries {\n\t\t\t\treturn nil"},
@@ -32,12 +32,12 @@ var guardsOfOutside = []guard{
 	}, "cas/guard", "TestAnOutcomeThatOthersHaveChangedIsNotWritten"},
 
 	{"R9", "a fence that has lost an operator's action is believed", []edit{
-		{stamps, "case s.Era != was.Era:\n\t\treturn nil, ErrFenceLost", "case s.Era != was.Era:\n\t\treturn nil, nil"},
-	}, "cas/guard", "TestWhatBecomesOfAChangeFollowsFromTheStampsAlone/a fence that has lost an operator's action"},
+		{histories, "case s.Era != was.Era:\n\t\treturn nil, ErrFenceLost", "case s.Era != was.Era:\n\t\treturn nil, nil"},
+	}, "cas/guard", "TestWhatBecomesOfAChangeFollowsFromTheHistoriesAlone/a fence that has lost an operator's action"},
 
 	{"R10", "another message at the same offset counts as applied", []edit{
-		{stamps, "return nil, ErrTruncated", "return &change{At: s.Offset}, nil"},
-	}, "cas/guard", "TestWhatBecomesOfAChangeFollowsFromTheStampsAlone/another message at the offset"},
+		{histories, "return nil, ErrTruncated", "return &change{At: s.Offset}, nil"},
+	}, "cas/guard", "TestWhatBecomesOfAChangeFollowsFromTheHistoriesAlone/another message at the offset"},
 
 	{"R1", "the receiver admits a lower epoch", []edit{
 		{"outbox/httpfence/transaction.go", "if highest > c.Epoch {", "if false {"},

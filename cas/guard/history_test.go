@@ -7,9 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-func TestWhatBecomesOfAChangeFollowsFromTheStampsAlone(t *testing.T) {
+func TestWhatBecomesOfAChangeFollowsFromTheHistoriesAlone(t *testing.T) {
 	t.Parallel()
-	was := stamp{Log: "log", Era: 5, Epoch: 8, From: 95, Changes: []change{{At: 97, Mark: 7}, {At: 100, Mark: 7}}}
+	was := history{Log: "log", Era: 5, Epoch: 8, From: 95, Changes: []change{{At: 97, Mark: 7}, {At: 100, Mark: 7}}}
 	for name, c := range map[string]struct {
 		s    Stamp
 		want epoch.Offset // of the change that the message had made, or 0

@@ -13,9 +13,9 @@ import (
 // This file decides, from an item's note alone, whether a message may change the item, and what
 // the note remembers. It makes no requests.
 
-// stamp has, in an item, which messages of a partition have changed it. All messages before From have
+// history has, in an item, which messages of a partition have changed it. All messages before From have
 // been applied completely, and their changes are forgotten.
-type stamp struct {
+type history struct {
 	Group   string       `json:"g"`
 	Topic   string       `json:"t"`
 	Number  int32        `json:"n"`
@@ -44,21 +44,21 @@ type change struct {
 func (c change) isAt(other change) bool { return c.At == other.At }
 
 // last returns the last offset that has changed the item, or the one before all.
-func (s stamp) last() epoch.Offset {
+func (s history) last() epoch.Offset {
 	if len(s.Changes) == 0 {
 		return s.From - 1
 	}
 	return s.Changes[len(s.Changes)-1].At
 }
 
-func (s stamp) isOf(p epoch.Partition) bool {
+func (s history) isOf(p epoch.Partition) bool {
 	return s.Group == p.Group && s.Topic == p.Topic && s.Number == p.Number
 }
 
 // note is the note of an item.
 type note struct {
-	Absent bool    `json:"absent,omitempty"` // the item was deleted, and its stamps are remembered
-	Stamps []stamp `json:"by"`
+	Absent    bool      `json:"absent,omitempty"` // the item was deleted, and its histories are remembered
+	Histories []history `json:"by"`
 }
 
 func noteOf(item cas.Item) (n note, err error) {
@@ -71,24 +71,24 @@ func noteOf(item cas.Item) (n note, err error) {
 	return n, nil
 }
 
-func (n note) of(p epoch.Partition) (stamp, bool) {
-	i := slices.IndexFunc(n.Stamps, func(s stamp) bool { return s.isOf(p) })
+func (n note) of(p epoch.Partition) (history, bool) {
+	i := slices.IndexFunc(n.Histories, func(s history) bool { return s.isOf(p) })
 	if i < 0 {
-		return stamp{}, false
+		return history{}, false
 	}
-	return n.Stamps[i], true
+	return n.Histories[i], true
 }
 
 // with returns the note after changes by messages of a batch, or by the replay of a dead letter.
 func (n note) with(first Stamp, changes []change, absent bool, dead []DeadLetter, keeps func(id int64) bool) note {
-	now := stamp{
+	now := history{
 		Group: first.Partition.Group, Topic: first.Partition.Topic, Number: first.Partition.Number,
 		Log: first.Log, Era: first.Era, Act: first.Act, Epoch: first.Epoch,
 	}
-	next := note{Absent: absent, Stamps: slices.Clone(n.Stamps)}
-	i := slices.IndexFunc(next.Stamps, func(was stamp) bool { return was.isOf(first.Partition) })
+	next := note{Absent: absent, Histories: slices.Clone(n.Histories)}
+	i := slices.IndexFunc(next.Histories, func(was history) bool { return was.isOf(first.Partition) })
 	if i >= 0 {
-		was := next.Stamps[i]
+		was := next.Histories[i]
 		now.Replays = was.Replays
 		if was.Era == first.Era {
 			now.From, now.Changes = was.From, was.Changes
@@ -101,13 +101,13 @@ func (n note) with(first Stamp, changes []change, absent bool, dead []DeadLetter
 		now.Changes = slices.Concat(now.rest(), changes)
 	}
 	if i >= 0 {
-		now.Replays = slices.Concat(now.Replays, next.Stamps[i].failed(now, dead))
+		now.Replays = slices.Concat(now.Replays, next.Histories[i].failed(now, dead))
 	}
 	now.Replays = kept(now.Replays, keeps)
 	if i >= 0 {
-		next.Stamps[i] = now
+		next.Histories[i] = now
 	} else {
-		next.Stamps = append(next.Stamps, now)
+		next.Histories = append(next.Histories, now)
 	}
 	return next
 }
@@ -121,15 +121,15 @@ func kept(rs []replayed, keeps func(id int64) bool) []replayed {
 	})
 }
 
-// without returns the length of the note without the stamp of a partition.
+// without returns the length of the note without the history of a partition.
 func (n note) without(p epoch.Partition) (int, error) {
-	n.Stamps = slices.DeleteFunc(slices.Clone(n.Stamps), func(s stamp) bool { return s.isOf(p) })
+	n.Histories = slices.DeleteFunc(slices.Clone(n.Histories), func(s history) bool { return s.isOf(p) })
 	text, err := json.Marshal(n)
 	return len(text), err
 }
 
 // rest returns the changes by messages that may be delivered again.
-func (s stamp) rest() []change {
+func (s history) rest() []change {
 	i := slices.IndexFunc(s.Changes, func(c change) bool { return c.At >= s.From })
 	if i < 0 {
 		return nil
@@ -138,7 +138,7 @@ func (s stamp) rest() []change {
 }
 
 // failed returns the changes of s by dead letters that are missing in now: as if they had been replayed.
-func (s stamp) failed(now stamp, dead []DeadLetter) (rs []replayed) {
+func (s history) failed(now history, dead []DeadLetter) (rs []replayed) {
 	for _, d := range dead {
 		i := slices.IndexFunc(s.Changes, change{At: d.Offset}.isAt)
 		kept := now.Era == s.Era && slices.ContainsFunc(now.Changes, change{At: d.Offset}.isAt)
@@ -157,7 +157,7 @@ func (d DeadLetter) isReplayed(r replayed) bool { return d.ID == r.ID }
 // An operator's action raises the era, and is a claim, so all epochs under the new era are above all
 // under the old one. That a lower era comes under an epoch that is not lower means that the fence has
 // gone back behind the action.
-func (s Stamp) after(was stamp, dead []DeadLetter) (*change, error) {
+func (s Stamp) after(was history, dead []DeadLetter) (*change, error) {
 	switch {
 	case s.Era > was.Era && s.Epoch > was.Epoch:
 		return s.replayedIn(was, dead), nil
@@ -191,7 +191,7 @@ func (s Stamp) after(was stamp, dead []DeadLetter) (*change, error) {
 
 // replayedIn returns the change of a message that is replayed: by an earlier try, or from before it has
 // failed.
-func (s Stamp) replayedIn(was stamp, dead []DeadLetter) *change {
+func (s Stamp) replayedIn(was history, dead []DeadLetter) *change {
 	if s.Replay == 0 {
 		return nil
 	}
