@@ -9,9 +9,15 @@ import (
 	"github.com/epochfence/epochfence/cas"
 )
 
-// This file decides when another member counts as dead, and ends its registration, which the store
-// refuses if the member has renewed it meanwhile; and what becomes of values that no member can have
-// written.
+// This file decides when a lease is free, and when another member counts as dead, whose registration it
+// then ends: the store refuses that if the member has renewed it meanwhile. It also decides what becomes
+// of values that no member can have written. balance.go takes what is free.
+
+// isHeld reports whether somebody has a lease, as far as is known. A lease is free after it was
+// released, or if the registration that it names is missing or was ended.
+func (p *picture) isHeld(h holder) bool {
+	return h.item.Live && (h.isStrange || h.Member != "" && p.isRegistered(h.Member))
+}
 
 // endDead ends the registrations that stood still for their TTL on our own clock: their members
 // have seen their own terms pass. It deletes the values that have ended others for long enough that
@@ -31,6 +37,17 @@ func (m *Member) endDead(now *picture) {
 	}
 }
 
+// termOf returns how long after it was last renewed a registration lasts, for other members. A TTL
+// that no member can have does not count.
+func (m *Member) termOf(r memberRecord) time.Duration {
+	if r.TTL < 0 || r.TTL > mostTTL.Milliseconds() {
+		return m.TTL
+	}
+	return max(m.TTL, time.Duration(r.TTL)*time.Millisecond)
+}
+
+// patience returns how long a registration may stand still, on our own clock (R11), before it is ended,
+// or deleted if it was ended.
 func (m *Member) patience(r member) time.Duration {
 	if r.Ended {
 		return fullReads * m.termOf(r.memberRecord)
@@ -38,6 +55,8 @@ func (m *Member) patience(r member) time.Duration {
 	return m.termOf(r.memberRecord)
 }
 
+// endRegistration ends a registration, or deletes one that was ended before. A member that is alive
+// after all has renewed it meanwhile, so the store refuses: nothing is taken from it.
 func (m *Member) endRegistration(id string, r member) {
 	ctx, cancel := context.WithTimeout(m.base, m.goodbyeLimit())
 	defer cancel()

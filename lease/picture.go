@@ -68,12 +68,6 @@ func (p *picture) isRegistered(id string) bool {
 	return known && !m.Ended
 }
 
-// isHeld reports whether somebody has a lease, as far as is known. A lease is free after it was
-// released, or if the registration that it names is missing or was ended.
-func (p *picture) isHeld(h holder) bool {
-	return h.item.Live && (h.isStrange || h.Member != "" && p.isRegistered(h.Member))
-}
-
 // membersChangedSince reports whether a member has joined or left, also if it has done both.
 func (p *picture) membersChangedSince(was *picture) bool {
 	return p.registrations != was.registrations || !maps.EqualFunc(p.members, was.members, func(a, b member) bool { return a.Ended == b.Ended })
@@ -301,15 +295,6 @@ func generationOf(item cas.Item) int64 {
 	}
 	r, _ := leaseOf(item.Value)
 	return r.Generation
-}
-
-// termOf returns how long after it was last renewed a registration lasts, for other members. A TTL
-// that no member can have does not count.
-func (m *Member) termOf(r memberRecord) time.Duration {
-	if r.TTL < 0 || r.TTL > mostTTL.Milliseconds() {
-		return m.TTL
-	}
-	return max(m.TTL, time.Duration(r.TTL)*time.Millisecond)
 }
 
 // Holder is the holder of a resource, for operators.
