@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/process"
 )
 
+// This file has the options of a member with their defaults and limits, and the errors of the
+// package. What follows from an error is decided where it is returned.
+
 // Options configure a [Member].
 type Options struct {
 	// Group scopes the leases. It is UTF-8 of up to 512 bytes that fits into the store's keys. Required.

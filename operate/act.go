@@ -12,6 +12,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides what an operator action does to a fence, and when it is refused (Apply).
+// plan.go decides which action an operator's request becomes, and carryout.go sends it to the sink,
+// which applies it.
+
 // ActKind is the kind of an operator action on a partition.
 type ActKind string
 

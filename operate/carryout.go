@@ -10,6 +10,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides how a plan is carried out against an owner that is working: evict, try again,
+// and find out what became of an action whose answer was lost. plan.go makes the plan, and act.go
+// decides what an action does to a fence.
+
 const (
 	// maxEvictions limits how often an action that sets a position evicts a working owner.
 	maxEvictions = 10

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// This file decides when the entries that are left are counted and when the count is reported. The
+// relay depends on neither; settlement.go counts in its transaction.
+
 const (
 	countLimit = 10_000           // entries
 	countRest  = 10 * time.Second // between two counts of a partition, at least

@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has what a handler calls: Add writes an entry in the handler's own transaction.
+// entry.go decides which entries are accepted, and relay.go when they are sent.
+
 // Box is an outbox: handlers add entries to it, and its Relay sends them. It is safe for concurrent
 // use and needs no closing.
 type Box[TX any] struct {

@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
+// This file decides which entries can ever be sent: one that cannot fails the handler that adds it,
+// so that no relay meets it later. url.go checks its URL. relay.go decides when it is sent.
+
 // Entry is a request that is sent after the transaction that adds it has committed.
 type Entry struct {
 	// Key orders entries. Entries of one partition with the same Key are sent one after the other,

@@ -6,6 +6,9 @@ import (
 	"net/http"
 )
 
+// This file has the one form in which stores keep the headers of entries. entry.go decides which
+// headers an entry may have.
+
 // MarshalHeader returns an entry's header as a [Store] keeps it: a JSON object of lists.
 func MarshalHeader(h http.Header) (string, error) {
 	if h == nil {

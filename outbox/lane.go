@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file has the queues of the relay: a lane for each Key, and lanes by the time at which their
+// wait ends. It decides no wait: relay.go and settlement.go do, with the backoffs of Options.
+
 // laneKey identifies a lane: the Key of its entries, or the ID of an entry without a Key.
 type laneKey struct {
 	key string

@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has the options of a Box with their defaults and limits, and what its events report.
+// relay.go and settlement.go send the events.
+
 // Options configure a [Box]. The zero value works.
 type Options[TX any] struct {
 	// Client sends the requests. Redirects are not followed. Set it for a proxy, client

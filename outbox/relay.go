@@ -13,6 +13,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides what the relay does next: which entry is sent, and what its answer means for
+// its lane. settlement.go has the transactions, send.go the request, and stopped.go what a refused
+// epoch means.
+
 const (
 	scanLimit   = 64 // entries read by one scan
 	settleLimit = 64 // answers settled in one transaction

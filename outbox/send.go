@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
+// This file makes one request, and decides from the answer alone whether the entry is delivered,
+// refused, fenced, or sent again. relay.go acts on that.
+
 type outcome struct {
 	kind       Kind
 	answered   bool // answer is set

@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides what the relay's next transaction settles and reads, and what a failed one is
+// split into. store.go says what the store has to do in it; relay.go sends what was read.
+
 // settlement is one transaction of the relay.
 type settlement struct {
 	settle []*lane  // to be deleted

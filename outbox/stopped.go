@@ -9,6 +9,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides what follows when a receiver has seen a higher epoch than the claim's: the
+// entries of its scope wait, the sink is asked whether the claim holds, and if so the next claim is
+// made above. The receiver compares the epochs: package httpfence.
+
 // target is a scope at a receiver. The receiver keeps one highest epoch for each.
 type target struct{ receiver, scope string }
 

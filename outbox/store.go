@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has what a store of entries must do and may rely on, and decides nothing. pgoutbox,
+// sqloutbox and casoutbox keep the entries, and settlement.go calls them.
+
 // Store keeps entries in the database of the effects. TX is the transaction of the application's
 // handlers; every method works in it. Packages outbox/pgoutbox, outbox/sqloutbox and
 // outbox/casoutbox implement Store.

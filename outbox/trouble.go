@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// This file decides when failures of a receiver are worth a line in the log. relay.go counts them
+// and writes the lines.
+
 // troubleKey identifies a failure: a kind of failure of one receiver, or of the application's
 // OnAnswer and OnRefused.
 type troubleKey struct {

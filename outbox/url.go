@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/secret"
 )
 
+// This file decides which URLs an entry may have, and which parts of a URL or a header may be seen
+// in logs and errors. entry.go calls the checks; send.go hides the rest in its errors.
+
 // receiverOf returns the scheme and host of a URL, for texts. The rest may be secret: a password, a
 // token in the query, the path of a webhook.
 func receiverOf(text string) string {

@@ -10,6 +10,9 @@ import (
 	"strings"
 )
 
+// This file decides which answers of a handler can be stored and sent again: size, headers and
+// trailers. Whether an answer is stored at all is decided in handler.go, by its status.
+
 type recorder struct {
 	header http.Header // the handler's
 	sent   http.Header // copy of header when the status was written

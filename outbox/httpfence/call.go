@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has the headers of a fenced request for both sides, and decides which are well-formed.
+// What the receiver does with them is decided in handler.go and in its store.
+
 // The headers of a fenced request and of a replayed answer.
 const (
 	// EpochHeader contains the fencing token: the epoch under which the sender owns its partition,

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
+// This file has what differs between PostgreSQL and SQLite in a receiver's own statements. Their
+// transactions, and what a handler may send in them, are internal/sql/sqltx's.
+
 // Dialect is the dialect of a database: [SQLite] or [PostgreSQL].
 type Dialect interface {
 	// String returns the name of the database, for errors.

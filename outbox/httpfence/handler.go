@@ -12,6 +12,10 @@ import (
 	"time"
 )
 
+// This file decides how a request passes the receiver: what is refused before the store, when the
+// handler runs, and which status an error gets. The epochs are compared by the store, in its method
+// admit: transaction.go for SQL, memory.go for Memory.
+
 // Handler returns a handler that calls next at most once for each request, and never under an epoch
 // lower than the highest that its scope has seen.
 //

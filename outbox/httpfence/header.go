@@ -9,6 +9,9 @@ import (
 	"strings"
 )
 
+// This file decides which header fields survive storage and every version of HTTP, and has their
+// stored form. answer.go decides which fields an answer has.
+
 // sendable returns h in a form that every version of HTTP sends unchanged. Without it, HTTP/1 would
 // fix or send wrong fields, and HTTP/2 would leave them out. sendable removes fields with an
 // invalid name and replaces control characters in values with spaces.

@@ -6,6 +6,9 @@ import (
 	"sync"
 )
 
+// This file decides the order of requests for one scope within this process. Between processes, the
+// database's lock decides: transaction.go.
+
 // locks is a mutex for each name. Waiting callers get it in the order of their arrival.
 type locks struct {
 	mu sync.Mutex

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file keeps epochs and answers in memory. admit decides here what transaction.go decides for
+// SQL: a lower epoch is refused, and a key that is known gets its answer.
+
 // Memory is a [Store] in the memory of the process, for tests and for receivers whose effects are
 // lost with the process too. It keeps each answer, of up to Options.MaxAnswer and 64 KiB of
 // headers, until [Memory.Forget], and each scope forever. It cannot undo what effects write. It is

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has the options of a Handler with their defaults, and its events. handler.go decides
+// which outcome a request has.
+
 // Options configure a [Handler]. The zero value works.
 type Options struct {
 	// MaxBody and MaxAnswer limit the body of a request and of an answer, in bytes. Both are held

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has the refusals as they travel, for both sides. handler.go decides which refusal a
+// request gets, and the sender what it means: outbox/send.go.
+
 // The values of [Problem].Type that a [Handler] answers with. They are URLs of this page.
 const (
 	// TypeStale comes with 412 Precondition Failed: the scope has seen a higher epoch. Either the

@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
+// This file creates and updates the tables of an SQLStore, whose scripts are in migrations/. What
+// the rows mean is decided in transaction.go.
+
 func schema(d Dialect, o SQLOptions) sqlschema.Prefixed {
 	return sqlschema.Prefixed{
 		Prefix: o.TablePrefix, Scripts: d.migrations(),

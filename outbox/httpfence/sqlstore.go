@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
 )
 
+// This file decides the steps of a request in an SQLStore: epoch, key, effect, answer, in one
+// transaction, and what is undone when one of them fails. transaction.go has each step.
+
 // SQLOptions configure an [SQLStore]. The zero value works.
 type SQLOptions struct {
 	// TablePrefix is the prefix of the store's table names: at most 32 letters, digits and

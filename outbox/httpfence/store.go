@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has what a store of epochs and answers must do, and its errors. memory.go and
+// sqlstore.go implement it; handler.go calls it.
+
 // Store keeps the highest epoch of each scope, and the answer to each idempotency key of a scope.
 // [Memory] and [SQLStore] implement it.
 //

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
 )
 
+// This file has the steps of a request's transaction, and compares the epochs: admit refuses one
+// that is lower than the highest that the scope has seen. sqlstore.go has the order of the steps.
+
 // storeTimeout limits the store's own statements, in case the database is gone.
 const storeTimeout = 30 * time.Second
 

@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
 )
 
+// This file lends the transaction of a request to its handler. Which statements of the handler are
+// sent is decided in internal/sql/sqltx/effect.go.
+
 // DBTX is the interface through which a handler writes to an [SQLStore]. It has the methods of
 // sqlc's DBTX for database/sql, and no Commit or Rollback.
 type DBTX interface {

@@ -12,8 +12,8 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
-// This file is the transaction as a handler has it. It decides whether a call's work can be
-// committed; internal/sql/sqltx decides which texts are sent.
+// This file is the transaction as a handler has it. It decides whether a call's work can be committed.
+// Which statements of a handler are sent is decided in internal/sql/sqltx/effect.go.
 
 // Tx is the transaction that a handler writes through. It has the methods of sqlc's DBTX for
 // database/sql, and no Commit and no Rollback, because the sink ends the transaction.

@@ -10,6 +10,10 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/txdb"
 )
 
+// This file decides who may use the transaction: one statement at a time, while the handler's call
+// lasts, and nothing after a refused text. effect.go decides which texts are refused, and guard.go
+// what an error means for the calls that follow.
+
 // Call lends a transaction to one call of a handler. It has the methods of sqlc's DBTX for
 // database/sql. Once the handler has returned, it refuses everything, and so do rows, prepared
 // statements and transactions of [Call.OpenDB] that came from it. It is safe for concurrent use.

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/sqlschema"
 )
 
+// This file decides how long a transaction waits for locks and connections, and repeats what
+// another transaction was in the way of. tx.go runs the transaction itself.
+
 // Limits are the limits of a transaction's waits.
 type Limits struct {
 	// Wait limits each wait for a lock and for a connection, beside the context of each call.

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/sqltext"
 )
 
+// This file has what differs between databases, as an interface. postgres.go and sqlite.go
+// implement it, with effect_postgres.go and effect_sqlite.go for the texts of handlers.
+
 // Dialect has the differences between databases in running transactions. SAVEPOINT, RELEASE
 // SAVEPOINT, COMMIT and ROLLBACK are the same in all.
 type Dialect interface {

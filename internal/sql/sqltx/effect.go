@@ -8,6 +8,10 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/sqltext"
 )
 
+// This file decides which statements of a handler are refused: those that begin or end a
+// transaction, always; those that change it for others, unless the handler is alone in it. Which
+// statement does what is decided by its first words, in effect_postgres.go and effect_sqlite.go.
+
 // Effect is a set of what a statement does beside reading and writing, judging by its text.
 type Effect uint8
 

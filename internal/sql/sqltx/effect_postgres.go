@@ -6,6 +6,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/sqltext"
 )
 
+// This file decides what a text does in PostgreSQL beside reading and writing, by its keywords.
+// effect.go decides whether a text that does so is sent.
+
 func (postgres) Effect(text string) Effect {
 	return effectOf(text, sqltext.PostgreSQL, func() statement { return new(postgresStatement) })
 }

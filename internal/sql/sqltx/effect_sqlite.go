@@ -2,6 +2,9 @@ package sqltx
 
 import "github.com/epochfence/epochfence/internal/sql/sqltext"
 
+// This file decides what a text does in SQLite beside reading and writing, by its keywords.
+// effect.go decides whether a text that does so is sent.
+
 func (sqlite) Effect(text string) Effect {
 	return effectOf(text, sqltext.SQLite, func() statement { return new(sqliteStatement) })
 }

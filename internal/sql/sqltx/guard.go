@@ -10,6 +10,10 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides whether the transaction is still the one that was begun, after each statement
+// of a handler and each error. call.go lends it to one call after the other, and effect.go decides
+// which texts are sent.
+
 // GuardConfig configures a [Guard].
 type GuardConfig struct {
 	// Package is the store's name, with which errors begin.

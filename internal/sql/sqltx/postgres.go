@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
+// This file has how transactions begin, wait and fail in PostgreSQL. effect_postgres.go has the
+// texts of handlers, and db.go decides what is tried again.
+
 // PostgreSQL is PostgreSQL 14 or newer through github.com/jackc/pgx/v5/stdlib. Other drivers work
 // if their errors have a method SQLState() string, and if one Exec without parameters takes several
 // statements.

@@ -1,5 +1,8 @@
 package sqltx
 
+// This file finds the codes of databases' errors for the stores. What a code means for the
+// transaction is decided by Classify, in postgres.go and sqlite.go.
+
 // SQLState returns the SQLSTATE of PostgreSQL's error in err, or "" if there is none.
 func SQLState(err error) string {
 	if err == nil {

@@ -7,6 +7,9 @@ import (
 	"reflect"
 )
 
+// This file passes the rows of a query on to the handler, so that guard.go sees their errors and
+// call.go can close what a handler leaves open.
+
 // callRows are the rows of a call. Guard.judge sees their errors, and they are closed with the
 // call.
 type callRows struct {

@@ -14,6 +14,10 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
+// This file has how transactions begin, wait and fail in SQLite, and which settings it needs.
+// effect_sqlite.go has the texts of handlers, sqlite_code.go the errors of the drivers, and db.go
+// decides what is tried again.
+
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. Other drivers work if
 // their errors have a method Code() int that returns SQLite's result code, as those of
 // github.com/glebarez/go-sqlite. So do github.com/mattn/go-sqlite3 and

@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
+// This file finds SQLite's result code in the errors of four drivers, without importing them.
+// sqlite.go decides what a code means.
+
 // resultCode finds an SQLite driver's error in err, and its result code:
 // https://www.sqlite.org/rescode.html. of is nil if there is none.
 func resultCode(err error) (code int, of error) {

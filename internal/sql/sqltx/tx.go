@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/txdb"
 )
 
+// This file begins and ends a transaction, and decides what happens to its connection afterwards.
+// db.go decides how long it waits, and guard.go what a handler may do in it.
+
 // Tx is a transaction that is run by statements on a connection of its own.
 type Tx struct {
 	b       *DB
