@@ -82,8 +82,8 @@ func gateway(ctx context.Context, db *sql.DB) (http.Handler, error) {
 	return mux, nil
 }
 
-// charge is called for each idempotency key until its answer is stored, and never for a process after a
-// request of its successor. What it writes through httpfence.Tx commits with its answer.
+// charge is called for an idempotency key until its answer is stored. It is not called for a process whose
+// successor has sent a request in the scope. What it writes through httpfence.Tx commits with its answer.
 func charge(w http.ResponseWriter, r *http.Request) {
 	amount, err := io.ReadAll(r.Body)
 	if err != nil {
