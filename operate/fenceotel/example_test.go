@@ -25,8 +25,8 @@ func traced[TX any](ctx context.Context, source consumer.Source, sink epoch.Sink
 		consumer.Options{Observe: tr.Observe})
 }
 
-// tracedBox is an outbox whose requests continue with the trace of the handler that added
-// them, which does so by box.Add(ctx, tx, m, tr.Entry(ctx, entry)).
+// tracedBox returns an outbox whose requests continue the trace of the handler that added them
+// by box.Add(ctx, tx, m, tr.Entry(ctx, entry)).
 func tracedBox[TX any](tr *fenceotel.Tracing, store outbox.Store[TX]) (*outbox.Box[TX], error) {
 	return outbox.New(store, outbox.Options[TX]{Client: &http.Client{Transport: tr.Transport(nil)}})
 }

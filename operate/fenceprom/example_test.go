@@ -22,7 +22,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
-// run consumes, relays an outbox, and has the registry show what both do.
+// run consumes and relays an outbox. It registers the metrics of both.
 func run[TX any](ctx context.Context, source consumer.Source, sink epoch.Sink[TX], h consumer.Handlers[TX], store outbox.Store[TX], r prometheus.Registerer) error {
 	s := stats.New()
 	if err := r.Register(fenceprom.New(s)); err != nil {
