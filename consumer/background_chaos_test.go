@@ -98,7 +98,7 @@ func (c *chaos) work(ctx context.Context, b background, l *ledger) {
 // done, or in doubt; and no work and no message of an earlier claim comes after
 // one of a later.
 func TestUnderAnyScheduleOfFaultsBackgroundWorkIsCommittedAsDoAnswers(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(bubble.Rounds(40))
 	if testing.Short() {
 		seeds = 5
 	}

@@ -79,7 +79,7 @@ func cutAtGaps(next epoch.Offset, b consumer.Batch) []consumer.Batch {
 // that batches are split: failures with and without a known culprit, failures
 // that pass, slow messages, refused commits, doubt.
 func TestGapsAreInNobodysWayHoweverABatchIsSplit(t *testing.T) {
-	seeds := uint64(100)
+	seeds := uint64(bubble.Rounds(100))
 	if testing.Short() {
 		seeds = 20
 	}

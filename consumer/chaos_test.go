@@ -97,7 +97,7 @@ func (c *chaos) start(r *rig, name string, h handlers, o options) *process {
 }
 
 func TestUnderAnyScheduleOfFaultsEachMessageIsAppliedOnceInOrder(t *testing.T) {
-	seeds := uint64(60)
+	seeds := uint64(bubble.Rounds(60))
 	if testing.Short() {
 		seeds = 5
 	}
@@ -107,7 +107,7 @@ func TestUnderAnyScheduleOfFaultsEachMessageIsAppliedOnceInOrder(t *testing.T) {
 
 // L4: what a sink loses is applied again, though no message comes any more.
 func TestUnderAnyScheduleOfFaultsWhatASinkLosesComesBack(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(bubble.Rounds(40))
 	if testing.Short() {
 		seeds = 5
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/outbox"
 )
 
@@ -51,7 +52,7 @@ func (l lossy) RoundTrip(req *http.Request) (*http.Response, error) {
 // OnAnswer fail. In the end each entry has had its effect once, those of a key in
 // order, and each answer is recorded once.
 func TestClaimsMayEndAtAnyMoment(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(bubble.Rounds(60)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			luck := &chance{Rand: rand.New(rand.NewPCG(seed, 1))}

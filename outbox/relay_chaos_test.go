@@ -18,7 +18,7 @@ import (
 // all kinds, while entries are added and people delete some. What the relay tells is
 // what it has settled, once each; when all is settled, it is quiet.
 func TestARelayInChaosLosesNothing(t *testing.T) {
-	storms := uint64(20)
+	storms := uint64(bubble.Rounds(20))
 	if os.Getenv("EPOCHFENCE_LONG") != "" {
 		storms = 60
 	}

@@ -89,15 +89,15 @@ func restore(t testing.TB, s *servertest.Server, snapshot []byte) {
 	awaitLeader(t, s)
 }
 
-func TestRealSuite(t *testing.T) { castest.Run(t, rig) }
+func TestRealSuite(t *testing.T) { t.Parallel(); castest.Run(t, rig) }
 
-func TestRealLeases(t *testing.T) { leasetest.Run(t, rig) }
+func TestRealLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
 
-func TestRealLocks(t *testing.T) { locktest.Run(t, rig) }
+func TestRealLocks(t *testing.T) { t.Parallel(); locktest.Run(t, rig) }
 
-func TestRealItems(t *testing.T) { guardtest.Run(t, rig) }
+func TestRealItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 
-func TestRealConsumers(t *testing.T) { cassinktest.Run(t, rig) }
+func TestRealConsumers(t *testing.T) { t.Parallel(); cassinktest.Run(t, rig) }
 
 func TestRealTheCommandReachesIt(t *testing.T) {
 	s := start(t)

@@ -88,17 +88,18 @@ func open(t testing.TB, c *dynamodb.Client, table string) cas.Store {
 	return s
 }
 
-func TestRealSuite(t *testing.T) { castest.Run(t, onTables(t)) }
+func TestRealSuite(t *testing.T) { t.Parallel(); castest.Run(t, onTables(t)) }
 
-func TestRealLeases(t *testing.T) { leasetest.Run(t, onTables(t)) }
+func TestRealLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, onTables(t)) }
 
-func TestRealLocks(t *testing.T) { locktest.Run(t, onTables(t)) }
+func TestRealLocks(t *testing.T) { t.Parallel(); locktest.Run(t, onTables(t)) }
 
-func TestRealItems(t *testing.T) { guardtest.Run(t, onTables(t)) }
+func TestRealItems(t *testing.T) { t.Parallel(); guardtest.Run(t, onTables(t)) }
 
-func TestRealConsumers(t *testing.T) { cassinktest.Run(t, onTables(t)) }
+func TestRealConsumers(t *testing.T) { t.Parallel(); cassinktest.Run(t, onTables(t)) }
 
 func TestRealAServerThatIsKilled(t *testing.T) {
+	t.Parallel()
 	create := func(t testing.TB) castest.Rig {
 		s := start(t, "-dbPath", t.TempDir())
 		create(t, client(s.Address), "items", types.ScalarAttributeTypeB)

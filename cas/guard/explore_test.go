@@ -17,7 +17,6 @@ import (
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/internal/suites/explore"
 )
 
@@ -28,22 +27,14 @@ var explored = flag.Int("explore", 300, "how many runs of random faults")
 // operator sets the position back. In each era, each item has each message that the fence has passed
 // exactly once, and no other twice, in order. And what is observed of a change is what became of it.
 func TestInEachEraEachMessageChangesAnItemOnceAndInOrder(t *testing.T) {
-	for seed := range *explored {
-		bubble.Test(t, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(uint64(seed), 1))
-			x := &exploration{
-				T: t, store: memstore.New(), rand: random, schedule: &explore.Schedule{Rand: random},
-				outcomes: map[string]string{}, decided: map[string]decided{},
-			}
-			x.play()
-			if t.Failed() {
-				t.Logf("seed %d", seed)
-			}
-		})
-		if t.Failed() {
-			return
+	explore.Each(t, *explored, func(t *testing.T, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		x := &exploration{
+			T: t, store: memstore.New(), rand: random, schedule: &explore.Schedule{Rand: random},
+			outcomes: map[string]string{}, decided: map[string]decided{},
 		}
-	}
+		x.play()
+	})
 }
 
 const (

@@ -14,7 +14,6 @@ import (
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/internal/suites/explore"
 )
 
@@ -22,9 +21,7 @@ import (
 // rules of the package, so none is refused, whatever is lost and whoever is faster.
 func TestAMessageThatKeepsTheRulesIsNotRefusedForGood(t *testing.T) {
 	refused := 0
-	for seed := range *explored {
-		bubble.Test(t, func(t *testing.T) { refused += ship(t, uint64(seed)) })
-	}
+	explore.Each(t, *explored, func(t *testing.T, seed uint64) { refused += ship(t, seed) })
 	if refused > 0 {
 		t.Errorf("%d of %d messages were refused", refused, *explored*2*messages)
 	}

@@ -3,6 +3,7 @@ package natsstore_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"os"
 	"slices"
 	"strings"
@@ -98,9 +99,16 @@ func theirs(t testing.TB, js jetstream.JetStream, key string, h nats.Header) []b
 	return m.Data
 }
 
-func TestSuite(t *testing.T) { castest.Run(t, rig) }
+// Tests wait for leases to end and for servers to start. The command line goes before this.
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8")
+	os.Exit(m.Run())
+}
+
+func TestSuite(t *testing.T) { t.Parallel(); castest.Run(t, rig) }
 
 func TestOnThreeNodes(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("EPOCHFENCE_LONG") == "" {
 		t.Skip("takes long, and CI runs it; set EPOCHFENCE_LONG=1")
 	}
@@ -228,13 +236,13 @@ func TestAStrangersKeyIsNeitherListedNorWatched(t *testing.T) {
 	}
 }
 
-func TestLeases(t *testing.T) { leasetest.Run(t, rig) }
+func TestLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
 
-func TestLocks(t *testing.T) { locktest.Run(t, rig) }
+func TestLocks(t *testing.T) { t.Parallel(); locktest.Run(t, rig) }
 
-func TestItems(t *testing.T) { guardtest.Run(t, rig) }
+func TestItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 
-func TestConsumers(t *testing.T) { cassinktest.Run(t, rig) }
+func TestConsumers(t *testing.T) { t.Parallel(); cassinktest.Run(t, rig) }
 
 func TestCommitRow(t *testing.T) { cassinktest.Measure(t, "NATS", rig) }
 

@@ -14,15 +14,16 @@ import (
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
 
-func TestLeases(t *testing.T) { leasetest.Run(t, rig) }
+func TestLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
 
-func TestLocks(t *testing.T) { locktest.Run(t, rig) }
+func TestLocks(t *testing.T) { t.Parallel(); locktest.Run(t, rig) }
 
-func TestItems(t *testing.T) { guardtest.Run(t, rig) }
+func TestItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 
-func TestConsumers(t *testing.T) { cassinktest.Run(t, rig) }
+func TestConsumers(t *testing.T) { t.Parallel(); cassinktest.Run(t, rig) }
 
 func TestAServerThatIsKilled(t *testing.T) {
+	t.Parallel()
 	create := func(t testing.TB) castest.Rig {
 		s := pgtest.StartServer(t, pgtest.Options{})
 		db := s.Database(t)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +21,12 @@ import (
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/migrations"
 )
+
+// Tests wait for leases to end and for servers to start. The command line goes before this.
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8")
+	os.Exit(m.Run())
+}
 
 // rig is a database.
 func rig(t testing.TB) castest.Rig {
@@ -91,7 +99,7 @@ func open(t testing.TB, p *pgxpool.Pool) *pgstore.Store {
 	return s
 }
 
-func TestSuite(t *testing.T) { castest.Run(t, rig) }
+func TestSuite(t *testing.T) { t.Parallel(); castest.Run(t, rig) }
 
 func TestEveryQueryModeOfThePoolWorks(t *testing.T) {
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {

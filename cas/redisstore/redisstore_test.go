@@ -58,27 +58,33 @@ func open(t testing.TB, address string) cas.Store {
 }
 
 func TestSuite(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	castest.Run(t, func(t testing.TB) castest.Rig { return rig(t, s) })
 }
 
 func TestLeases(t *testing.T) {
+	t.Parallel()
 	leasetest.Run(t, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
 }
 
 func TestLocks(t *testing.T) {
+	t.Parallel()
 	locktest.Run(t, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
 }
 
 func TestItems(t *testing.T) {
+	t.Parallel()
 	guardtest.Run(t, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
 }
 
 func TestConsumers(t *testing.T) {
+	t.Parallel()
 	cassinktest.Run(t, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
 }
 
 func TestAServerThatIsKilled(t *testing.T) {
+	t.Parallel()
 	create := func(t testing.TB) castest.Rig {
 		s := start(t, "--appendfsync", "always")
 		return castest.Rig{

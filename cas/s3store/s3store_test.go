@@ -120,17 +120,18 @@ func copied(t testing.TB, from, to string) {
 	}
 }
 
-func TestRealSuite(t *testing.T) { castest.Run(t, rig) }
+func TestRealSuite(t *testing.T) { t.Parallel(); castest.Run(t, rig) }
 
-func TestRealLeases(t *testing.T) { leasetest.Run(t, rig) }
+func TestRealLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
 
-func TestRealLocks(t *testing.T) { locktest.Run(t, rig) }
+func TestRealLocks(t *testing.T) { t.Parallel(); locktest.Run(t, rig) }
 
-func TestRealItems(t *testing.T) { guardtest.Run(t, rig) }
+func TestRealItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 
-func TestRealConsumers(t *testing.T) { cassinktest.Run(t, rig) }
+func TestRealConsumers(t *testing.T) { t.Parallel(); cassinktest.Run(t, rig) }
 
 func TestRealAServerThatIsKilled(t *testing.T) {
+	t.Parallel()
 	create := func(t testing.TB) castest.Rig {
 		s := start(t)
 		return castest.Rig{

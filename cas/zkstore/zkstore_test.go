@@ -243,15 +243,15 @@ func rig(t testing.TB) castest.Rig {
 	}
 }
 
-func TestRealSuite(t *testing.T) { castest.Run(t, rig) }
+func TestRealSuite(t *testing.T) { t.Parallel(); castest.Run(t, rig) }
 
-func TestRealLeases(t *testing.T) { leasetest.Run(t, rig) }
+func TestRealLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
 
-func TestRealLocks(t *testing.T) { locktest.Run(t, rig) }
+func TestRealLocks(t *testing.T) { t.Parallel(); locktest.Run(t, rig) }
 
-func TestRealItems(t *testing.T) { guardtest.Run(t, rig) }
+func TestRealItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 
-func TestRealConsumers(t *testing.T) { cassinktest.Run(t, rig) }
+func TestRealConsumers(t *testing.T) { t.Parallel(); cassinktest.Run(t, rig) }
 
 func TestRealTheCommandReachesIt(t *testing.T) {
 	s := start(t)

@@ -96,6 +96,7 @@ func TestEachCommandBesideALiveConsumer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			everywhere(t, func(t *testing.T, open func(broken) *place) {
 				l := atWork(t, open(none))
 				l.through()

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bufio"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -19,7 +20,9 @@ import (
 // number of partitions.
 const brokerEnv = "EPOCHFENCE_E2E_BROKER"
 
+// Most tests wait for a server that is away. The command line goes before this.
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "6")
 	if spec := os.Getenv(processEnv); spec != "" {
 		os.Exit(processMain(spec))
 	}

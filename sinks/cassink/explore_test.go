@@ -18,7 +18,6 @@ import (
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/internal/suites/explore"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/cassink"
@@ -31,22 +30,14 @@ var explored = flag.Int("explore", 200, "how many runs of random faults")
 // not at another, dead letters are replayed, and an operator sets the position back. In each era, each
 // item has each message that the fence has passed exactly once, and no other twice.
 func TestInEachEraEachMessageTakesEffectOnce(t *testing.T) {
-	for seed := range *explored {
-		bubble.Test(t, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(uint64(seed), 2))
-			x := &exploration{
-				T: t, store: memstore.New(), rand: random, schedule: &explore.Schedule{Rand: random}, outcomes: map[string]string{},
-				lags: seed%2 == 1, history: map[string][]cas.Item{},
-			}
-			x.play()
-			if t.Failed() {
-				t.Logf("seed %d", seed)
-			}
-		})
-		if t.Failed() {
-			return
+	explore.Each(t, *explored, func(t *testing.T, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, 2))
+		x := &exploration{
+			T: t, store: memstore.New(), rand: random, schedule: &explore.Schedule{Rand: random}, outcomes: map[string]string{},
+			lags: seed%2 == 1, history: map[string][]cas.Item{},
 		}
-	}
+		x.play()
+	})
 }
 
 const (

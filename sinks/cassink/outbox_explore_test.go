@@ -15,7 +15,6 @@ import (
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/internal/suites/explore"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/cassink"
@@ -26,23 +25,15 @@ import (
 // TestInEachEraEachMessageTakesEffectOnce. The receiver has each entry once and in order, and so have the items
 // that record the answers.
 func TestEachEntryOfTheOutboxIsSentAndItsAnswerRecordedOnce(t *testing.T) {
-	for seed := range *explored / 4 {
-		bubble.Test(t, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(uint64(seed), 3))
-			x := &exploration{
-				T: t, store: memstore.New(), rand: random, schedule: &explore.Schedule{Rand: random}, outcomes: map[string]string{},
-				lags: seed%2 == 1, history: map[string][]cas.Item{}, receiver: &receiver{did: map[int64]string{}},
-			}
-			x.play()
-			x.checkEntries()
-			if t.Failed() {
-				t.Logf("seed %d", seed)
-			}
-		})
-		if t.Failed() {
-			return
+	explore.Each(t, *explored/4, func(t *testing.T, seed uint64) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		x := &exploration{
+			T: t, store: memstore.New(), rand: random, schedule: &explore.Schedule{Rand: random}, outcomes: map[string]string{},
+			lags: seed%2 == 1, history: map[string][]cas.Item{}, receiver: &receiver{did: map[int64]string{}},
 		}
-	}
+		x.play()
+		x.checkEntries()
+	})
 }
 
 // receiver has an effect for each entry, and refuses epochs below the highest.

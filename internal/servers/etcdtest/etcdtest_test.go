@@ -61,15 +61,15 @@ func rig(t testing.TB) castest.Rig {
 	}
 }
 
-func TestSuite(t *testing.T) { castest.Run(t, rig) }
+func TestSuite(t *testing.T) { t.Parallel(); castest.Run(t, rig) }
 
-func TestLeases(t *testing.T) { leasetest.Run(t, rig) }
+func TestLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
 
-func TestLocks(t *testing.T) { locktest.Run(t, rig) }
+func TestLocks(t *testing.T) { t.Parallel(); locktest.Run(t, rig) }
 
-func TestItems(t *testing.T) { guardtest.Run(t, rig) }
+func TestItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 
-func TestConsumers(t *testing.T) { cassinktest.Run(t, rig) }
+func TestConsumers(t *testing.T) { t.Parallel(); cassinktest.Run(t, rig) }
 
 func TestTheCommandReachesIt(t *testing.T) {
 	s := etcdtest.Start(t)

@@ -17,3 +17,13 @@ func Test(t *testing.T, f func(*testing.T)) {
 	defer oneProcessor()()
 	synctest.Test(t, f)
 }
+
+// Rounds returns how many of n random histories a test plays: all, and a quarter under the race detector.
+// Its steps take ten times as long there, and what two goroutines do to one variable is the same in most
+// histories.
+func Rounds(n int) int {
+	if raced {
+		return max(n/4, 1)
+	}
+	return n
+}

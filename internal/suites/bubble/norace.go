@@ -2,4 +2,6 @@
 
 package bubble
 
+const raced = false
+
 func oneProcessor() (release func()) { return func() {} }

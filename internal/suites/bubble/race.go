@@ -7,6 +7,8 @@ import (
 	"sync"
 )
 
+const raced = true
+
 var (
 	mu         sync.Mutex
 	bubbles    int // that are open now

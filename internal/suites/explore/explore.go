@@ -9,10 +9,29 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"testing"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
+
+// Each plays runs of random faults, each in a bubble and with numbers of its own, until one fails. It logs
+// the seed of that one.
+func Each(t *testing.T, runs int, play func(t *testing.T, seed uint64)) {
+	t.Helper()
+	for seed := range bubble.Rounds(runs) {
+		bubble.Test(t, func(t *testing.T) {
+			play(t, uint64(seed)) //nolint:gosec // it is not negative
+			if t.Failed() {
+				t.Logf("seed %d", seed)
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
 
 // ErrLost is the error of a request that was lost, or whose answer was.
 var ErrLost = errors.New("the connection was lost")
