@@ -1,6 +1,6 @@
 // Package guard changes items of a [cas.Store] exactly once per message. It hides the note of an
 // item, which has, for each partition, the messages that changed it and may be delivered again. A
-// message that the note has changes nothing twice, and an owner that was paused and wakes up is
+// message that is in the note changes nothing again, and an owner that was paused and wakes up is
 // stopped at the first item that its successor has changed:
 //
 //	changes := guard.At(store, m) // in a handler

@@ -19,7 +19,7 @@ import (
 )
 
 // This file shows a plan, and carries it out with --execute, unless it has changed since it was shown.
-// Package operate decides what is planned.
+// operate/plan.go decides which action a command becomes, and what it does.
 
 type doing struct {
 	execute    bool

@@ -17,7 +17,7 @@ import (
 // carries out, and perform shows.
 
 func (a *app) pause() *cobra.Command {
-	return a.simpleAct(operate.ActPause, "pause [PARTITION...]", "Have partitions take no claim until they are resumed", `Have partitions take no claim until they are resumed. The owner's claim ends:
+	return a.simpleAct(operate.ActPause, "pause [PARTITION...]", "Make partitions refuse claims until they are resumed", `Have partitions take no claim until they are resumed. The owner's claim ends:
 what it has begun is rolled back, and nothing of the partition is committed
 any more. Its messages stay in the log.`)
 }

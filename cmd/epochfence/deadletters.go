@@ -21,7 +21,7 @@ import (
 
 func (a *app) deadLetters() *cobra.Command {
 	c := &cobra.Command{
-		Use: "deadletters", Aliases: []string{"dl"}, Short: "List, show, replay and discard dead letters",
+		Use: "deadletters", Aliases: []string{"dl"}, Short: "List, show, replay, withdraw and discard dead letters",
 		Long: `Dead letters are messages that their handler could not apply. OnFailure stored
 them so that the partition could continue.`,
 		Args: cobra.NoArgs,

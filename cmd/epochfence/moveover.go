@@ -27,7 +27,7 @@ func (a *app) moveOver() *cobra.Command {
 	var f moveOverFlags
 	c := &cobra.Command{
 		Use:   "moveover",
-		Short: "Tell whether the old consumers' dedupe table may go",
+		Short: "Report whether the old consumers' dedupe table may go",
 		Long: `Tell whether the dedupe table of the consumers that epochfence has replaced may
 go: exit code 0 if it may, 3 if not.
 

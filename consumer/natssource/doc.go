@@ -15,9 +15,9 @@
 // It needs nats-server 2.11, the first version in which a single key can expire. [Source.Run]
 // returns an error for an older server.
 //
-// The package hides which of a server's answers may be believed, which gaps have lost messages,
-// when a consumer is replaced, and how much may be requested on a slow link. Callers see a
-// [Source], which package consumer runs. Package lease decides who gets which partition.
+// The package hides which answers of a server it relies on, which gaps have lost messages, when a
+// consumer is replaced, and how much may be requested on a slow link. Callers see a [Source], which
+// package consumer runs. Package lease decides who gets which partition.
 //
 // docs/start.md is the guide. docs/leases.md describes how leases work, and
 // docs/guarantees.md#the-protocol-on-nats has the rules for reading.

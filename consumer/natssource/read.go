@@ -18,7 +18,8 @@ import (
 )
 
 // This file runs a reader and decides what it delivers: nothing below the position. gaps.go decides
-// what may be above a gap (R10), open.go which consumer is believed, request.go what is requested.
+// whether messages were lost in a gap (R10), open.go which consumers of the server are used, and
+// request.go what is requested of them.
 
 const (
 	// longSilence is how long a read retries without progress before it returns the error.

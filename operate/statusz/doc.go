@@ -11,9 +11,8 @@
 //	mux.HandleFunc("/livez", statusz.Livez)
 //	mux.Handle("/readyz", statusz.Readyz(s))
 //
-// The page hides when the sink is read, and how what this process knows and what the sink has are
-// put together. Package stats has the state of this process, an [operate.Operator] that of the
-// group. The overview reads the sink at most once a second for all viewers, and not at all while
+// The page hides when the sink is read, and how the state of this process (package stats) is combined
+// with that of the group ([operate.Operator]). The overview reads the sink at most once a second for all viewers, and not at all while
 // nobody looks. It is HTML that works without script, and shows no contents of messages and
 // requests.
 //

@@ -17,7 +17,7 @@
 //
 //	epochfence/shardsink: not in this database but in shard 1
 //
-// The first process that comes writes a row, and no process changes it into the other kind. The
+// The first process that needs a row writes it, and no process changes it into the other kind. The
 // first claim needs the fence in its own shard and redirect rows in all others: of two processes
 // that route to a and b, where one knows both, one never claims. If neither knows the other's
 // database, nothing protects them. Do not delete redirect rows.

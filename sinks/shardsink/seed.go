@@ -17,8 +17,8 @@ import (
 // and the other shards copy them. A topic is known if any shard has a row of it, and new partitions
 // of a known topic begin at the earliest message.
 //
-// All shards must answer before anything is written. After an error, the next call writes what is
-// still missing. Seed writes nothing for a partition whose fence is in another shard than the
+// All shards must answer before anything is written. An error may leave rows missing: a repeated call
+// writes them. Seed writes nothing for a partition whose fence is in another shard than the
 // route's: [Sink.Fence] returns [epoch.ErrElsewhere] for it.
 func (s *Sink[TX]) Seed(ctx context.Context, starts []epoch.Start) error {
 	if err := s.seed(ctx, starts); err != nil {

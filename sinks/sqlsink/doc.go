@@ -8,8 +8,8 @@
 // It hides SQLite's one write lock, for processes on one machine and a local disk. A transaction
 // takes the lock when a handler first uses its [Tx], and all other claims and commits wait until it
 // has committed: do slow work before, or set a small consumer.Options.MaxBatch. After 50 ms with
-// the lock, a process lets another one go first, which waits at a file named like the database with
-// -queue at the end. Without that file, and on Windows, processes get the lock by luck.
+// the lock, a process lets a waiting process go first. Processes wait at a file whose name is the
+// database's with -queue appended. Without that file, and on Windows, they get the lock in no order.
 //
 // It decides which texts a handler may send (docs/handlers.md), and whether an error is a message's
 // fault. It leaves retries and the size of transactions to package consumer.

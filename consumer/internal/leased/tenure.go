@@ -1,5 +1,5 @@
-// Package leased holds what the tenures of sources have in common whose partitions are resources of
-// package lease.
+// Package leased is the common part of the sources that lease their partitions through package
+// lease: natssource and schedule.
 package leased
 
 import (

@@ -4,7 +4,7 @@
 //	make bench BENCH='-row fence' # those whose names contain it
 //	make figures WHAT=performance              # all rows, docs/performance.md with their figures, and internal/contrib/bench/ratios.json
 //	.ci/run shows                 # CI's rows: fails if a figure is a fifth below that in internal/contrib/bench/ratios.json
-//	make figures WHAT=ratios                   # internal/contrib/bench/ratios.json alone, after a change that is worth what it costs
+//	make figures WHAT=ratios                   # internal/contrib/bench/ratios.json alone, after a slower figure was accepted
 //
 // A row is a task and the variants that do it. Each variant runs in a process of its own, on
 // services that bench starts. The variants of a row run one after the other, and each round begins

@@ -1,6 +1,6 @@
 // Package explore pauses the callers of a store before each request. A test lets them go on one by one,
-// in a random order, and decides what becomes of each request: so it finds orders of events that nobody
-// has thought of.
+// in a random order, and decides the outcome of each request. So it finds orders of events that
+// nobody has thought of.
 package explore
 
 import (

@@ -1,5 +1,5 @@
-// Package pulsetest measures for how long a server has answered nobody, or a test's process has
-// not run: what a history that lost a lease meanwhile may be forgiven for.
+// Package pulsetest measures how long a server has not answered, or the test's process has not run.
+// A suite does not fail a history that has lost a lease during that time.
 package pulsetest
 
 import (

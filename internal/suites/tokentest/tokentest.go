@@ -1,5 +1,5 @@
-// Package tokentest shows on a real server which of its numbers can be fencing tokens: those that are
-// higher after each event than all that were given before it.
+// Package tokentest shows on a real server which of its numbers can be fencing tokens. Such a number is,
+// after each event, higher than all numbers that the server gave before the event.
 package tokentest
 
 import (

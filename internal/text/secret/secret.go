@@ -1,5 +1,5 @@
-// Package secret takes passwords out of texts, by their value. A URL whose password cannot be told is
-// refused.
+// Package secret takes passwords out of texts, by their value. A URL whose password cannot be found
+// is refused.
 package secret
 
 import (
