@@ -5,12 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net"
-	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/txdb"
@@ -34,9 +32,8 @@ import (
 // Begin sets a savepoint. Commit and Rollback of its result release the savepoint or go back to it.
 // If neither has reached the server when the handler returns, the message fails.
 //
-// Conn returns a closed connection, because an open one would lead around the fence. Its Config has
-// the query mode, for functions that ask, and neither addresses nor passwords. Prepare is refused,
-// because pgx prepares statements by itself. LargeObjects panics: use the functions in SQL, such as
+// Conn returns nil, because a connection would lead around the fence. Prepare is refused, because pgx
+// prepares statements by itself. LargeObjects panics: use the functions in SQL, such as
 // lo_from_bytea.
 func AsPgxTx(tx Tx) pgx.Tx {
 	if t, is := tx.(*pgxTx); is {
@@ -126,9 +123,15 @@ func (t *pgxTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []st
 	return t.tx.CopyFrom(t.through(ctx), table, columns, rows)
 }
 
-func (t *pgxTx) Conn() *pgx.Conn {
+// Conn returns nil, because a connection would lead around the fence.
+func (t *pgxTx) Conn() *pgx.Conn { return nil }
+
+// Config has the pool's query mode and nothing else. River asks a transaction for it, before it asks
+// for a Conn, because its jobs are JSON, which is sent differently in some modes. pgx connects with
+// no configuration that it has not parsed itself.
+func (t *pgxTx) Config() *pgxpool.Config {
 	if own, is := t.tx.(*handlerTx); is {
-		return closedConn(queryMode(own.conn))
+		return &pgxpool.Config{ConnConfig: &pgx.ConnConfig{DefaultQueryExecMode: queryMode(own.conn)}}
 	}
 	return nil
 }
@@ -246,49 +249,4 @@ func (t *fenced) restart(ctx context.Context) error {
 		return fmt.Errorf("begin again without what the handler wrote: %w", err)
 	}
 	return nil
-}
-
-// closedConns are connections by their query mode, for functions that ask a [pgx.Tx] for its Conn
-// to learn the mode. River does, because its jobs are JSON, which is sent differently in some
-// modes. The connections are closed, and know neither a server nor a password. pgx makes no
-// connection without connecting, so each has shaken hands with a server in memory.
-var closedConns sync.Map // of *pgx.Conn
-
-// closedConn returns one, or nil if pgx cannot make one in this environment.
-func closedConn(mode pgx.QueryExecMode) *pgx.Conn {
-	if known, is := closedConns.Load(mode); is {
-		return known.(*pgx.Conn)
-	}
-	config, err := pgx.ParseConfig("host=closed port=5432 user=closed database=closed password=closed sslmode=disable")
-	if err != nil {
-		return nil
-	}
-	config.Password, config.DefaultQueryExecMode = "", mode
-	config.Fallbacks, config.RuntimeParams, config.ValidateConnect = nil, nil, nil // which the environment may have set
-	config.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"closed"}, nil }
-	config.DialFunc = func(context.Context, string, string) (net.Conn, error) {
-		client, server := net.Pipe()
-		go welcome(server)
-		return client, nil
-	}
-	conn, err := pgx.ConnectConfig(context.Background(), config)
-	if err != nil {
-		return nil
-	}
-	closeNow(conn)
-	kept, _ := closedConns.LoadOrStore(mode, conn)
-	return kept.(*pgx.Conn)
-}
-
-func welcome(conn net.Conn) {
-	defer func() { _ = conn.Close() }()
-	server := pgproto3.NewBackend(conn, conn)
-	if _, err := server.ReceiveStartupMessage(); err != nil {
-		return
-	}
-	server.Send(&pgproto3.AuthenticationOk{})
-	server.Send(&pgproto3.ReadyForQuery{TxStatus: noTransaction})
-	if server.Flush() == nil {
-		_, _ = server.Receive()
-	}
 }
