@@ -220,13 +220,13 @@ var guardsOfFences = []guard{
 	}, "sinks/pgsink", "TestAClaimThatIsRefusedAmongOthersIsRefusedAlone"},
 
 	{"L6", "a text that ends the transaction is sent", []edit{
-		{"sinks/pgsink/statement.go", "case c.has(controls):", "case false:"},
+		{"sinks/pgsink/statement.go", "case k.never != nil:", "case false:"},
 	}, "sinks/pgsink", "TestAHandlerThatLeavesTheTransactionIsFoundOut"},
 	{"L6", "a transaction that a hidden text has begun passes for the sink's", []edit{
 		{"sinks/pgsink/tx.go", "t.left = !within(t.conn, *t.fenced.xid)", "t.left = false"},
 	}, "sinks/pgsink", "TestAHandlerThatHasLeftTheTransactionCommitsNothingOfItsOwn"},
 	{"L6", "a session that a handler has changed goes back to the pool", []edit{
-		{"sinks/pgsink/commit.go", "if t.session.has(lasting|deallocates) && !t.conn.IsClosed() {", "if false {"},
+		{"sinks/pgsink/commit.go", "if (t.altered != \"\" || t.spoilt) && !t.conn.IsClosed() {", "if false {"},
 	}, "sinks/pgsink", "TestWhatAHandlerDoesToItsSessionStaysInItsTransaction"},
 	{"L6", "pgsink calls the methods of a handler's error", []edit{
 		{"sinks/pgsink/tx.go", "inert.Error(apply(ctx, t))", "apply(ctx, t)"},

@@ -24,6 +24,13 @@ import (
 // has claimed or committed. Then the claim holds as far as anybody knows, so that look_early is not
 // needed, and the connection is hardly dead. A dead connection can be replaced only before the
 // handler is called.
+//
+// The pipelined mode (queue.go) hides the same round trip, and sends the commit along as well. Both
+// are needed, because neither can stand for the other: a Tx has to wait for the answer to each
+// statement, so that only the beginning can travel with the first one, and a Queue has no answers to
+// give, so that everything can travel at once. Without the late begin, a handler of one statement
+// takes three round trips instead of two. What the two have in common is in this file and commit.go:
+// queueEnter, entered, queueCommit and the proofs.
 
 // mayBeginLate reports whether the transaction may begin with the handler's first statement. In
 // pgx's other query modes a text may be several statements, or takes a round trip to describe.
@@ -308,15 +315,11 @@ func (t *fenced) varied() {
 	}
 }
 
-// changed records the answer of the last statement: "true" if the session has changed. A change
-// that was seen in the text of a statement is recorded already, with how long it lasts.
+// changed records the answer of the last statement: "true" if the session has changed. If a text was
+// not plain, that is no surprise.
 func (t *fenced) changed(is string) {
 	if is == "true" && t.altered == "" {
 		t.varied()
-		t.session |= lasting
+		t.spoilt = true
 	}
 }
-
-// forget makes the next transaction read the state. Even a statement that changes only its
-// transaction can leave something behind, such as a schema for temporary tables.
-func (t *fenced) forget() { delete(t.conn.PgConn().CustomData(), sessionName) }

@@ -111,7 +111,7 @@ func (t *handlerTx) note(err error) {
 		t.blameless = append(t.blameless[max(0, len(t.blameless)-maxBlameless):], f)
 	}
 	if outlives(pg) {
-		t.fenced.session |= lasting
+		t.fenced.spoilt = true
 	}
 }
 

@@ -25,10 +25,11 @@ import (
 // early check is skipped and, in pgx's default query mode, the first round trip goes with the first
 // statement of a call.
 //
-// If a function that a statement calls changes the session, such as its search_path or role, or
-// makes a temporary table, the check at the end finds it. If calls share the transaction, it is
-// then rolled back ([epoch.ErrOwnTransaction]). A call that is alone commits, and its connection is
-// closed.
+// A text that is not plain reading or writing runs alone: if calls share the transaction, it is
+// refused ([epoch.ErrOwnTransaction]). If a function that a statement calls changes the session, such
+// as its search_path or role, or makes a temporary table, the check at the end finds it, and a shared
+// transaction is rolled back with the same error. A call that is alone commits. In both cases its
+// connection is closed, which costs the next transaction a new one.
 //
 // While the transaction is open, it holds a shared advisory lock on a key derived from each claim.
 // A later [Sink.Claim] finds the transaction by that lock and ends it. The connection is then lost,
@@ -38,7 +39,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 	if err != nil {
 		return err
 	}
-	if err := s.commit(ctx, set, calls...); err != nil {
+	if err := s.commit(ctx, set, len(calls) <= 1, calls...); err != nil {
 		return fmt.Errorf("pgsink: commit %s: %w", set, err)
 	}
 	return nil
@@ -54,15 +55,16 @@ func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx cont
 	if err != nil {
 		return err
 	}
-	if err := s.commit(ctx, set, apply); err != nil {
+	if err := s.commit(ctx, set, true, apply); err != nil {
 		return fmt.Errorf("pgsink: commit %s under its claim: %w", set, err)
 	}
 	return nil
 }
 
-func (s *Sink) commit(ctx context.Context, as *advances, calls ...func(context.Context, Tx) error) error {
+// commit runs calls. If they are alone, they may send what would change the session for others.
+func (s *Sink) commit(ctx context.Context, as *advances, alone bool, calls ...func(context.Context, Tx) error) error {
 	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
-		t := s.newFenced(ctx, conn, as, len(calls) <= 1)
+		t := s.newFenced(ctx, conn, as, alone)
 		if !t.mayBeginLate() {
 			if err := t.begin(ctx); err != nil {
 				return err
@@ -79,9 +81,6 @@ func (s *Sink) commit(ctx context.Context, as *advances, calls ...func(context.C
 			if _, err := last.begin(ctx); err != nil {
 				return ended(ctx, err)
 			}
-		}
-		if t.session.has(deallocates) || s.unnamed.Load() {
-			return t.commitUnnamed(ctx)
 		}
 		return t.commit(ctx)
 	})
@@ -133,8 +132,8 @@ type fenced struct {
 	begun    bool      // the server has answered them
 	sent     time.Time // just before the statements that end it were sent
 
-	session class  // what statements have done to the session
-	altered string // the first statement that did
+	altered string // the first text that is not plain; empty if there was none
+	spoilt  bool   // the session is not what it was, though no text shows it
 
 	isCut atomic.Bool
 }
@@ -172,17 +171,9 @@ func (t *fenced) uncut() error {
 	return nil
 }
 
-func (t *fenced) did(c class, sql string) {
-	if t.session |= c; c != 0 && t.altered == "" {
-		t.altered = excerpt(sql)
-	}
-}
-
+// discard closes the connection if another transaction might meet something on it.
 func (t *fenced) discard() {
-	if t.altered != "" {
-		t.forget()
-	}
-	if t.session.has(lasting|deallocates) && !t.conn.IsClosed() {
+	if (t.altered != "" || t.spoilt) && !t.conn.IsClosed() {
 		closeNow(t.conn)
 	}
 }
@@ -191,7 +182,7 @@ func (t *fenced) discard() {
 func (t *fenced) own(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && outlives(pg) {
-		t.session |= lasting
+		t.spoilt = true
 	}
 	return faultless(err)
 }
@@ -233,12 +224,18 @@ func (t *fenced) commit(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return t.abandon(ctx, nil)
 	}
-	simple := t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
-	if pg := t.conn.PgConn(); simple && t.altered != "" && (pg.ParameterStatus("client_encoding") != "UTF8" || pg.ParameterStatus("standard_conforming_strings") != "on") {
-		return t.abandon(ctx, &epoch.CallError{Err: fmt.Errorf("%w: %q has changed them", errEncoding, t.altered)})
+	simple := queryMode(t.conn) == pgx.QueryExecModeSimpleProtocol
+	if t.altered != "" {
+		if pg := t.conn.PgConn(); simple && (pg.ParameterStatus("client_encoding") != "UTF8" || pg.ParameterStatus("standard_conforming_strings") != "on") {
+			return t.abandon(ctx, &epoch.CallError{Err: fmt.Errorf("%w: %q has changed them", errEncoding, t.altered)})
+		}
+		if err := t.restoreRole(ctx, simple); err != nil {
+			return t.failed(ctx, explain(err))
+		}
 	}
-	if err := t.restoreRole(ctx); err != nil {
-		return t.failed(ctx, explain(err))
+	// The simple protocol prepares nothing, and a pooler in between may not know prepared statements.
+	if (t.altered != "" || t.sink.unnamed.Load()) && !simple {
+		return t.commitUnnamed(ctx)
 	}
 	b := &pgx.Batch{}
 	t.queueCommit(b)
@@ -255,34 +252,23 @@ func (t *fenced) commit(ctx context.Context) error {
 }
 
 // restoreRole sets the role that the transaction began with, because another role may not be
-// allowed to execute the sink's functions. It must come before pgx prepares them.
-func (t *fenced) restoreRole(ctx context.Context) error {
-	if t.altered == "" {
-		return nil
-	}
+// allowed to execute the sink's functions.
+func (t *fenced) restoreRole(ctx context.Context, simple bool) error {
 	unprepared := pgx.QueryExecModeExec
-	if queryMode(t.conn) == pgx.QueryExecModeSimpleProtocol {
+	if simple {
 		unprepared = pgx.QueryExecModeSimpleProtocol
 	}
 	_, err := t.conn.Exec(ctx, t.sink.sql.restore, unprepared, t.role)
 	return err
 }
 
-// commitUnnamed is commit without pgx's prepared statements, which the handler has deallocated.
+// commitUnnamed is the end of commit without pgx's prepared statements, which the handler may have
+// deallocated.
 func (t *fenced) commitUnnamed(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return t.abandon(ctx, nil)
-	}
-	if t.conn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol {
-		return t.commit(ctx) // it prepares nothing, and a pooler in between may not know prepared statements
-	}
 	sql, values := t.last()
 	var args pgx.ExtendedQueryBuilder
 	if err := args.Build(t.conn.TypeMap(), nil, values); err != nil {
 		return t.abandon(ctx, err)
-	}
-	if err := t.restoreRole(ctx); err != nil {
-		return t.failed(ctx, explain(err))
 	}
 	b := &pgconn.Batch{}
 	b.ExecParams(sql, args.ParamValues, nil, args.ParamFormats, nil)

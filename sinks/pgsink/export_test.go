@@ -9,12 +9,6 @@ import (
 // ClaimLock lets tests hold a transaction open as a sink would.
 var ClaimLock = claimLock
 
-// SessionOf reports what a text changes of the session.
-func SessionOf(sql string) (changed, deallocated bool) {
-	c := classify(sql)
-	return c.has(lasting), c.has(deallocates)
-}
-
 // Varies reports whether s has met with sessions that differ between transactions.
 func Varies(s *Sink) bool { return s.varies.Load() }
 

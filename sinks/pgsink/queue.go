@@ -61,9 +61,10 @@ type queue struct {
 }
 
 type queuedStatement struct {
-	sql  string
-	args []any
-	ours bool // the sink's or the outbox's, not the handler's
+	sql   string
+	args  []any
+	apart bool
+	ours  bool // the sink's or the outbox's, not the handler's
 }
 
 // Exec queues a statement. The tag is empty, because the number of affected rows is not known yet.
@@ -87,10 +88,11 @@ func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 	if err != nil {
 		return pgconn.CommandTag{}, err
 	}
-	if q.refused = classify(sql).refusal(sql, q.alone); q.refused != nil {
+	k := classify(sql)
+	if q.refused = k.refusal(sql, q.alone); q.refused != nil {
 		return pgconn.CommandTag{}, q.refused
 	}
-	q.items = append(q.items, queuedStatement{sql, args, pgschema.IsOwn(ctx)})
+	q.items = append(q.items, queuedStatement{sql, args, k.apart, pgschema.IsOwn(ctx)})
 	return pgconn.CommandTag{}, nil
 }
 
@@ -194,7 +196,7 @@ func (s Queued) sendWhole(ctx context.Context, q *queue) error {
 			return err
 		}
 	}
-	return s.Sink.commit(ctx, q.as, func(ctx context.Context, tx Tx) error {
+	return s.Sink.commit(ctx, q.as, q.alone, func(ctx context.Context, tx Tx) error {
 		for i, q := range items {
 			as := ctx
 			if q.ours {
@@ -208,10 +210,11 @@ func (s Queued) sendWhole(ctx context.Context, q *queue) error {
 	})
 }
 
-// apart reports whether the statements must be sent one by one: some deallocate what pgx has
-// prepared for a batch, or a batch's answer would not show that one of the sink's own has failed.
+// apart reports whether the statements must be sent one by one: one is not plain, so that the
+// transaction is looked at behind it, or a batch's answer would not show that one of the sink's own
+// has failed.
 func (s Queued) apart(items []queuedStatement) bool {
-	if slices.ContainsFunc(items, func(q queuedStatement) bool { return classify(q.sql).has(deallocates) }) {
+	if slices.ContainsFunc(items, func(q queuedStatement) bool { return q.apart }) {
 		return true
 	}
 	return slices.ContainsFunc(items, func(q queuedStatement) bool { return q.ours }) &&
@@ -231,9 +234,6 @@ func (s Queued) sendAll(ctx context.Context, q *queue) error {
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
 		defer epoch.AfterAbandoned(ctx, t.cut)() // the arguments' methods are the handler's, and may hang
-		for _, item := range q.items {
-			t.did(classify(item.sql), item.sql)
-		}
 		return t.send(ctx, q.items)
 	})
 }
@@ -243,9 +243,6 @@ func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 	t.queueEnter(b, t.isProven())
 	for _, q := range items {
 		b.Queue(q.sql, q.args...)
-	}
-	if t.altered != "" {
-		b.Queue(t.sink.sql.restore, t.role)
 	}
 	t.queueCommit(b)
 	r, err := t.sendBatch(ctx, b)

@@ -10,47 +10,38 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file decides from a text alone whether a handler may send it, and whether it has to be alone.
-// begin.go finds what a text does not show.
+// This file decides from a text alone whether a handler may send it, and whether it has to be alone:
+// there is one list of the statements that are plain. What a text does not show, such as what a
+// function does, begin.go finds at the end of the transaction. commit.go closes the connection.
 
-// class is a set of the effects of a statement beside reading and writing.
-type class uint8
+// plainWords begin the statements that read and write, and those that change tables. All others, and
+// those with a word of [sessionWords], may change the transaction or the session for the messages
+// that share it. They run apart: alone in their transaction, on a connection that is closed behind
+// it. Some of them, such as SET LOCAL and SAVEPOINT, leave nothing behind, and still cost a
+// connection: which do would be a second list, whose gaps the next transaction would meet.
+const plainWords = "select values table with show explain fetch move close " +
+	"insert update delete merge copy truncate lock notify call " +
+	"create alter drop comment grant revoke refresh analyze reindex cluster"
 
-const (
-	// apart: it changes the transaction or the session for the others that share it. It is sent
-	// only by a call that has its transaction to itself.
-	apart class = 1 << iota
+// sessionWords are the functions by which a plain statement changes the session.
+const sessionWords = "set_config setseed pg_advisory_lock pg_advisory_lock_shared pg_try_advisory_lock " +
+	"pg_try_advisory_lock_shared pg_advisory_unlock pg_advisory_unlock_shared pg_advisory_unlock_all dblink_connect dblink_connect_u"
 
-	// lasting: its change outlives the transaction. The connection is closed afterwards.
-	lasting
+// encodingWords are settings that pgx relies on.
+const encodingWords = "standard_conforming_strings client_encoding names"
 
-	// deallocates: pgx's prepared statements are gone.
-	deallocates
+// kind is what the words of a text say about it.
+type kind struct {
+	apart bool
+	never error // why it is not sent at all; nil for most texts
+}
 
-	// controls: it begins or ends a transaction. It is never sent.
-	controls
-
-	// copies: it is a COPY that continues in another protocol. It is never sent.
-	copies
-
-	// encodes: it changes settings that pgx relies on. It is never sent.
-	encodes
-
-	// unsure: it may do any of this, because its quotes are ambiguous.
-	unsure
-)
-
-func (c class) has(what class) bool { return c&what != 0 }
-
-func (c class) refusal(text string, alone bool) error {
+// refusal returns why a text may not be sent by a call that is alone in its transaction, or is not.
+func (k kind) refusal(text string, alone bool) error {
 	switch {
-	case c.has(controls):
-		return fmt.Errorf("%w: %q was not sent", epoch.ErrTxControl, excerpt(text))
-	case c.has(copies):
-		return fmt.Errorf("%w: %q was not sent", errCopyText, excerpt(text))
-	case c.has(encodes):
-		return fmt.Errorf("%w: %q was not sent", errEncoding, excerpt(text))
-	case c.has(apart) && !alone:
+	case k.never != nil:
+		return fmt.Errorf("%w: %q was not sent", k.never, excerpt(text))
+	case k.apart && !alone:
 		return fmt.Errorf("%w: %q", epoch.ErrOwnTransaction, excerpt(text))
 	}
 	return nil
@@ -64,47 +55,50 @@ func excerpt(text string) string {
 	return short
 }
 
-// classify returns what the statements of a text do, by their words. It does not see what a
-// function does that a statement calls: see [Sink.Commit].
-func classify(text string) class {
+// classify returns the kind of a text of any number of statements. A text whose quotes are ambiguous
+// may do anything, and is apart.
+func classify(text string) (all kind) {
 	s := sqltext.New(text, sqltext.PostgreSQL)
-	var (
-		all class
-		one statementWords
-	)
+	var one statementWords
 	for {
 		switch s.Next() {
 		case sqltext.Word:
 			one.add(s.Word())
+			continue
 		case sqltext.Other:
-			one.other()
+			one.last = ""
+			continue
 		case sqltext.Semicolon:
-			all |= one.class()
+			all.add(one.kind())
 			one = statementWords{}
+			continue
 		case sqltext.End:
-			if all |= one.class(); s.Unsure {
-				all |= apart | lasting | unsure
-			}
-			return all
 		}
+		all.add(one.kind())
+		all.apart = all.apart || s.Unsure
+		return all
 	}
 }
 
+// add adds the kind of another statement. Its end of the transaction is the reason that counts.
+func (k *kind) add(one kind) {
+	k.apart = k.apart || one.apart
+	if k.never == nil || one.never == epoch.ErrTxControl { //nolint:errorlint // it is one of three values
+		k.never = one.never
+	}
+}
+
+// statementWords are the words of one statement that were read so far.
 type statementWords struct {
 	n             int
 	first, second string
 	last          string // the word just before; empty after any other token
-	found         class  // by words at any place
 
-	back           bool // ROLLBACK … TO
-	temp, dropped  bool // it creates a temporary object; ON COMMIT DROP
-	held           bool // WITH HOLD
-	client         bool // FROM STDIN, TO STDOUT
-	encoding       bool // it names a setting that pgx relies on
-	settings, ends int  // calls of set_config, and words TRUE, which must be its last argument
+	back     bool // ROLLBACK … TO
+	session  bool // a word of sessionWords, or of a temporary table
+	client   bool // FROM STDIN, TO STDOUT
+	encoding bool // a word of encodingWords
 }
-
-func (w *statementWords) other() { w.last = "" }
 
 func (w *statementWords) add(word []byte) {
 	w.n++
@@ -120,26 +114,52 @@ func (w *statementWords) add(word []byte) {
 	case "to":
 		w.back = w.back || w.n <= 3
 	case "temp":
-		w.temp = w.temp || before == "into" && w.first != "insert" || w.first == "create" && w.n <= 5
-	case "hold":
-		w.held = w.held || before == "with"
-	case "drop":
-		w.dropped = w.dropped || before == "commit"
+		w.session = w.session || before == "into" && w.first != "insert" || w.first == "create" && w.n <= 5
 	case "stdio":
 		w.client = w.client || before == "from" || before == "to"
 	case "encoding":
 		w.encoding = true
-	case "set_config":
-		w.settings++
-	case "true":
-		w.ends++
 	case "session":
-		w.found |= apart | lasting
+		w.session = true
 	}
 }
 
-// known returns the name by which [statementWords] knows a word. It is "session" for all functions
-// that change the session, and for a schema of temporary tables.
+func (w *statementWords) kind() kind {
+	switch w.first {
+	case "": // nothing but comments
+		return kind{}
+	case "begin", "start", "commit", "end", "abort":
+		return kind{never: epoch.ErrTxControl}
+	case "rollback":
+		if !w.back {
+			return kind{never: epoch.ErrTxControl}
+		}
+	case "prepare":
+		if w.second == "transaction" {
+			return kind{never: epoch.ErrTxControl}
+		}
+	case "set":
+		if w.encoding {
+			return kind{never: errEncoding}
+		}
+	case "copy":
+		if w.client {
+			return kind{never: errCopyText}
+		}
+	}
+	return kind{apart: w.session || !plain[w.first]}
+}
+
+var plain = func() map[string]bool {
+	words := map[string]bool{}
+	for w := range strings.FieldsSeq(plainWords) {
+		words[w] = true
+	}
+	return words
+}()
+
+// known returns the name by which [statementWords] knows a word. It is "session" for all of
+// [sessionWords], and for a schema of temporary tables.
 func known(word []byte) string {
 	if w, is := knownWords[string(word)]; is {
 		return w
@@ -151,17 +171,12 @@ func known(word []byte) string {
 }
 
 var knownWords = func() map[string]string {
-	words := map[string]string{"temporary": "temp"}
-	for w := range strings.FieldsSeq("begin start commit end rollback abort prepare transaction to savepoint release set local " +
-		"constraints reset discard deallocate listen unlisten load declare do create insert into with hold drop copy from " +
-		"set_config true temp") {
+	words := map[string]string{}
+	for w := range strings.FieldsSeq(plainWords + " begin start commit end rollback abort prepare transaction to set into from") {
 		words[w] = w
 	}
 	for as, all := range map[string]string{
-		"encoding": "standard_conforming_strings client_encoding names",
-		"stdio":    "stdin stdout",
-		"session": "pg_advisory_lock pg_advisory_lock_shared pg_try_advisory_lock pg_try_advisory_lock_shared pg_advisory_unlock " +
-			"pg_advisory_unlock_shared pg_advisory_unlock_all setseed dblink_connect dblink_connect_u",
+		"temp": "temp temporary", "stdio": "stdin stdout", "encoding": encodingWords, "session": sessionWords,
 	} {
 		for w := range strings.FieldsSeq(all) {
 			words[w] = as
@@ -169,63 +184,6 @@ var knownWords = func() map[string]string {
 	}
 	return words
 }()
-
-func (w *statementWords) class() class {
-	c := w.found
-	if w.settings > 0 {
-		c |= apart
-		if w.ends < w.settings {
-			c |= lasting
-		}
-	}
-	if w.temp {
-		c |= apart
-		if !w.dropped {
-			c |= lasting
-		}
-	}
-	switch w.first {
-	case "begin", "start", "commit", "end", "abort":
-		return controls
-	case "rollback":
-		if !w.back {
-			return controls
-		}
-		return c | apart
-	case "prepare":
-		if w.second == "transaction" {
-			return controls
-		}
-		return c | apart | lasting
-	case "savepoint", "release":
-		return c | apart
-	case "set":
-		if w.encoding {
-			return encodes
-		}
-		switch w.second {
-		case "local", "constraints", "transaction":
-			return c | apart
-		}
-		return c | apart | lasting
-	case "deallocate", "discard":
-		return c | apart | lasting | deallocates
-	case "reset", "listen", "unlisten", "load":
-		return c | apart | lasting
-	case "do": // its block may do anything
-		return c | apart | lasting | deallocates
-	case "declare":
-		if w.held {
-			c |= lasting
-		}
-		return c | apart
-	case "copy":
-		if w.client {
-			return copies
-		}
-	}
-	return c
-}
 
 // single reports whether sql is certainly one statement.
 func single(sql string) bool {

@@ -385,33 +385,40 @@ func TestWhatAHandlerDoesToItsSessionStaysInItsTransaction(t *testing.T) {
 	}
 }
 
-// TestTheConnectionIsKeptWhereItsSessionIsAsItWas: closing it costs more than
-// all else.
-func TestTheConnectionIsKeptWhereItsSessionIsAsItWas(t *testing.T) {
+// TestTheConnectionIsClosedBehindATextThatIsNotPlain, and kept behind others: closing it costs more
+// than all else.
+func TestTheConnectionIsClosedBehindATextThatIsNotPlain(t *testing.T) {
 	t.Parallel()
-	for sql, want := range map[string][2]bool{
-		insert("a"): {},
-		"-- name: Reserve :exec\nupdate stock set left_over = $1 -- set it": {},
-		"set local app.tenant = '7'":                                        {},
-		"SET CONSTRAINTS ALL DEFERRED":                                      {},
-		"select set_config('app.tenant', $1, true)":                         {},
-		"select pg_advisory_xact_lock(1)":                                   {},
-		"create temp table t (a int) on commit drop":                        {},
-		"update stock set a = 1; update stock set a = 2":                    {},
-		"create table listen (a int)":                                       {},
-		"do $$ begin perform 1; end $$":                                     {true, true},
-		"set app.tenant = '7'":                                              {true, false},
-		"select 1; /* then */ Listen news":                                  {true, false},
-		"-- first\n  discard all":                                           {true, true},
-		"DEALLOCATE p":                                                      {true, true},
-		"do $$ begin execute 'deallocate all'; end $$":                      {true, true},
-		"select pg_try_advisory_lock(1)":                                    {true, false},
-		"create temporary table t (a int)":                                  {true, false},
-		"declare c cursor with hold for select 1":                           {true, false},
-		"select set_config('search_path', 'elsewhere', false)":              {true, false},
+	r := newRig(t)
+	pool := r.pool(func(c *pgxpool.Config) { c.MaxConns = 1 })
+	s := r.openOn(pool)
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	pid := func() (pid uint32) {
+		must(t, pool.AcquireFunc(t.Context(), func(conn *pgxpool.Conn) error { pid = conn.Conn().PgConn().PID(); return nil }))
+		return pid
+	}
+	for sql, kept := range map[string]bool{
+		insert("a"):                                  true,
+		"select pg_advisory_xact_lock(1)":            true,
+		"notify news":                                true,
+		"set local app.tenant = '7'":                 false,
+		"select set_config('app.tenant', '7', true)": false,
+		"savepoint a":                                false,
+		"do $$ begin perform 1; end $$":              false,
 	} {
-		if changed, deallocated := pgsink.SessionOf(sql); changed != want[0] || deallocated != want[1] {
-			t.Errorf("%s: %v, %v; want %v", sql, changed, deallocated, want)
+		for _, queued := range []bool{false, true} {
+			before := pid()
+			var err error
+			if queued {
+				err = s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { _, err := q.Exec(ctx, sql); return err })
+			} else {
+				err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { _, err := tx.Exec(ctx, sql); return err })
+			}
+			if after := pid(); err != nil || (after == before) != kept {
+				t.Errorf("%s, queued %v: the connection is kept: %v; want %v; err = %v", sql, queued, after == before, kept, err)
+			}
+			f.Next++
 		}
 	}
 }

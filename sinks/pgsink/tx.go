@@ -22,9 +22,10 @@ import (
 
 // Tx is the transaction that a handler writes through. Its methods are those of the interface that
 // sqlc calls DBTX, for pgx/v5. It has no Commit and no Rollback. A text that begins or ends a
-// transaction is not sent ([epoch.ErrTxControl]). A text that changes the transaction or the
-// session is sent only if the call has the transaction to itself ([epoch.ErrOwnTransaction]); if
-// not, the consumer calls the handler again in a transaction of its own.
+// transaction is not sent ([epoch.ErrTxControl]). A text that may change the transaction or the
+// session is sent only if the call has the transaction to itself ([epoch.ErrOwnTransaction]), and its
+// connection is closed afterwards; if not, the consumer calls the handler again in a transaction of
+// its own.
 //
 // A Tx belongs to one call of the handler. Only one goroutine may use it at a time. Its methods
 // return an error once the call has returned, or once the transaction was abandoned
@@ -69,7 +70,7 @@ type handlerTx struct {
 	broke     error   // the error that closed the connection
 	leaked    bool
 	left      bool // the handler ended the transaction
-	unsure    bool // a text was sent that may have ended it
+	odd       bool // a text that is not plain was sent, which may have ended it
 
 	refused    error // why the call fails, whatever it returns
 	sent       bool
@@ -158,19 +159,21 @@ func (t *handlerTx) done(err error) {
 // refused text fails the call, whatever the handler does with the error. did is to be called when
 // the text was executed.
 func (t *handlerTx) allow(ctx context.Context, sql string) (did func(), err error) {
-	c, h := classify(sql), txdb.HandleOf(ctx)
+	k, h := classify(sql), txdb.HandleOf(ctx)
 	if err := t.savepoints.Use(h); err != nil {
 		return nil, closedTo(h, err)
 	}
-	if t.refused = c.refusal(sql, t.fenced.alone); t.refused != nil {
+	if t.refused = k.refusal(sql, t.fenced.alone); t.refused != nil {
 		return nil, t.refused
 	}
 	if did, err = t.savepoints.Sends(h, sql, sqltext.PostgreSQL); err != nil {
 		return nil, err
 	}
 	t.sent = true
-	t.fenced.did(c, sql)
-	t.unsure = t.unsure || c.has(unsure)
+	if k.apart {
+		t.odd = true
+		t.fenced.altered = cmp.Or(t.fenced.altered, excerpt(sql))
+	}
 	return did, nil
 }
 
@@ -184,10 +187,10 @@ func (t *handlerTx) follow() {
 	case noTransaction:
 		t.left = true
 	case inTransaction:
-		if t.unsure && t.fenced.xid != nil {
+		if t.odd && t.fenced.xid != nil {
 			t.left = !within(t.conn, *t.fenced.xid)
 		}
-		t.unsure = false
+		t.odd = false
 	}
 }
 
