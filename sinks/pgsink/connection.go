@@ -307,7 +307,7 @@ func (s *Sink) follows(ctx context.Context, conn *pgx.Conn, now serverID) error 
 	v.mu.Lock()
 	done := v.followed.equal(now)
 	v.mu.Unlock()
-	if done || !s.numbers {
+	if done {
 		return nil
 	}
 	var behind *string

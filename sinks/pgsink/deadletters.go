@@ -93,12 +93,11 @@ func (r *letterRow) letter() operate.DeadLetter {
 
 // DeadLetters implements [operate.Operator].
 func (o *Operator) DeadLetters(ctx context.Context, q operate.DeadLetterQuery) (found []operate.DeadLetter, err error) {
-	err = o.reading(ctx, o.sql.letters, func(rows pgx.Rows) error {
+	found, err = operated(ctx, o, func(row pgx.CollectableRow) (operate.DeadLetter, error) {
 		var r letterRow
-		err := rows.Scan(r.head()...)
-		found = append(found, r.letter())
-		return err
-	}, orNil(q.Group), orNil(q.Topic), q.Number, q.Requested, q.After, int64(operate.Limit(q.Limit)))
+		err := row.Scan(r.head()...)
+		return r.letter(), err
+	}, o.sql.letters, orNil(q.Group), orNil(q.Topic), q.Number, q.Requested, q.After, int64(operate.Limit(q.Limit)))
 	if err != nil {
 		return nil, fmt.Errorf("pgsink: list dead letters: %w", err)
 	}
@@ -107,19 +106,18 @@ func (o *Operator) DeadLetters(ctx context.Context, q operate.DeadLetterQuery) (
 
 // DeadLetter implements [operate.Operator].
 func (o *Operator) DeadLetter(ctx context.Context, id int64) (operate.DeadLetter, error) {
-	var r letterRow
-	there := false
-	err := o.reading(ctx, o.sql.letter, func(rows pgx.Rows) error {
-		there = true
-		return rows.Scan(r.whole()...)
-	}, id)
-	if err == nil && !there {
+	found, err := operated(ctx, o, func(row pgx.CollectableRow) (operate.DeadLetter, error) {
+		var r letterRow
+		err := row.Scan(r.whole()...)
+		return r.letter(), err
+	}, o.sql.letter, id)
+	if err == nil && len(found) == 0 {
 		err = operate.ErrNoDeadLetter
 	}
 	if err != nil {
 		return operate.DeadLetter{}, fmt.Errorf("pgsink: read dead letter %d: %w", id, err)
 	}
-	return r.letter(), nil
+	return found[0], nil
 }
 
 // DoDeadLetter implements [operate.Operator].

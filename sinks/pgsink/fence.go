@@ -50,6 +50,11 @@ func (r *fenceRow) scan(row pgx.Row) (epoch.Fence, error) {
 	return r.fence()
 }
 
+func scanFence(row pgx.CollectableRow) (epoch.Fence, error) {
+	var r fenceRow
+	return r.scan(row)
+}
+
 func (r *fenceRow) into() []any {
 	return []any{&r.Group, &r.Topic, &r.Partition, &r.Log, &r.Source, &r.Generation, &r.Owner,
 		&r.Epoch, &r.Claim, &r.Next, &r.Mark, &r.Applied, &r.SetUnder, &r.Mode, &r.ModeBy, &r.ModeReason, &r.ModeAt}
@@ -82,47 +87,21 @@ func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	f, err := s.fences.do(ctx, p, func() (lookedUp, error) { return s.fence(ctx, p) })
-	if err == nil && !f.found {
+	found, err := s.fences.do(ctx, p, func() ([]epoch.Fence, error) {
+		return collect(ctx, s, scanFence, s.sql.read, p.Group, p.Topic, p.Number)
+	})
+	if err == nil && len(found) == 0 {
 		err = &epoch.MissingError{Partition: p}
 	}
 	if err != nil {
 		return epoch.Fence{}, fmt.Errorf("pgsink: read fence %s: %w", p, passed(ended(ctx, explain(err))))
 	}
-	return f.fence, nil
+	return found[0], nil
 }
 
-type lookedUp struct {
-	fence epoch.Fence
-	found bool
-}
-
-func (s *Sink) fence(ctx context.Context, p epoch.Partition) (f lookedUp, err error) {
-	err = s.reading(ctx, func(b *pgx.Batch) {
-		b.Queue(s.sql.read, p.Group, p.Topic, p.Number)
-	}, func(r pgx.BatchResults) (err error) {
-		var row fenceRow
-		f.fence, err = row.scan(r.QueryRow())
-		return err
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return lookedUp{}, nil
-	}
-	return lookedUp{f.fence, true}, err
-}
-
-func (s *Sink) fenceMany(ctx context.Context, ps []epoch.Partition) ([]lookedUp, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	fences, err := s.look(ctx, ps)
-	if err != nil {
-		return nil, ended(ctx, err)
-	}
-	fs := make([]lookedUp, len(ps))
-	for i, p := range ps {
-		fs[i].fence, fs[i].found = fences[p]
-	}
-	return fs, nil
+// fenceMany returns the fence of each partition, or nothing for one that has none.
+func (s *Sink) fenceMany(ctx context.Context, ps []epoch.Partition) ([][]epoch.Fence, error) {
+	return perPartition(ctx, s, ps, func(f epoch.Fence) epoch.Partition { return f.Partition }, scanFence, s.sql.look)
 }
 
 // Look implements [epoch.Looker].
@@ -134,39 +113,56 @@ func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, er
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	found, err := s.look(ctx, ps)
+	groups, topics, numbers := keys(ps)
+	rows, err := collect(ctx, s, scanFence, s.sql.look, groups, topics, numbers)
 	if err != nil {
 		return nil, fmt.Errorf("pgsink: look at %d fences: %w", len(ps), passed(ended(ctx, explain(err))))
+	}
+	found := epoch.Fences{}
+	for _, f := range rows {
+		found[f.Partition] = f
 	}
 	return found, nil
 }
 
-func (s *Sink) look(ctx context.Context, ps []epoch.Partition) (found epoch.Fences, err error) {
-	var (
-		groups, topics []string
-		numbers        []int32
-	)
+// keys returns partitions as the SQL functions take several of them.
+func keys(ps []epoch.Partition) (groups, topics []string, numbers []int32) {
 	for _, p := range ps {
 		groups, topics, numbers = append(groups, p.Group), append(topics, p.Topic), append(numbers, p.Number)
 	}
-	err = s.reading(ctx, func(b *pgx.Batch) {
-		b.Queue(s.sql.look, groups, topics, numbers)
-	}, func(r pgx.BatchResults) error {
-		found = epoch.Fences{} // this runs again after a lost connection
+	return groups, topics, numbers
+}
+
+// perPartition reads rows about several partitions, and returns those of each partition. It is for a
+// [coalescer].
+func perPartition[T any](ctx context.Context, s *Sink, ps []epoch.Partition, of func(T) epoch.Partition, scan pgx.RowToFunc[T], sql string, more ...any) ([][]T, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	groups, topics, numbers := keys(ps)
+	rows, err := collect(ctx, s, scan, sql, append([]any{groups, topics, numbers}, more...)...)
+	if err != nil {
+		return nil, ended(ctx, err)
+	}
+	found := map[epoch.Partition][]T{}
+	for _, row := range rows {
+		found[of(row)] = append(found[of(row)], row)
+	}
+	answers := make([][]T, len(ps))
+	for i, p := range ps {
+		answers[i] = found[p]
+	}
+	return answers, nil
+}
+
+// collect returns the rows of a query. It asks which server this is in the same round trip. If the
+// connection is lost, it reads all of them again.
+func collect[T any](ctx context.Context, s *Sink, scan pgx.RowToFunc[T], sql string, args ...any) (found []T, err error) {
+	err = s.reading(ctx, func(b *pgx.Batch) { b.Queue(sql, args...) }, func(r pgx.BatchResults) error {
 		rows, err := r.Query()
-		if err != nil {
-			return err
+		if err == nil {
+			found, err = pgx.AppendRows([]T(nil), rows, scan)
 		}
-		defer rows.Close()
-		for rows.Next() {
-			var row fenceRow
-			f, err := row.scan(rows)
-			if err != nil {
-				return err
-			}
-			found[f.Partition] = f
-		}
-		return rows.Err()
+		return err
 	})
 	return found, err
 }
@@ -177,28 +173,24 @@ func (s *Sink) reading(ctx context.Context, queue func(*pgx.Batch), read func(pg
 		b := &pgx.Batch{}
 		texts := queueTexts(conn, b)
 		b.Queue(s.sql.server)
-		if queue != nil {
-			queue(b)
-		}
+		queue(b)
 		r := conn.SendBatch(ctx, b)
 		var id serverID
 		err := texts(r)
 		if err == nil {
 			err = id.scan(r.QueryRow())
 		}
-		if err == nil && queue != nil {
+		if err == nil {
 			err = read(r)
 		}
 		if closed := r.Close(); err == nil {
 			err = closed
 		}
-		if err == nil || errors.Is(err, pgx.ErrNoRows) {
-			s.server.answeredBy(ctx, id)
-			if behind := s.follows(ctx, conn, id); behind != nil {
-				return behind
-			}
+		if err != nil || !s.numbers {
+			return err
 		}
-		return err
+		s.server.answeredBy(ctx, id)
+		return s.follows(ctx, conn, id)
 	})
 }
 
@@ -211,11 +203,9 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 		return nil
 	}
 	var (
-		numbers         []int32
-		logs, sources   []string
-		nexts, earliest []int64
-		nextMarks       []int64
-		earliestMarks   []int64
+		numbers                                   []int32
+		logs, sources                             []string
+		nexts, earliest, nextMarks, earliestMarks []int64
 	)
 	for _, st := range starts {
 		if err := checkOrigin(st.Origin); err != nil {
@@ -234,10 +224,7 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 	defer cancel()
 	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
 		b.Queue(s.sql.seed, group, topic, ms(s.options.ClaimTimeout), numbers, logs, sources, nexts, nextMarks, earliest, earliestMarks)
-	}, func(r pgx.BatchResults) error {
-		_, err := r.Exec()
-		return err
-	})
+	}, execOne)
 	if refused := refusedSeed(err, starts); refused != nil {
 		err = refused
 	} else if err != nil {

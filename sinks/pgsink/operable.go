@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -67,32 +68,26 @@ const (
 
 // Requests implements [operate.Operable].
 func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (operate.Requests, error) {
-	var (
-		groups, topics []string
-		numbers        []int32
-	)
 	for _, p := range ps {
 		if err := checkPartition(p); err != nil {
 			return operate.Requests{}, err
 		}
-		groups, topics, numbers = append(groups, p.Group), append(topics, p.Topic), append(numbers, p.Number)
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	var found operate.Requests
-	err := s.reading(ctx, func(b *pgx.Batch) {
-		b.Queue(s.sql.requests, groups, topics, numbers, int64(replaysEach), int64(replaysMost))
-	}, func(r pgx.BatchResults) error {
-		rows, err := r.Query()
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		found, err = readRequests(rows)
-		return err
-	})
+	groups, topics, numbers := keys(ps)
+	rows, err := collect(ctx, s, scanRequest, s.sql.requests, groups, topics, numbers, int64(replaysEach), int64(replaysMost))
 	if err != nil {
 		return operate.Requests{}, fmt.Errorf("pgsink: look for requests about %d partitions: %w", len(ps), ours(ended(ctx, explain(err))))
+	}
+	var found operate.Requests
+	for _, r := range rows {
+		if r.id == nil {
+			found.Acts = r.acts
+			continue
+		}
+		p := epoch.Partition{Group: *r.group, Topic: *r.topic, Number: *r.number}
+		found.Replays = append(found.Replays, operate.RequestedReplay{ID: *r.id, Request: *r.request, Message: r.message(p, epoch.Offset(*r.offset))})
 	}
 	return found, nil
 }
@@ -106,22 +101,10 @@ type requestRow struct {
 	messageRow
 }
 
-func readRequests(rows pgx.Rows) (operate.Requests, error) {
-	var found operate.Requests
-	for rows.Next() {
-		var r requestRow
-		if err := rows.Scan(&r.acts, &r.id, &r.request, &r.group, &r.topic, &r.number, &r.offset,
-			&r.seconds, &r.nanos, &r.key, &r.value, &r.headerKeys, &r.headerValues); err != nil {
-			return operate.Requests{}, err
-		}
-		if r.id == nil {
-			found.Acts = r.acts
-			continue
-		}
-		p := epoch.Partition{Group: *r.group, Topic: *r.topic, Number: *r.number}
-		found.Replays = append(found.Replays, operate.RequestedReplay{ID: *r.id, Request: *r.request, Message: r.message(p, epoch.Offset(*r.offset))})
-	}
-	return found, rows.Err()
+func scanRequest(row pgx.CollectableRow) (r requestRow, err error) {
+	err = row.Scan(&r.acts, &r.id, &r.request, &r.group, &r.topic, &r.number, &r.offset,
+		&r.seconds, &r.nanos, &r.key, &r.value, &r.headerKeys, &r.headerValues)
+	return r, err
 }
 
 type messageRow struct {
@@ -218,8 +201,8 @@ func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) ([]operate.Decision
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	found, err := s.hangs.do(ctx, p, func() ([]operate.Decision, error) {
-		found, err := s.readHangs(ctx, []epoch.Partition{p})
-		return found[p], err
+		found, err := s.hangsMany(ctx, []epoch.Partition{p})
+		return slices.Concat(found...), err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("pgsink: read what hung on %s: %w", p, ours(ended(ctx, explain(err))))
@@ -228,53 +211,14 @@ func (s *Sink) Hangs(ctx context.Context, p epoch.Partition) ([]operate.Decision
 }
 
 func (s *Sink) hangsMany(ctx context.Context, ps []epoch.Partition) ([][]operate.Decision, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	found, err := s.readHangs(ctx, ps)
-	if err != nil {
-		return nil, ended(ctx, err)
-	}
-	hangs := make([][]operate.Decision, len(ps))
-	for i, p := range ps {
-		hangs[i] = found[p]
-	}
-	return hangs, nil
-}
-
-func (s *Sink) readHangs(ctx context.Context, ps []epoch.Partition) (found map[epoch.Partition][]operate.Decision, err error) {
-	var (
-		groups, topics []string
-		numbers        []int32
-	)
-	for _, p := range ps {
-		groups, topics, numbers = append(groups, p.Group), append(topics, p.Topic), append(numbers, p.Number)
-	}
-	found = map[epoch.Partition][]operate.Decision{}
-	err = s.reading(ctx, func(b *pgx.Batch) {
-		b.Queue(s.sql.hangs, groups, topics, numbers, int64(operate.MaxHangs))
-	}, func(r pgx.BatchResults) error {
-		rows, err := r.Query()
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			d, err := scanDecision(rows)
-			if err != nil {
-				return err
-			}
-			found[d.Partition] = append(found[d.Partition], d)
-		}
-		return rows.Err()
-	})
-	return found, err
+	return perPartition(ctx, s, ps, func(d operate.Decision) epoch.Partition { return d.Partition }, scanDecision, s.sql.hangs, int64(operate.MaxHangs))
 }
 
 const decisionColumns = "id, decided_at, role, kind, group_name, topic, partition, epoch, claim_id::text, owner, from_offset, to_offset, reason, operator, trace_id"
 
-func scanDecision(rows pgx.Rows) (d operate.Decision, err error) {
+func scanDecision(row pgx.CollectableRow) (d operate.Decision, err error) {
 	var claim string
-	if err := rows.Scan(&d.ID, &d.At, &d.Role, &d.Kind, &d.Partition.Group, &d.Partition.Topic, &d.Partition.Number, &d.Epoch,
+	if err := row.Scan(&d.ID, &d.At, &d.Role, &d.Kind, &d.Partition.Group, &d.Partition.Topic, &d.Partition.Number, &d.Epoch,
 		&claim, &d.Owner, &d.From, &d.To, &d.Reason, &d.By, &d.TraceID); err != nil {
 		return d, err
 	}
@@ -330,20 +274,18 @@ func (s *Sink) OldestSnapshots(ctx context.Context) (held []operate.Snapshot, er
 
 // Processes implements [operate.Operator].
 func (o *Operator) Processes(ctx context.Context, group string) (found []operate.Process, err error) {
-	err = o.reading(ctx, o.sql.processes, func(rows pgx.Rows) error {
-		var p operate.Process
-		var every int64
-		if err := rows.Scan(&p.Run, &p.Group, &p.Name, &p.Host, &p.PID, &p.Version, &p.Problems, &every, &p.Since, &p.Seen, &p.Now); err != nil {
-			return err
-		}
-		p.Every = time.Duration(every) * time.Millisecond
-		p.Since, p.Seen, p.Now = p.Since.UTC(), p.Seen.UTC(), p.Now.UTC()
-		found = append(found, p)
-		return nil
-	}, orNil(group))
+	found, err = operated(ctx, o, scanProcess, o.sql.processes, orNil(group))
 	if err != nil {
 		return nil, fmt.Errorf("pgsink: list processes: %w", err)
 	}
 	operate.SortProcesses(found)
 	return found, nil
+}
+
+func scanProcess(row pgx.CollectableRow) (p operate.Process, err error) {
+	var every int64
+	err = row.Scan(&p.Run, &p.Group, &p.Name, &p.Host, &p.PID, &p.Version, &p.Problems, &every, &p.Since, &p.Seen, &p.Now)
+	p.Every = time.Duration(every) * time.Millisecond
+	p.Since, p.Seen, p.Now = p.Since.UTC(), p.Seen.UTC(), p.Now.UTC()
+	return p, err
 }

@@ -66,36 +66,17 @@ func OpenOperator(ctx context.Context, pool *pgxpool.Pool, o Options) (*Operator
 	}}, nil
 }
 
-func (o *Operator) reading(ctx context.Context, sql string, scan func(pgx.Rows) error, args ...any) error {
+// operated is [collect] for an operator.
+func operated[T any](ctx context.Context, o *Operator, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	ctx, cancel := o.sink.bounded(ctx)
 	defer cancel()
-	err := o.sink.on(ctx, harmless, func(conn *pgx.Conn) error {
-		b := &pgx.Batch{}
-		texts := queueTexts(conn, b)
-		b.Queue(sql, args...)
-		r := conn.SendBatch(ctx, b)
-		defer func() { _ = r.Close() }()
-		if err := texts(r); err != nil {
-			return err
-		}
-		rows, err := r.Query()
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			if err := scan(rows); err != nil {
-				return err
-			}
-		}
-		return rows.Err()
-	})
-	return ours(ended(ctx, explain(err)))
+	found, err := collect(ctx, o.sink, scan, sql, args...)
+	return found, ours(ended(ctx, explain(err)))
 }
 
 // Partitions implements [operate.Operator].
 func (o *Operator) Partitions(ctx context.Context, f operate.Filter) ([]operate.Partition, error) {
-	found, err := o.list(ctx, orNil(f.Group), orNil(f.Topic), nil, f.Paused)
+	found, err := operated(ctx, o, scanPartition, o.sql.list, orNil(f.Group), orNil(f.Topic), nil, f.Paused)
 	if err != nil {
 		return nil, fmt.Errorf("pgsink: list fences: %w", err)
 	}
@@ -104,7 +85,7 @@ func (o *Operator) Partitions(ctx context.Context, f operate.Filter) ([]operate.
 
 // Partition implements [operate.Operator].
 func (o *Operator) Partition(ctx context.Context, p epoch.Partition) (operate.Partition, error) {
-	found, err := o.list(ctx, &p.Group, &p.Topic, &p.Number, false)
+	found, err := operated(ctx, o, scanPartition, o.sql.list, p.Group, p.Topic, p.Number, false)
 	if err == nil && len(found) == 0 {
 		err = &epoch.MissingError{Partition: p}
 	}
@@ -114,25 +95,17 @@ func (o *Operator) Partition(ctx context.Context, p epoch.Partition) (operate.Pa
 	return found[0], nil
 }
 
-func (o *Operator) list(ctx context.Context, group, topic *string, number *int32, paused bool) (found []operate.Partition, err error) {
-	err = o.reading(ctx, o.sql.list, func(rows pgx.Rows) error {
-		var (
-			row                 fenceRow
-			p                   operate.Partition
-			claimedAt, advanced *time.Time
-		)
-		err := rows.Scan(append(row.into(), &claimedAt, &advanced, &p.Now, &p.DeadLetters)...)
-		if err != nil {
-			return err
-		}
-		if p.Fence, err = row.fence(); err != nil {
-			return err
-		}
-		p.ClaimedAt, p.AdvancedAt, p.Now = inUTC(claimedAt), inUTC(advanced), inUTC(&p.Now)
-		found = append(found, p)
-		return nil
-	}, group, topic, number, paused)
-	return found, err
+func scanPartition(row pgx.CollectableRow) (p operate.Partition, err error) {
+	var (
+		of                  fenceRow
+		claimedAt, advanced *time.Time
+	)
+	if err := row.Scan(append(of.into(), &claimedAt, &advanced, &p.Now, &p.DeadLetters)...); err != nil {
+		return p, err
+	}
+	p.ClaimedAt, p.AdvancedAt, p.Now = inUTC(claimedAt), inUTC(advanced), inUTC(&p.Now)
+	p.Fence, err = of.fence()
+	return p, err
 }
 
 func orNil(s string) *string {
@@ -229,7 +202,6 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]opera
 		kinds               []string
 		before              *int64
 		until               *time.Time
-		found               []operate.Decision
 	)
 	if p := q.Partition; p != nil {
 		group, topic, number = &p.Group, &p.Topic, &p.Number
@@ -247,11 +219,7 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]opera
 	if !q.Until.IsZero() {
 		until = &q.Until
 	}
-	err := o.reading(ctx, o.sql.history, func(rows pgx.Rows) error {
-		d, err := scanDecision(rows)
-		found = append(found, d)
-		return err
-	}, group, topic, number, claim, kinds, before, until, int64(operate.Limit(q.Limit)))
+	found, err := operated(ctx, o, scanDecision, o.sql.history, group, topic, number, claim, kinds, before, until, int64(operate.Limit(q.Limit)))
 	if err != nil {
 		return nil, fmt.Errorf("pgsink: read the audit log: %w", err)
 	}
@@ -261,43 +229,42 @@ func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]opera
 // Protected returns the protected tables in the order of their names. It needs the privileges of
 // [GrantReaderSQL].
 func (o *Operator) Protected(ctx context.Context) ([]Protected, error) {
-	found, err := o.protected(ctx)
+	rows, err := operated(ctx, o, scanProtected, o.sql.protections)
 	if err != nil {
 		return nil, fmt.Errorf("pgsink: list protected tables: %w", err)
+	}
+	var found []Protected // a table has a row for each role that has written to it
+	for _, p := range rows {
+		if k := len(found) - 1; k >= 0 && found[k].Schema == p.Schema && found[k].Table == p.Table {
+			found[k].Outside = append(found[k].Outside, p.Outside...)
+			continue
+		}
+		found = append(found, p)
 	}
 	return found, nil
 }
 
-func (o *Operator) protected(ctx context.Context) (found []Protected, err error) {
-	err = o.reading(ctx, o.sql.protections, func(rows pgx.Rows) error {
-		var (
-			p               Protected
-			mode            *string
-			enabled         bool
-			role, app       *string
-			n               *int64
-			first, last, at *time.Time
-		)
-		if err := rows.Scan(&p.Schema, &p.Table, &mode, &p.Except, &enabled, &role, &n, &first, &last, &app, &at); err != nil {
-			return err
-		}
-		switch {
-		case mode == nil:
-			p.State = ProtectionGone
-		case enabled:
-			p.State = ProtectionOn
-		default:
-			p.State = ProtectionDisabled
-		}
-		p.Refuse = mode != nil && *mode == "refuse"
-		if k := len(found) - 1; k < 0 || found[k].Schema != p.Schema || found[k].Table != p.Table {
-			found = append(found, p)
-		}
-		if role != nil {
-			t := &found[len(found)-1]
-			t.Outside = append(t.Outside, OutsideWrites{Role: *role, Transactions: *n, First: inUTC(first), Last: inUTC(last), Application: *app, Now: inUTC(at)})
-		}
-		return nil
-	})
-	return found, err
+func scanProtected(row pgx.CollectableRow) (p Protected, err error) {
+	var (
+		mode, role, app *string
+		enabled         bool
+		n               *int64
+		first, last, at *time.Time
+	)
+	if err := row.Scan(&p.Schema, &p.Table, &mode, &p.Except, &enabled, &role, &n, &first, &last, &app, &at); err != nil {
+		return p, err
+	}
+	switch {
+	case mode == nil:
+		p.State = ProtectionGone
+	case enabled:
+		p.State = ProtectionOn
+	default:
+		p.State = ProtectionDisabled
+	}
+	p.Refuse = mode != nil && *mode == "refuse"
+	if role != nil {
+		p.Outside = []OutsideWrites{{Role: *role, Transactions: *n, First: inUTC(first), Last: inUTC(last), Application: *app, Now: inUTC(at)}}
+	}
+	return p, nil
 }

@@ -88,48 +88,43 @@ const (
 // settings epochfence.… by itself, or a superuser, who can disable triggers. Logical replication does
 // not fire them.
 func Protect(ctx context.Context, db DB, table string, p Protection, o Options) error {
-	return arrange(ctx, db, table, &p, o, true, nil)
+	_, err := arrange(ctx, db, table, &p, o, true)
+	return err
 }
 
 // ProtectSQL returns the statements that [Protect] would run now. There are none if there is
 // nothing to do.
 func ProtectSQL(ctx context.Context, db DB, table string, p Protection, o Options) (sql []string, err error) {
-	return sql, arrange(ctx, db, table, &p, o, false, &sql)
+	return arrange(ctx, db, table, &p, o, false)
 }
 
 // Unprotect removes what [Protect] has created on the table, and its counts. It also removes the counts
 // of a table that was dropped or renamed.
 func Unprotect(ctx context.Context, db DB, table string, o Options) error {
-	return arrange(ctx, db, table, nil, o, true, nil)
+	_, err := arrange(ctx, db, table, nil, o, true)
+	return err
 }
 
 // UnprotectSQL returns the statements that [Unprotect] would run now.
 func UnprotectSQL(ctx context.Context, db DB, table string, o Options) (sql []string, err error) {
-	return sql, arrange(ctx, db, table, nil, o, false, &sql)
+	return arrange(ctx, db, table, nil, o, false)
 }
 
-// arrange protects the table, or removes its protection if p is nil.
-func arrange(ctx context.Context, db DB, table string, p *Protection, o Options, execute bool, to *[]string) error {
-	o, err := o.withDefaults()
-	if err != nil {
-		return err
+// arrange plans the protection of the table, or the end of it if p is nil, and carries it out if
+// execute is set.
+func arrange(ctx context.Context, db DB, table string, p *Protection, o Options, execute bool) (sql []string, err error) {
+	if o, err = o.withDefaults(); err != nil {
+		return nil, err
 	}
 	err = o.wait().InTx(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf("set local lock_timeout = %d", ms(o.ClaimTimeout))); err != nil {
 			return err
 		}
 		a := arrangement{tx: tx, schema: o.Schema}
-		sql, err := a.plan(ctx, table, p)
-		if err != nil {
+		if sql, err = a.plan(ctx, table, p); err != nil || !execute {
 			return err
 		}
-		if to != nil {
-			*to = sql
-		}
 		for _, s := range sql {
-			if !execute {
-				break
-			}
 			if _, err := tx.Exec(ctx, s); isLockTimeout(err) {
 				return fmt.Errorf("a transaction that uses the table has not ended within %v; try again: %w", o.ClaimTimeout, err)
 			} else if err != nil {
@@ -143,9 +138,9 @@ func arrange(ctx context.Context, db DB, table string, p *Protection, o Options,
 		what = "unprotect"
 	}
 	if err != nil {
-		return fmt.Errorf("pgsink: %s table %s: %w", what, table, explainProtect(err))
+		return nil, fmt.Errorf("pgsink: %s table %s: %w", what, table, explainProtect(err))
 	}
-	return nil
+	return sql, nil
 }
 
 func explainProtect(err error) error {

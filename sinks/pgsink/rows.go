@@ -1,6 +1,7 @@
 package pgsink
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -199,8 +200,11 @@ func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 }
 
 // copyFrom replaces pgx's CopyFrom, which calls the source of the rows and encodes their values on
-// another goroutine: a panic of a value's method would end the process there. copyFrom does both on
-// the handler's goroutine. The other goroutine only sends bytes.
+// another goroutine: a panic of a value's method would end the process there. A source around the
+// handler's could recover from a panic of its rows, and not from one of a value: pgx hands values to
+// the codec of the column, which calls their methods and accepts no wrapper around them. So copyFrom
+// does both on the handler's goroutine, where a panic is the handler's. The other goroutine only sends
+// bytes.
 func copyFrom(ctx context.Context, conn *pgx.Conn, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
 	tracer, traced := conn.Config().Tracer.(pgx.CopyFromTracer)
 	if traced {
@@ -254,10 +258,10 @@ const copyBuffer = 65536 - 5
 
 // encodeRows writes rows in COPY's binary format. Its error is of the rows, or of the pipe.
 func encodeRows(w io.Writer, m *pgtype.Map, types []uint32, rows pgx.CopyFromSource) error {
-	buf := append(make([]byte, 0, copyBuffer), "PGCOPY\n\377\r\n\000\000\000\000\000\000\000\000\000"...)
-	longest := 0
+	out := bufio.NewWriterSize(w, copyBuffer)
+	_, _ = out.WriteString("PGCOPY\n\377\r\n\000\000\000\000\000\000\000\000\000")
+	var buf []byte
 	for rows.Next() {
-		began := len(buf)
 		values, err := rows.Values()
 		if err != nil {
 			return err
@@ -265,25 +269,20 @@ func encodeRows(w io.Writer, m *pgtype.Map, types []uint32, rows pgx.CopyFromSou
 		if len(values) != len(types) {
 			return fmt.Errorf("expected %d values, got %d values", len(types), len(values))
 		}
-		buf = binary.BigEndian.AppendUint16(buf, uint16(len(types)))
+		buf = binary.BigEndian.AppendUint16(buf[:0], uint16(len(types)))
 		for i, v := range values {
 			if buf, err = encodeValue(m, buf, types[i], v); err != nil {
 				return err
 			}
 		}
-		longest = max(longest, len(buf)-began)
-		if len(buf) > copyBuffer-longest {
-			if _, err := w.Write(buf); err != nil {
-				return err
-			}
-			buf = buf[:0]
+		if _, err := out.Write(buf); err != nil {
+			return err
 		}
 	}
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	_, err := w.Write(buf)
-	return err
+	return out.Flush()
 }
 
 // encodeValue appends v after its length. Like pgx, it goes by way of text if it has to.

@@ -179,10 +179,10 @@ type Sink struct {
 	undoing sync.Once   // logs once that a handler rolled back and returned nil
 	unnamed atomic.Bool // handlers deallocate prepared statements: see [fenced.commitUnnamed]
 	varies  atomic.Bool // a session changed between two transactions: see [Sink.expect]
-	numbers bool        // the role adds rows to tables with identities: see [Sink.follows]
+	numbers bool        // the role is an application's, which adds rows to tables with identities: see [Sink.follows]
 	server  server
 	proofs  proofs
-	fences  coalescer[epoch.Partition, lookedUp]
+	fences  coalescer[epoch.Partition, []epoch.Fence]
 	claims  coalescer[bid, epoch.Fence]
 	hangs   coalescer[epoch.Partition, []operate.Decision]
 }
@@ -348,7 +348,7 @@ func (s *Sink) check(ctx context.Context, functions []string) error {
 			return fmt.Errorf("%w: role %q may not execute %s: %s", ErrPermission, role, f, grants)
 		}
 	}
-	return s.reading(ctx, nil, nil)
+	return s.reading(ctx, func(*pgx.Batch) {}, func(pgx.BatchResults) error { return nil })
 }
 
 func (s *Sink) bounded(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -177,6 +177,14 @@ func (t *handlerTx) allow(ctx context.Context, sql string) (did func(), err erro
 	return did, nil
 }
 
+// allowed returns the statement that is sent for this one, if it may be.
+func (t *handlerTx) allowed(ctx context.Context, sql string, args []any) (_ string, _ []any, did func(), err error) {
+	if sql, args, err = rewritten(ctx, sql, args); err == nil {
+		did, err = t.allow(ctx, sql)
+	}
+	return sql, args, did, err
+}
+
 // follow finds out whether the handler has ended the transaction unseen by allow.
 func (t *handlerTx) follow() {
 	pg := t.conn.PgConn()
@@ -203,10 +211,7 @@ func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgco
 	}
 	t.ours = pgschema.IsOwn(ctx)
 	defer func() { t.done(err) }()
-	if sql, args, err = rewritten(ctx, sql, args); err != nil {
-		return tag, err
-	}
-	did, err := t.allow(ctx, sql)
+	sql, args, did, err := t.allowed(ctx, sql, args)
 	if err != nil {
 		return tag, err
 	}
@@ -233,10 +238,7 @@ func (t *handlerTx) Query(ctx context.Context, sql string, args ...any) (_ pgx.R
 		return failedRows{err: err}, err
 	}
 	defer func() { t.done(err) }()
-	if sql, args, err = rewritten(ctx, sql, args); err != nil {
-		return failedRows{err: err}, err
-	}
-	did, err := t.allow(ctx, sql)
+	sql, args, did, err := t.allowed(ctx, sql, args)
 	if err != nil {
 		return failedRows{err: err}, err
 	}
@@ -260,11 +262,7 @@ func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 		return failedRow{err}
 	}
 	defer t.done(nil)
-	var did func()
-	sql, args, err := rewritten(ctx, sql, args)
-	if err == nil {
-		did, err = t.allow(ctx, sql)
-	}
+	sql, args, did, err := t.allowed(ctx, sql, args)
 	if err != nil {
 		return failedRow{err}
 	}
@@ -286,11 +284,7 @@ func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	own := &pgx.Batch{} // without the callbacks, which would be given the connection
 	results := &batchResults{tx: t}
 	for _, q := range b.QueuedQueries {
-		var did func()
-		sql, args, err := rewritten(ctx, q.SQL, q.Arguments)
-		if err == nil {
-			did, err = t.allow(ctx, sql)
-		}
+		sql, args, did, err := t.allowed(ctx, q.SQL, q.Arguments)
 		if err != nil {
 			return pgx.FailedBatchResults(b, err)
 		}
