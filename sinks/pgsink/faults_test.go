@@ -20,7 +20,7 @@ const (
 	cutNothing cut = iota
 	cutBefore      // the connection is lost, and the server never sees it
 	cutAfter       // the server does it, and its answer is lost with the connection
-	cutWithin      // the same, but for the answers before that of the COMMIT
+	cutWithin      // the same, but for the answers before that of the COMMIT, or the last row of a query
 )
 
 // wire is the network between a pool and its server.
@@ -115,7 +115,11 @@ func (c *wireConn) Write(b []byte) (int, error) {
 		_ = c.Close()
 		if how == cutWithin {
 			// CommandComplete: 'C', a length of four bytes, the tag.
-			c.last = answer[:bytes.LastIndex(answer, []byte("COMMIT\x00"))-5]
+			end := bytes.LastIndex(answer, []byte("COMMIT\x00"))
+			if end < 0 {
+				end = bytes.LastIndex(answer, []byte("SELECT "))
+			}
+			c.last = answer[:end-5]
 		}
 		return n, err
 	default:

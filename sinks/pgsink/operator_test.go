@@ -325,3 +325,21 @@ func TestLookingForRequestsReadsNoDeadLettersWhereNoneIsRequested(t *testing.T) 
 		t.Errorf("20 looks read %d rows", read)
 	}
 }
+
+// TestAListThatLosesItsConnectionIsReadAgainFromItsBeginning, and has nothing twice.
+func TestAListThatLosesItsConnectionIsReadAgainFromItsBeginning(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	claim(t, s, orders, 5)
+	var w wire
+	op := r.operatorAt(t, r.operatorsURL, w.one)
+	for _, c := range []cut{cutNothing, cutWithin} { // the first prepares
+		w.arm(c)
+		found, err := op.Partitions(t.Context(), operate.Filter{})
+		if err != nil || len(found) != 1 {
+			t.Errorf("cut %d: %d partitions, %v; want one", c, len(found), err)
+		}
+	}
+}
