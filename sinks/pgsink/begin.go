@@ -25,12 +25,12 @@ import (
 // needed, and the connection is hardly dead. A dead connection can be replaced only before the
 // handler is called.
 //
-// The pipelined mode (queue.go) hides the same round trip, and sends the commit along as well. Both
-// are needed, because neither can stand for the other: a Tx has to wait for the answer to each
-// statement, so that only the beginning can travel with the first one, and a Queue has no answers to
-// give, so that everything can travel at once. Without the late begin, a handler of one statement
-// takes three round trips instead of two. What the two have in common is in this file and commit.go:
-// queueEnter, entered, queueCommit and the proofs.
+// The pipelined mode (queue.go) hides the same round trip, and sends the commit along as well.
+// Both are needed, because neither can stand for the other: a Tx has to wait for the answer to
+// each statement, so that only the beginning can travel with the first one, and a Queue has no
+// answers to give, so that everything can travel at once. Without the late begin, a handler of
+// one statement takes three round trips instead of two. What the two have in common is in this
+// file and commit.go: queueEnter, entered, queueCommit and the proofs.
 
 // mayBeginLate reports whether the transaction may begin with the handler's first statement. In
 // pgx's other query modes a text may be several statements, or takes a round trip to describe.
@@ -38,6 +38,8 @@ func (t *fenced) mayBeginLate() bool {
 	return t.isProven() && !t.sink.unnamed.Load() && queryMode(t.conn) == pgx.QueryExecModeCacheStatement
 }
 
+// isProven reports whether the early check would find nothing, because a claim or a commit of this
+// process has just left the fences as the transaction wants them.
 func (t *fenced) isProven() bool { return time.Now().Before(t.proven) }
 
 // queueEnter begins the transaction. The locks, by which a later claim finds it, come before
@@ -87,6 +89,8 @@ func (t *fenced) entered(r pgx.BatchResults) error {
 	return nil
 }
 
+// begin begins the transaction in a round trip of its own. If the connection was dead, the error
+// is unexecuted: nothing was done, and the caller may try another connection.
 func (t *fenced) begin(ctx context.Context) error {
 	b := &pgx.Batch{}
 	t.queueEnter(b, t.isProven())
@@ -220,12 +224,14 @@ type proof struct {
 	at    time.Time // just before the statement that proves it was sent
 }
 
+// claimed notes a claim that this process has made.
 func (p *proofs) claimed(f epoch.Fence, begun time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.put(f.Partition, proof{f.Claim, f.Next, begun})
 }
 
+// advanced notes what a commit of this process has left.
 func (p *proofs) advanced(as *advances, sent time.Time) {
 	if as.held {
 		return
@@ -315,8 +321,8 @@ func (t *fenced) varied() {
 	}
 }
 
-// changed records the answer of the last statement: "true" if the session has changed. If a text was
-// not plain, that is no surprise.
+// changed records the answer of the last statement: "true" if the session has changed. If a text
+// was not plain, that is no surprise.
 func (t *fenced) changed(is string) {
 	if is == "true" && t.altered == "" {
 		t.varied()

@@ -16,11 +16,11 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file claims fences, and ends the open transactions of the claim that is replaced. It decides
-// which simultaneous claims and reads travel together. Whether a claim is made, the SQL function claim
-// (migrations/0003_decision.sql) decides: it calls swap_claim (migrations/0001_fence.sql), which locks
-// the fence, compares it with what was seen and writes, and adds an entry to the audit log. When a
-// claim is made, package consumer decides.
+// This file claims fences, and ends the open transactions of the claim that is replaced. It
+// decides which simultaneous claims and reads travel together. Whether a claim is made, the SQL
+// function claim (migrations/0003_decision.sql) decides: it calls swap_claim
+// (migrations/0001_fence.sql), which locks the fence, compares it with what was seen and writes,
+// and adds an entry to the audit log. When a claim is made, package consumer decides.
 
 // claimTries limits the tries: the replaced claim may open another transaction in between.
 const claimTries = 3

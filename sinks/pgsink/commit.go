@@ -26,10 +26,10 @@ import (
 // statement of a call.
 //
 // A text that is not plain reading or writing runs alone: if calls share the transaction, it is
-// refused ([epoch.ErrOwnTransaction]). If a function that a statement calls changes the session, such
-// as its search_path or role, or makes a temporary table, the check at the end finds it, and a shared
-// transaction is rolled back with the same error. A call that is alone commits. In both cases its
-// connection is closed, which costs the next transaction a new one.
+// refused ([epoch.ErrOwnTransaction]). If a function that a statement calls changes the session,
+// such as its search_path or role, or makes a temporary table, the check at the end finds it,
+// and a shared transaction is rolled back with the same error. A call that is alone commits. In
+// both cases its connection is closed, which costs the next transaction a new one.
 //
 // While the transaction is open, it holds a shared advisory lock on a key derived from each claim.
 // A later [Sink.Claim] finds the transaction by that lock and ends it. The connection is then lost,
@@ -86,6 +86,7 @@ func (s *Sink) commit(ctx context.Context, as *advances, alone bool, calls ...fu
 	})
 }
 
+// call runs one call. After an error the transaction is over, and the calls behind it are not made.
 func (t *fenced) call(ctx context.Context, i int, call func(context.Context, Tx) error) error {
 	tx := &handlerTx{fenced: t, conn: t.conn, as: t.as, call: i}
 	err := tx.judge(tx.run(ctx, call))
@@ -114,6 +115,7 @@ const (
 	abortedTransaction = 'E'
 )
 
+// fenced is one transaction, from its beginning to what is known of its end. Both modes use it.
 type fenced struct {
 	sink  *Sink
 	ctx   context.Context // of the Commit
@@ -138,6 +140,8 @@ type fenced struct {
 	isCut atomic.Bool
 }
 
+// callAll runs the calls one after the other, until one fails. If the transaction is abandoned
+// meanwhile, the call that hangs keeps a closed connection.
 func (t *fenced) callAll(ctx context.Context, calls []func(context.Context, Tx) error) error {
 	stop := epoch.AfterAbandoned(ctx, t.cut)
 	defer stop() // also when a call panics
@@ -164,6 +168,7 @@ func (t *fenced) cut() {
 	_ = t.conn.PgConn().Conn().Close()
 }
 
+// uncut returns an error once cut was called.
 func (t *fenced) uncut() error {
 	if t.isCut.Load() {
 		return fmt.Errorf("pgsink: %w", epoch.ErrAbandoned)
@@ -209,6 +214,8 @@ func (t *fenced) last() (sql string, args []any) {
 		t.xid, t.as.locks[0], t.nonce, t.expected}
 }
 
+// queueCommit adds the check and the COMMIT. They travel together because the fence is locked
+// between them.
 func (t *fenced) queueCommit(b *pgx.Batch) {
 	sql, args := t.last()
 	b.Queue(sql, args...)
@@ -216,6 +223,7 @@ func (t *fenced) queueCommit(b *pgx.Batch) {
 	t.sent = time.Now()
 }
 
+// refused returns what the check means by err, or nil if err is not the check's.
 func (t *fenced) refused(err error) error { return refusedAdvance(err, t.as, t.nonce) }
 
 // commit moves the fences and commits, in one round trip: if advance raises, the server skips the
@@ -283,6 +291,8 @@ func (t *fenced) commitUnnamed(ctx context.Context) error {
 	return t.committed(ctx, results[1].CommandTag, cmp.Or(results[1].Err, err))
 }
 
+// committed interprets the answer to COMMIT. Only the tag COMMIT means that it is committed.
+// Without any answer, nobody but the fence knows.
 func (t *fenced) committed(ctx context.Context, tag pgconn.CommandTag, err error) error {
 	switch {
 	case tag.String() == "COMMIT":
@@ -298,6 +308,8 @@ func (t *fenced) committed(ctx context.Context, tag pgconn.CommandTag, err error
 	}
 }
 
+// refusedCommit is for an error that the server has answered COMMIT with, such as that of a
+// deferred constraint: nothing is committed, and that is known.
 func (t *fenced) refusedCommit(err error) error {
 	if vanished(err) {
 		t.sink.unnamed.Store(true)

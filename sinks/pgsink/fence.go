@@ -14,9 +14,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// This file has fences and advances as SQL has them. It reads fences without locks, which may be out
-// of date, makes those that are missing, and refuses names that PostgreSQL could not store. The SQL
-// functions decide what is allowed.
+// This file has fences and advances as SQL has them. It reads fences without locks, which may be
+// out of date, makes those that are missing, and refuses names that PostgreSQL could not store.
+// The SQL functions decide what is allowed.
 
 // fenceRow is a fence, also as row_to_json writes it to the DETAIL of an error.
 type fenceRow struct {
@@ -50,6 +50,7 @@ func (r *fenceRow) scan(row pgx.Row) (epoch.Fence, error) {
 	return r.fence()
 }
 
+// scanFence is for [collect].
 func scanFence(row pgx.CollectableRow) (epoch.Fence, error) {
 	var r fenceRow
 	return r.scan(row)
@@ -60,6 +61,7 @@ func (r *fenceRow) into() []any {
 		&r.Epoch, &r.Claim, &r.Next, &r.Mark, &r.Applied, &r.SetUnder, &r.Mode, &r.ModeBy, &r.ModeReason, &r.ModeAt}
 }
 
+// fence is the row as package epoch has it.
 func (r *fenceRow) fence() (epoch.Fence, error) {
 	id, err := epoch.ParseClaimID(r.Claim)
 	return epoch.Fence{
@@ -73,6 +75,7 @@ func (r *fenceRow) fence() (epoch.Fence, error) {
 	}, err
 }
 
+// inUTC returns a time of the server, or zero for NULL. pgx returns times in the local time zone.
 func inUTC(t *time.Time) time.Time {
 	if t == nil {
 		return time.Time{}
@@ -133,8 +136,8 @@ func keys(ps []epoch.Partition) (groups, topics []string, numbers []int32) {
 	return groups, topics, numbers
 }
 
-// perPartition reads rows about several partitions, and returns those of each partition. It is for a
-// [coalescer].
+// perPartition reads rows about several partitions, and returns those of each partition in the
+// order of ps, for a [coalescer].
 func perPartition[T any](ctx context.Context, s *Sink, ps []epoch.Partition, of func(T) epoch.Partition, scan pgx.RowToFunc[T], sql string, more ...any) ([][]T, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -167,7 +170,9 @@ func collect[T any](ctx context.Context, s *Sink, scan pgx.RowToFunc[T], sql str
 	return found, err
 }
 
-// reading asks which server this is, and sends what queue adds in the same round trip.
+// reading sends what queue adds, and asks which server this is in the same round trip: another
+// one may lack what was committed last. An operator's sink takes no notice of that, because it
+// keeps no position.
 func (s *Sink) reading(ctx context.Context, queue func(*pgx.Batch), read func(pgx.BatchResults) error) error {
 	return s.on(ctx, harmless, func(conn *pgx.Conn) error {
 		b := &pgx.Batch{}
@@ -290,6 +295,7 @@ func (s *advances) add(p epoch.Partition, c epoch.ClaimID) error {
 	return nil
 }
 
+// of returns the advance of a partition, if the transaction has one.
 func (s *advances) of(p epoch.Partition) (epoch.Advance, bool) {
 	i, ok := slices.BinarySearchFunc(s.list, p, func(a epoch.Advance, p epoch.Partition) int { return a.Partition.Compare(p) })
 	if !ok {
@@ -310,6 +316,8 @@ var (
 	errNotUTF8 = errors.New("is not valid UTF-8, which PostgreSQL cannot store in text")
 )
 
+// checkText refuses what the server would refuse with an error that does not say which text it
+// is about.
 func checkText(s string) error {
 	switch {
 	case strings.IndexByte(s, 0) >= 0:

@@ -18,7 +18,8 @@ import (
 )
 
 // This file is the pipelined mode: the handler only queues, and the whole transaction is one round
-// trip. It decides which statement an error belongs to.
+// trip. It decides which statement an error belongs to, and whether a queue can be one batch.
+// commit.go decides what an error means, and statement.go which texts are queued.
 
 // Queued is the pipelined mode of a [Sink], for handlers that only queue statements. The beginning
 // of the transaction, the statements, the advances and the commit travel in one round trip. The
@@ -52,12 +53,13 @@ type Queue struct {
 	refused error // why the call fails, whatever it returns
 }
 
+// queue is what all calls of a transaction have queued.
 type queue struct {
 	as      *advances
 	alone   bool
-	gone    atomic.Bool
+	gone    atomic.Bool // the transaction was abandoned
 	items   []queuedStatement
-	replays bool
+	replays bool // it deletes a dead letter that was replayed
 }
 
 type queuedStatement struct {
@@ -96,6 +98,8 @@ func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 	return pgconn.CommandTag{}, nil
 }
 
+// callAll runs the calls. There is no transaction yet, so a call that hangs holds no lock, and
+// what it queues after it was abandoned is never sent.
 func (q *queue) callAll(ctx context.Context, calls []func(context.Context, *Queue) error) error {
 	stop := epoch.AfterAbandoned(ctx, func() { q.gone.Store(true) })
 	defer stop() // also when a call panics
@@ -116,6 +120,7 @@ func (q *queue) callAll(ctx context.Context, calls []func(context.Context, *Queu
 	return nil
 }
 
+// call runs one call. A refused text fails it, whatever it returns.
 func (q *queue) call(ctx context.Context, i int, call func(context.Context, *Queue) error) error {
 	own := &Queue{queue: q}
 	defer own.close()
@@ -186,7 +191,8 @@ func (s Queued) commit(ctx context.Context, as *advances, calls ...func(context.
 	return err
 }
 
-// sendWhole sends the statements of a queue in one batch, if possible.
+// sendWhole sends the statements of a queue in one batch, if possible, and otherwise one by one,
+// as a handler with a [Tx] would.
 func (s Queued) sendWhole(ctx context.Context, q *queue) error {
 	items := q.items
 	if !s.apart(items) {
@@ -227,6 +233,7 @@ type vanishedError struct{ error }
 
 func (e vanishedError) Unwrap() error { return e.error }
 
+// sendAll sends the statements of a queue in one batch. All of them are plain.
 func (s Queued) sendAll(ctx context.Context, q *queue) error {
 	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
 		t := s.newFenced(ctx, conn, q.as, q.alone)
@@ -238,6 +245,8 @@ func (s Queued) sendAll(ctx context.Context, q *queue) error {
 	})
 }
 
+// send sends the whole transaction. If a statement fails, the server skips all that follow, the
+// COMMIT too.
 func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
 	b := &pgx.Batch{}
 	t.queueEnter(b, t.isProven())
@@ -277,6 +286,7 @@ func (t *fenced) sendBatch(ctx context.Context, b *pgx.Batch) (r pgx.BatchResult
 	return r, nil
 }
 
+// answer is what matters of the answer to a statement.
 type answer struct {
 	tag  string
 	ours bool // it is the check's
@@ -333,6 +343,9 @@ func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queue
 	}
 }
 
+// statement names the statement that failed, the n-th that was sent. Only in the simple protocol
+// is that unknown, behind a text that may have had several answers. An error behind the last of
+// the items is that of the check.
 func (t *fenced) statement(err error, n int, items []queuedStatement) error {
 	switch {
 	case t.refused(err) != nil:

@@ -18,9 +18,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
-// This file keeps the results of a handler's queries from being used after it has returned, or while
-// the connection is in use, and sends COPY: pgx's own would encode values on another goroutine, where
-// a panic ends the process.
+// This file keeps the results of a handler's queries from being used after it has returned, or
+// while the connection is in use, and sends COPY: pgx's own would encode values on another
+// goroutine, where a panic ends the process.
 
 // rows locks the connection while it reads, and stops when the handler has returned.
 type rows struct {
@@ -44,6 +44,7 @@ func (r *rows) Next() bool {
 	return more
 }
 
+// end is for rows that were read to their end or closed: only then is the statement's error known.
 func (r *rows) end() {
 	if r.batch != nil {
 		r.err = r.batch.Close()
@@ -83,6 +84,7 @@ func (r *rows) RawValues() [][]byte                          { return r.inner.Ra
 func (r *rows) Conn() *pgx.Conn                              { return nil }
 func (r *rows) TypeMap() *pgtype.Map                         { return r.inner.TypeMap() }
 
+// row is rows of at most one. pgx reads it in Scan, and until then the connection is busy.
 type row struct {
 	tx    *handlerTx
 	inner pgx.Row
@@ -106,6 +108,8 @@ func (r *row) Scan(dest ...any) error {
 	return err
 }
 
+// batchResults locks the connection for each result. It makes the callbacks itself, so that they
+// are given the rows of this file and never the connection.
 type batchResults struct {
 	tx        *handlerTx
 	inner     pgx.BatchResults
@@ -199,12 +203,12 @@ func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 	return copyFrom(ctx, t.conn, table, columns, rows)
 }
 
-// copyFrom replaces pgx's CopyFrom, which calls the source of the rows and encodes their values on
-// another goroutine: a panic of a value's method would end the process there. A source around the
-// handler's could recover from a panic of its rows, and not from one of a value: pgx hands values to
-// the codec of the column, which calls their methods and accepts no wrapper around them. So copyFrom
-// does both on the handler's goroutine, where a panic is the handler's. The other goroutine only sends
-// bytes.
+// copyFrom replaces pgx's CopyFrom, which calls the source of the rows and encodes their values
+// on another goroutine: a panic of a value's method would end the process there. A source around
+// the handler's could recover from a panic of its rows, and not from one of a value: pgx hands
+// values to the codec of the column, which calls their methods and accepts no wrapper around
+// them. So copyFrom does both on the handler's goroutine, where a panic is the handler's. The
+// other goroutine only sends bytes.
 func copyFrom(ctx context.Context, conn *pgx.Conn, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
 	tracer, traced := conn.Config().Tracer.(pgx.CopyFromTracer)
 	if traced {
@@ -217,8 +221,11 @@ func copyFrom(ctx context.Context, conn *pgx.Conn, table pgx.Identifier, columns
 	return tag.RowsAffected(), err
 }
 
+// errCopyAbandoned ends a COPY whose rows nobody sends any more, so that the server rolls it back.
 var errCopyAbandoned = errors.New("the source of the rows panicked or ended its goroutine")
 
+// copyRows sends the rows. The error of a row comes before the server's, which only repeats that
+// the client has given up.
 func copyRows(ctx context.Context, conn *pgx.Conn, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (tag pgconn.CommandTag, err error) {
 	quoted := make([]string, len(columns))
 	for i, c := range columns {
@@ -303,6 +310,7 @@ func encodeValue(m *pgtype.Map, buf []byte, oid uint32, v any) ([]byte, error) {
 	return encoded, nil
 }
 
+// encodeText encodes v by way of its text: a string for a column that is no text, for example.
 func encodeText(m *pgtype.Map, buf []byte, oid uint32, v any) ([]byte, error) {
 	text, is := v.(string)
 	if !is {

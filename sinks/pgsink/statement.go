@@ -10,24 +10,29 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file decides from a text alone whether a handler may send it, and whether it has to be alone:
-// there is one list of the statements that are plain. What a text does not show, such as what a
-// function does, begin.go finds at the end of the transaction. commit.go closes the connection.
+// This file decides from a text alone whether a handler may send it, and whether it has to be
+// alone: there is one list of the statements that are plain. What a text does not show, such as
+// what a function does, begin.go finds at the end of the transaction. commit.go closes the
+// connection.
 
-// plainWords begin the statements that read and write, and those that change tables. All others, and
-// those with a word of [sessionWords], may change the transaction or the session for the messages
-// that share it. They run apart: alone in their transaction, on a connection that is closed behind
-// it. Some of them, such as SET LOCAL and SAVEPOINT, leave nothing behind, and still cost a
-// connection: which do would be a second list, whose gaps the next transaction would meet.
+// plainWords begin the statements that read and write, and those that change tables. All others,
+// and those with a word of [sessionWords], may change the transaction or the session for the
+// messages that share it. They run apart: alone in their transaction, on a connection that is
+// closed behind it. Some of them, such as SET LOCAL and SAVEPOINT, leave nothing behind, and
+// still cost a connection: which do would be a second list, whose gaps the next transaction
+// would meet.
 const plainWords = "select values table with show explain fetch move close " +
 	"insert update delete merge copy truncate lock notify call " +
 	"create alter drop comment grant revoke refresh analyze reindex cluster"
 
-// sessionWords are the functions by which a plain statement changes the session.
+// sessionWords are the functions by which a plain statement changes the session. Any other
+// function may call them: the check at the end compares what matters to others, see
+// [sessionState], and cannot compare a lock of the session or the seed of random().
 const sessionWords = "set_config setseed pg_advisory_lock pg_advisory_lock_shared pg_try_advisory_lock " +
 	"pg_try_advisory_lock_shared pg_advisory_unlock pg_advisory_unlock_shared pg_advisory_unlock_all dblink_connect dblink_connect_u"
 
-// encodingWords are settings that pgx relies on.
+// encodingWords are settings that pgx relies on: with another value it would send texts that mean
+// something else. SET with one of them is never sent.
 const encodingWords = "standard_conforming_strings client_encoding names"
 
 // kind is what the words of a text say about it.
@@ -55,8 +60,8 @@ func excerpt(text string) string {
 	return short
 }
 
-// classify returns the kind of a text of any number of statements. A text whose quotes are ambiguous
-// may do anything, and is apart.
+// classify returns the kind of a text of any number of statements. A text whose quotes are
+// ambiguous may do anything, and is apart.
 func classify(text string) (all kind) {
 	s := sqltext.New(text, sqltext.PostgreSQL)
 	var one statementWords
@@ -88,7 +93,10 @@ func (k *kind) add(one kind) {
 	}
 }
 
-// statementWords are the words of one statement that were read so far.
+// statementWords are the words of one statement that were read so far. They are found at any
+// place outside literals, quoted or not, because a name in quotes may be that of a function. A
+// column with the name of such a function costs speed, and a call of one that was overlooked
+// would cost more.
 type statementWords struct {
 	n             int
 	first, second string
@@ -100,6 +108,8 @@ type statementWords struct {
 	encoding bool // a word of encodingWords
 }
 
+// add reads a word. TEMP and TO mean something only at the beginning of a statement: behind it
+// they may be names of columns.
 func (w *statementWords) add(word []byte) {
 	w.n++
 	before := w.last
@@ -124,6 +134,9 @@ func (w *statementWords) add(word []byte) {
 	}
 }
 
+// kind returns the kind of a statement that was read to its end. PREPARE TRANSACTION and COMMIT
+// PREPARED end the transaction as COMMIT does. ROLLBACK TO goes back to a savepoint, and stays
+// in it.
 func (w *statementWords) kind() kind {
 	switch w.first {
 	case "": // nothing but comments
@@ -185,7 +198,8 @@ var knownWords = func() map[string]string {
 	return words
 }()
 
-// single reports whether sql is certainly one statement.
+// single reports whether sql is certainly one statement. In the simple protocol a text may be
+// several, and has as many answers.
 func single(sql string) bool {
 	sql = strings.TrimSpace(sql)
 	return sql != "" && !strings.Contains(strings.TrimSuffix(sql, ";"), ";") && !strings.HasPrefix(sql, "--") && !strings.HasPrefix(sql, "/*")

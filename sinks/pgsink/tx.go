@@ -20,12 +20,12 @@ import (
 // This file is the transaction as a handler has it: who may use it, and until when. statement.go
 // decides which texts are sent, and blame.go what a failed call says about its message.
 
-// Tx is the transaction that a handler writes through. Its methods are those of the interface that
-// sqlc calls DBTX, for pgx/v5. It has no Commit and no Rollback. A text that begins or ends a
-// transaction is not sent ([epoch.ErrTxControl]). A text that may change the transaction or the
-// session is sent only if the call has the transaction to itself ([epoch.ErrOwnTransaction]), and its
-// connection is closed afterwards; if not, the consumer calls the handler again in a transaction of
-// its own.
+// Tx is the transaction that a handler writes through. Its methods are those of the interface
+// that sqlc calls DBTX, for pgx/v5. It has no Commit and no Rollback. A text that begins or ends
+// a transaction is not sent ([epoch.ErrTxControl]). A text that may change the transaction or
+// the session is sent only if the call has the transaction to itself
+// ([epoch.ErrOwnTransaction]), and its connection is closed afterwards; if not, the consumer
+// calls the handler again in a transaction of its own.
 //
 // A Tx belongs to one call of the handler. Only one goroutine may use it at a time. Its methods
 // return an error once the call has returned, or once the transaction was abandoned
@@ -54,6 +54,8 @@ var (
 	errCopyText = errors.New("a COPY from or to the client cannot be sent as text: use CopyFrom, and SELECT instead of COPY TO STDOUT")
 )
 
+// handlerTx is the [Tx] of one call. What it notes of errors and refusals, judge reads when the
+// call has returned: a handler may hide any error, and its message fails all the same.
 type handlerTx struct {
 	fenced *fenced
 	as     *advances
@@ -84,11 +86,14 @@ type fault struct {
 	as  error
 }
 
+// run calls the handler and makes its error harmless: the methods of an error may panic.
 func (t *handlerTx) run(ctx context.Context, apply func(context.Context, Tx) error) error {
 	defer t.close()
 	return inert.Error(apply(ctx, t))
 }
 
+// close ends the use of the transaction. If a goroutine that the handler has left behind is
+// using it, the connection is closed, because nobody knows what that goroutine would still send.
 func (t *handlerTx) close() {
 	if !t.mu.TryLock() {
 		t.leaked = true
@@ -99,6 +104,8 @@ func (t *handlerTx) close() {
 	t.mu.Unlock()
 }
 
+// ready reports whether the connection is where the next call, or the end of the transaction,
+// can use it: within the transaction, or before it if nothing was sent.
 func (t *handlerTx) ready() bool {
 	pg := t.conn.PgConn()
 	return !t.leaked && !t.left && !pg.IsClosed() && !pg.IsBusy() && (pg.TxStatus() == inTransaction || !t.fenced.begun)
@@ -119,8 +126,8 @@ func (t *handlerTx) use() error {
 	return err
 }
 
-// take takes the connection for what was begun before. It never waits, because the connection may be
-// in use by what called the caller: the source of a COPY, a value's method, a tracer.
+// take takes the connection for what was begun before. It never waits, because the connection
+// may be in use by what called the caller: the source of a COPY, a value's method, a tracer.
 func (t *handlerTx) take() error {
 	if !t.mu.TryLock() {
 		return errTxInUse
@@ -132,6 +139,9 @@ func (t *handlerTx) take() error {
 	return nil
 }
 
+// usable returns why nothing may be sent any more. The first refusal stays the reason for the
+// rest of the call, so that a handler which continues writes nothing that its message would
+// lose.
 func (t *handlerTx) usable() error {
 	switch {
 	case t.closed:
@@ -149,6 +159,7 @@ func (t *handlerTx) usable() error {
 	return context.Cause(t.fenced.ctx)
 }
 
+// done gives the connection back, and notes the error of what was sent.
 func (t *handlerTx) done(err error) {
 	t.note(err)
 	t.ours = false
@@ -170,7 +181,7 @@ func (t *handlerTx) allow(ctx context.Context, sql string) (did func(), err erro
 		return nil, err
 	}
 	t.sent = true
-	if k.apart {
+	if k.apart { // noted although it may fail: a lock of the session outlives an error
 		t.odd = true
 		t.fenced.altered = cmp.Or(t.fenced.altered, excerpt(sql))
 	}
@@ -185,7 +196,10 @@ func (t *handlerTx) allowed(ctx context.Context, sql string, args []any) (_ stri
 	return sql, args, did, err
 }
 
-// follow finds out whether the handler has ended the transaction unseen by allow.
+// follow finds out whether the handler has ended the transaction unseen by allow: by a text that
+// the server reads differently, because a setting changes what a backslash means. Without a
+// transaction the protocol shows it. If another one was begun instead, only the server knows,
+// and is asked after each text that is not plain.
 func (t *handlerTx) follow() {
 	pg := t.conn.PgConn()
 	if t.left || !t.fenced.begun || pg.IsClosed() || pg.IsBusy() {
@@ -221,6 +235,7 @@ func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgco
 	return tag, err
 }
 
+// exec sends a statement that is allowed. If the transaction has not begun, both travel together.
 func (t *handlerTx) exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	switch r, err := t.begin(ctx, along(sql, args)...); {
 	case err != nil:
@@ -276,6 +291,7 @@ func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 	return &row{tx: t, inner: t.conn.QueryRow(ctx, sql, args...), did: did}
 }
 
+// SendBatch sends the statements of b. If one of them is refused, none is sent.
 func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err := t.use(); err != nil {
 		return pgx.FailedBatchResults(b, err)
