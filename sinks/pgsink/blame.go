@@ -222,9 +222,7 @@ func (w *lockWait) stop() (waited, known bool) {
 }
 
 func timedOut(ctx context.Context, err error) bool {
-	var pg *pgconn.PgError
-	return errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.As(err, &pg) && pg.Code == codeQueryCanceled
+	return errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || sqlState(err) == codeQueryCanceled
 }
 
 // judge marks a timeout as [epoch.ErrTransient] after a wait for locks, or if nobody knows.

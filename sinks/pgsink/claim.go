@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
@@ -97,9 +96,8 @@ func (s *Sink) claimMany(ctx context.Context, bids []bid) ([]epoch.Fence, error)
 	begun := time.Now()
 	s.evict(ctx, replaced...)
 	fs, err := s.swapMany(ctx, bids)
-	var refused *pgconn.PgError
 	switch {
-	case errors.As(err, &refused) && !fatal(err):
+	case definite(err):
 		return nil, errEach
 	case err != nil:
 		return nil, ended(ctx, err)
@@ -206,10 +204,7 @@ func (s *Sink) evict(ctx context.Context, ids ...epoch.ClaimID) {
 	})
 }
 
-func isLockTimeout(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == codeLockTimeout
-}
+func isLockTimeout(err error) bool { return sqlState(err) == codeLockTimeout }
 
 const (
 	fewAlone = 2

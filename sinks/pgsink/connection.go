@@ -68,8 +68,7 @@ func queueTexts(conn *pgx.Conn, b *pgx.Batch) func(pgx.BatchResults) error {
 
 // vanished reports whether the server no longer has a prepared statement of pgx's cache.
 func vanished(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == codeNoStatement
+	return sqlState(err) == codeNoStatement
 }
 
 // closeNow closes a connection without telling the server.
@@ -192,6 +191,22 @@ func (s *Sink) transact(ctx context.Context, again repeat, queue func(*pgx.Batch
 		}
 		return err
 	})
+}
+
+// write sends one statement as a transaction of its own.
+func (s *Sink) write(ctx context.Context, again repeat, sql string, args ...any) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	err := s.transact(ctx, again, func(b *pgx.Batch) { b.Queue(sql, args...) }, execOne)
+	if err != nil {
+		return ended(ctx, explain(err))
+	}
+	return nil
+}
+
+func execOne(r pgx.BatchResults) error {
+	_, err := r.Exec()
+	return err
 }
 
 // rollbackTimeout limits a rollback. After it the connection is closed, which has the same effect.

@@ -79,6 +79,14 @@ func held(e *pgconn.PgError) (epoch.Fence, error) {
 	return r.fence()
 }
 
+// sqlState returns the SQLSTATE of the database's error in err, or nothing if err has none.
+func sqlState(err error) string {
+	if pg, is := errors.AsType[*pgconn.PgError](err); is {
+		return pg.Code
+	}
+	return ""
+}
+
 // blameless returns [epoch.ErrTransient] or [epoch.ErrUnhealthy] for an error that is no message's
 // fault, and otherwise nil. Of class 42 it covers the codes that a schema causes which is not the
 // one that the statements expect. A handler that composes its SQL from messages can return
@@ -194,31 +202,27 @@ func outlives(e *pgconn.PgError) bool {
 	return false
 }
 
-func ours(err error) error {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return err
-	}
-	return mark(err, refusedOurs(pg))
-}
+// ours marks an error of a statement of the sink's or the outbox's, see [refusedOurs].
+func ours(err error) error { return markAs(err, refusedOurs) }
 
 // passed is ours for a repeatable statement. An evict may have terminated its backend too late,
 // after the transaction that it was meant for.
 func passed(err error) error {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == codeTerminated {
+	if sqlState(err) == codeTerminated {
 		return mark(err, epoch.ErrTransient)
 	}
 	return ours(err)
 }
 
 // faultless marks an error that is no message's fault, whoever sent the statement.
-func faultless(err error) error {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
+func faultless(err error) error { return markAs(err, blameless) }
+
+func markAs(err error, meaning func(*pgconn.PgError) error) error {
+	pg, is := errors.AsType[*pgconn.PgError](err)
+	if !is {
 		return err
 	}
-	return mark(err, blameless(pg))
+	return mark(err, meaning(pg))
 }
 
 func mark(err, as error) error {
@@ -340,11 +344,7 @@ func ended(ctx context.Context, err error) error {
 }
 
 func explain(err error) error {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return pgschema.Explain(err)
-	}
-	switch pg.Code {
+	switch sqlState(err) {
 	case codePermission:
 		return fmt.Errorf("%w: run epochfence grants as the schema's owner (--as application for consumers, --as operator for commands that act): %w", ErrPermission, err)
 	case codeUndefinedTable, codeUndefinedFunc, codeInvalidSchema:

@@ -225,15 +225,11 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 		earliestMarks = append(earliestMarks, int64(st.Earliest.Mark))
 	}
 	group, topic := starts[0].Partition.Group, starts[0].Partition.Topic
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
-		b.Queue(s.sql.seed, group, topic, ms(s.options.ClaimTimeout), numbers, logs, sources, nexts, nextMarks, earliest, earliestMarks)
-	}, execOne)
+	err := s.write(ctx, harmless, s.sql.seed, group, topic, ms(s.options.ClaimTimeout), numbers, logs, sources, nexts, nextMarks, earliest, earliestMarks)
 	if refused := refusedSeed(err, starts); refused != nil {
 		err = refused
-	} else if err != nil {
-		err = ours(ended(ctx, explain(err)))
+	} else {
+		err = ours(err)
 	}
 	if err != nil {
 		return fmt.Errorf("pgsink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, err)

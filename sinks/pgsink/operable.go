@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
@@ -44,20 +43,10 @@ func (s *Sink) Record(ctx context.Context, ds []operate.Decision) error {
 		froms, tos = append(froms, int64(d.From)), append(tos, int64(d.To))
 		reasons, traces = append(reasons, operate.Text(d.Reason, operate.MaxText)), append(traces, operate.Text(d.TraceID, maxTraceID))
 	}
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	err := s.transact(ctx, harmful, func(b *pgx.Batch) {
-		b.Queue(s.sql.record, kinds, groups, topics, numbers, epochs, claims, owners, froms, tos, reasons, traces)
-	}, execOne)
-	if err != nil {
-		return fmt.Errorf("pgsink: record %d decisions: %w", len(ds), ours(ended(ctx, explain(err))))
+	if err := s.write(ctx, harmful, s.sql.record, kinds, groups, topics, numbers, epochs, claims, owners, froms, tos, reasons, traces); err != nil {
+		return fmt.Errorf("pgsink: record %d decisions: %w", len(ds), ours(err))
 	}
 	return nil
-}
-
-func execOne(r pgx.BatchResults) error {
-	_, err := r.Exec()
-	return err
 }
 
 // The limits of the replays in one read: of a partition, and in total.
@@ -166,8 +155,7 @@ func (s Queued) Replayed(ctx context.Context, q *Queue, r operate.RequestedRepla
 }
 
 func explainReplay(err error) error {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == codeGone {
+	if sqlState(err) == codeGone {
 		return fmt.Errorf("%w: %w", operate.ErrNotRequested, err)
 	}
 	return err
@@ -182,13 +170,8 @@ func (s *Sink) ReplayFailed(ctx context.Context, r operate.RequestedReplay, e ep
 	if cause == nil {
 		return errors.New("pgsink: ReplayFailed: the cause is nil")
 	}
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
-		b.Queue(s.sql.replayFailed, r.ID, r.Request, int64(e), operate.ErrorText(cause))
-	}, execOne)
-	if err != nil {
-		return fmt.Errorf("pgsink: record that the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, ours(ended(ctx, explain(err))))
+	if err := s.write(ctx, harmless, s.sql.replayFailed, r.ID, r.Request, int64(e), operate.ErrorText(cause)); err != nil {
+		return fmt.Errorf("pgsink: record that the replay of dead letter %d of %s has failed: %w", r.ID, r.Message.Partition, ours(err))
 	}
 	return nil
 }
@@ -235,25 +218,19 @@ const (
 
 // Alive implements [operate.Operable].
 func (s *Sink) Alive(ctx context.Context, p operate.Process) error {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
 	keep := func(text string) string { return operate.Text(text, maxProcessText) }
-	err := s.transact(ctx, harmless, func(b *pgx.Batch) {
-		b.Queue(s.sql.alive, keep(p.Run), keep(p.Group), keep(p.Name), keep(p.Host), int64(p.PID), keep(p.Version), operate.Text(p.Problems, maxProblems), p.Every.Milliseconds())
-	}, execOne)
+	err := s.write(ctx, harmless, s.sql.alive, keep(p.Run), keep(p.Group), keep(p.Name), keep(p.Host), int64(p.PID), keep(p.Version),
+		operate.Text(p.Problems, maxProblems), p.Every.Milliseconds())
 	if err != nil {
-		return fmt.Errorf("pgsink: sign of life of %s in group %q: %w", p.Name, p.Group, faultless(ended(ctx, explain(err))))
+		return fmt.Errorf("pgsink: sign of life of %s in group %q: %w", p.Name, p.Group, faultless(err))
 	}
 	return nil
 }
 
 // Gone implements [operate.Operable].
 func (s *Sink) Gone(ctx context.Context, p operate.Process) error {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	err := s.transact(ctx, harmless, func(b *pgx.Batch) { b.Queue(s.sql.gone, operate.Text(p.Run, maxProcessText)) }, execOne)
-	if err != nil {
-		return fmt.Errorf("pgsink: take away the sign of life of %s in group %q: %w", p.Name, p.Group, faultless(ended(ctx, explain(err))))
+	if err := s.write(ctx, harmless, s.sql.gone, operate.Text(p.Run, maxProcessText)); err != nil {
+		return fmt.Errorf("pgsink: take away the sign of life of %s in group %q: %w", p.Name, p.Group, faultless(err))
 	}
 	return nil
 }
