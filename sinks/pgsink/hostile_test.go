@@ -143,6 +143,39 @@ func TestAValueThatPanicsInACopyPanicsInItsHandler(t *testing.T) {
 	}
 }
 
+// copyTracer counts what it is told of COPYs, and of what they did.
+type copyTracer struct{ begun, rows int64 }
+
+func (c *copyTracer) TraceCopyFromStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceCopyFromStartData) context.Context {
+	c.begun++
+	return ctx
+}
+
+func (c *copyTracer) TraceCopyFromEnd(_ context.Context, _ *pgx.Conn, d pgx.TraceCopyFromEndData) {
+	c.rows += d.CommandTag.RowsAffected()
+}
+
+func (*copyTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (*copyTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestACopyIsTraced as pgx's own is.
+func TestACopyIsTraced(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var traced copyTracer
+	s := r.openOn(r.pool(func(c *pgxpool.Config) { c.ConnConfig.Tracer = &traced }))
+	seed(t, s, orders)
+	must(t, s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), func(ctx context.Context, tx pgsink.Tx) error {
+		_, err := tx.CopyFrom(ctx, pgx.Identifier{"effects"}, []string{"list", "value"}, pgx.CopyFromRows([][]any{{"x", "1"}, {"x", "2"}}))
+		return err
+	}))
+	if traced != (copyTracer{begun: 1, rows: 2}) {
+		t.Errorf("traced %+v; want one COPY of two rows", traced)
+	}
+}
+
 // TestACopyAfterItsTableHasChangedFailsOnce: the types of columns are remembered.
 func TestACopyAfterItsTableHasChangedFailsOnce(t *testing.T) {
 	t.Parallel()
