@@ -28,7 +28,7 @@ func (a *app) moveOver() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "moveover",
 		Short: "Report whether the old consumers' dedupe table may go",
-		Long: `Tell whether the dedupe table of the consumers that epochfence has replaced may
+		Long: `Report whether the dedupe table of the consumers that epochfence has replaced may
 go: exit code 0 if it may, 3 if not.
 
 An old process may have applied more than the group had committed when it
