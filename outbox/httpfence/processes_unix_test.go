@@ -3,7 +3,6 @@
 package httpfence_test
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +19,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/servers/servertest"
 	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
@@ -82,40 +81,17 @@ func receive(driver, source string) error {
 
 // process is a receiver that can be killed.
 type process struct {
-	cmd  *exec.Cmd
-	url  string
-	hold io.Closer
+	*servertest.Self
+	url string
 }
 
 func (r *rig) process(t *testing.T) *process {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), driverVar+"="+r.driver, sourceVar+"="+r.url)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
+	p := &process{Self: servertest.StartSelf(t, driverVar+"="+r.driver, sourceVar+"="+r.url)}
+	if p.url = <-p.Lines; !strings.HasPrefix(p.url, "http://") {
+		t.Fatalf("a receiver said %q", p.url)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p := &process{cmd: cmd, hold: in}
-	t.Cleanup(p.kill)
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil || !strings.HasPrefix(line, "http://") {
-		t.Fatalf("a receiver said %q, %v", line, err)
-	}
-	p.url = strings.TrimSpace(line)
 	return p
-}
-
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	_ = p.hold.Close()
-	_ = p.cmd.Wait()
 }
 
 // Two receivers serve one database, and are killed again and again in the middle
@@ -189,7 +165,7 @@ func TestReceiversOnOneDatabaseThatAreKilledAgainAndAgain(t *testing.T) {
 				next += 25
 				kills++
 				i := kills % 2
-				at[i].Load().kill()
+				at[i].Load().Kill()
 				at[i].Store(r.process(t))
 			}
 		}

@@ -12,12 +12,12 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/servers/servertest"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
@@ -169,57 +169,20 @@ func consume(ctx context.Context, s *sqlsink.Sink) error {
 
 // worker is one that was started.
 type worker struct {
-	t      testing.TB
-	cmd    *exec.Cmd
-	said   chan string // line by line; closed when it has ended
-	stdin  io.WriteCloser
-	ended  chan struct{}
-	result error
+	*servertest.Self
+	t testing.TB
 }
 
 func startWorker(t testing.TB, role, file string) *worker {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), roleVar+"="+role, fileVar+"="+file)
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	w := &worker{t: t, cmd: cmd, said: make(chan string, 1<<16), stdin: stdin, ended: make(chan struct{})}
-	go func() {
-		for lines := bufio.NewScanner(stdout); lines.Scan(); {
-			w.said <- lines.Text()
-		}
-		close(w.said)
-		w.result = cmd.Wait()
-		close(w.ended)
-	}()
-	t.Cleanup(func() {
-		w.signal(syscall.SIGKILL)
-		<-w.ended
-	})
-	return w
+	return &worker{servertest.StartSelf(t, roleVar+"="+role, fileVar+"="+file), t}
 }
-
-func (w *worker) signal(s syscall.Signal) { _ = w.cmd.Process.Signal(s) }
 
 // says waits for the next line, which must be this one.
 func (w *worker) says(want string) {
 	w.t.Helper()
 	select {
-	case got := <-w.said:
+	case got := <-w.Lines:
 		if got != want {
 			w.t.Fatalf("the worker says %q, want %q", got, want)
 		}
@@ -230,7 +193,7 @@ func (w *worker) says(want string) {
 
 func (w *worker) resume() {
 	w.t.Helper()
-	if _, err := io.WriteString(w.stdin, "\n"); err != nil {
+	if _, err := io.WriteString(w.Input, "\n"); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -276,8 +239,8 @@ func TestAProcessKilledInItsTransactionLeavesNeitherEffectNorLock(t *testing.T) 
 	file, db, s := seeded(t)
 	w := startWorker(t, "pause after writes", file)
 	w.says("paused")
-	w.signal(syscall.SIGKILL)
-	<-w.ended
+	w.Signal(syscall.SIGKILL)
+	<-w.Ended
 	takeOver(t, s)
 	wantEffects(t, db, "next owner")
 }
@@ -286,9 +249,9 @@ func TestAProcessFrozenBeforeItsFirstWriteHoldsNobodyUpAndIsRefused(t *testing.T
 	file, db, s := seeded(t)
 	w := startWorker(t, "pause before writes", file)
 	w.says("paused")
-	w.signal(syscall.SIGSTOP)
+	w.Signal(syscall.SIGSTOP)
 	takeOver(t, s)
-	w.signal(syscall.SIGCONT)
+	w.Signal(syscall.SIGCONT)
 	w.resume()
 	w.says("stale")
 	wantEffects(t, db, "next owner")
@@ -299,7 +262,7 @@ func TestAProcessFrozenWithTheWriteLockHoldsAllUpUntilItGoesOn(t *testing.T) {
 	file, db, s := seeded(t)
 	w := startWorker(t, "pause after writes", file)
 	w.says("paused")
-	w.signal(syscall.SIGSTOP)
+	w.Signal(syscall.SIGSTOP)
 	impatient := newSink(t, db, sqlsink.Options{LockTimeout: 50 * time.Millisecond})
 	seen, err := impatient.Fence(t.Context(), orders0)
 	if err != nil {
@@ -307,7 +270,7 @@ func TestAProcessFrozenWithTheWriteLockHoldsAllUpUntilItGoesOn(t *testing.T) {
 	}
 	_, err = impatient.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: partition(0), Generation: 6}))
 	wantError(t, err, "write lock was not free for 50ms", "frozen process")
-	w.signal(syscall.SIGCONT)
+	w.Signal(syscall.SIGCONT)
 	w.resume()
 	w.says("result: <nil>")
 	f := claim(t, s, 6)
@@ -328,7 +291,7 @@ func TestSeveralProcessesOnOneFileFrozenAndKilledApplyEachMessageOnce(t *testing
 	heard := func(w *worker, commits int) bool {
 		for range commits {
 			select {
-			case line, ok := <-w.said:
+			case line, ok := <-w.Lines:
 				if !ok {
 					return false
 				}
@@ -345,23 +308,23 @@ func TestSeveralProcessesOnOneFileFrozenAndKilledApplyEachMessageOnce(t *testing
 		i := round % len(workers)
 		heard(workers[i], 3)
 		if round%2 == 0 {
-			workers[i].signal(syscall.SIGKILL)
+			workers[i].Signal(syscall.SIGKILL)
 			workers[i] = startWorker(t, "consume", file)
 		} else {
-			workers[i].signal(syscall.SIGSTOP)
+			workers[i].Signal(syscall.SIGSTOP)
 			heard(workers[(i+1)%len(workers)], 3)
-			workers[i].signal(syscall.SIGCONT)
+			workers[i].Signal(syscall.SIGCONT)
 		}
 	}
 	for _, w := range workers {
-		for line := range w.said {
+		for line := range w.Lines {
 			if line != "committed" {
 				t.Fatal(line)
 			}
 		}
-		<-w.ended
-		if w.result != nil {
-			t.Errorf("a worker ended with %v", w.result)
+		<-w.Ended
+		if w.Result != nil {
+			t.Errorf("a worker ended with %v", w.Result)
 		}
 	}
 	for n := range partitions {

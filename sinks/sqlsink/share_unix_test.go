@@ -91,11 +91,11 @@ func TestBusyProcessesShareTheWriteLock(t *testing.T) {
 	}
 	allCommits, allTurns := 0, 0
 	for n, w := range workers {
-		line := <-w.said
-		<-w.ended
+		line := <-w.Lines
+		<-w.Ended
 		var commits, turns int
-		if _, err := fmt.Sscan(line, &commits); err != nil || w.result != nil {
-			t.Fatalf("process %d says %q and ends with %v", n, line, w.result)
+		if _, err := fmt.Sscan(line, &commits); err != nil || w.Result != nil {
+			t.Fatalf("process %d says %q and ends with %v", n, line, w.Result)
 		}
 		if err := db.QueryRowContext(t.Context(), `SELECT count(*) FROM turns WHERE process = ?`, 100+n).Scan(&turns); err != nil {
 			t.Fatal(err)
