@@ -86,7 +86,7 @@ func TestAdvancedSaysHowFarBehindAPartitionIs(t *testing.T) {
 }
 
 func TestEachTransactionIsAnEventWhateverCameOfIt(t *testing.T) {
-	type told struct {
+	type observed struct {
 		outcome consumer.Outcome
 		reason  consumer.Reason
 		failure consumer.Failure
@@ -117,15 +117,15 @@ func TestEachTransactionIsAnEventWhateverCameOfIt(t *testing.T) {
 			return err
 		}}
 	}
-	failed := func(why consumer.Failure) told {
-		return told{consumer.OutcomeFailed, consumer.ReasonMessageFailed, why}
+	failed := func(why consumer.Failure) observed {
+		return observed{consumer.OutcomeFailed, consumer.ReasonMessageFailed, why}
 	}
 	none := memsink.Hooks{}
 	for _, c := range []struct {
 		name  string
 		h     handler
 		hooks memsink.Hooks
-		want  told
+		want  observed
 	}{
 		{"an error", failing(errors.New("no such item")), none, failed(consumer.FailureError)},
 		{"a permanent one", failing(consumer.Permanent(errors.New("no such item"))), none, failed(consumer.FailurePermanent)},
@@ -136,15 +136,15 @@ func TestEachTransactionIsAnEventWhateverCameOfIt(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			}), none,
-			told{consumer.OutcomeFailed, consumer.ReasonTimeout, consumer.FailureTimeout},
+			observed{consumer.OutcomeFailed, consumer.ReasonTimeout, consumer.FailureTimeout},
 		},
-		{"a deadlock", failing(fmt.Errorf("%w: deadlock", epoch.ErrTransient)), none, told{consumer.OutcomeFailed, consumer.ReasonTransient, consumer.FailureTransient}},
+		{"a deadlock", failing(fmt.Errorf("%w: deadlock", epoch.ErrTransient)), none, observed{consumer.OutcomeFailed, consumer.ReasonTransient, consumer.FailureTransient}},
 		{"a panic with one", once(func(context.Context, tx, consumer.Message, epoch.Epoch) error {
 			panic(fmt.Errorf("%w: deadlock", epoch.ErrTransient))
-		}), none, told{consumer.OutcomeFailed, consumer.ReasonTransient, consumer.FailureTransient}},
-		{"no table", failing(fmt.Errorf("%w: no table", epoch.ErrUnhealthy)), none, told{consumer.OutcomeFailed, consumer.ReasonUnhealthy, consumer.FailureUnhealthy}},
-		{"a lost answer", record, hooked(epoch.ErrInDoubt, true), told{outcome: consumer.OutcomeInDoubt, reason: consumer.ReasonInDoubt}},
-		{"a refused commit", record, hooked(errors.New("violates a constraint"), false), told{outcome: consumer.OutcomeFailed, reason: consumer.ReasonSink}},
+		}), none, observed{consumer.OutcomeFailed, consumer.ReasonTransient, consumer.FailureTransient}},
+		{"no table", failing(fmt.Errorf("%w: no table", epoch.ErrUnhealthy)), none, observed{consumer.OutcomeFailed, consumer.ReasonUnhealthy, consumer.FailureUnhealthy}},
+		{"a lost answer", record, hooked(epoch.ErrInDoubt, true), observed{outcome: consumer.OutcomeInDoubt, reason: consumer.ReasonInDoubt}},
+		{"a refused commit", record, hooked(errors.New("violates a constraint"), false), observed{outcome: consumer.OutcomeFailed, reason: consumer.ReasonSink}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
@@ -156,7 +156,7 @@ func TestEachTransactionIsAnEventWhateverCameOfIt(t *testing.T) {
 				if len(ts) == 0 {
 					t.Fatal("no transaction was reported")
 				}
-				if got := (told{ts[0].Outcome, ts[0].Reason, ts[0].Failure}); got != c.want {
+				if got := (observed{ts[0].Outcome, ts[0].Reason, ts[0].Failure}); got != c.want {
 					t.Errorf("got %v, want %v", got, c.want)
 				}
 				last := ts[len(ts)-1]

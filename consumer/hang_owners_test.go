@@ -49,12 +49,12 @@ func over(ps ...*process) {
 }
 
 // hung are the hangs in the audit log, oldest first.
-func (r *rig) hung() (told []string) {
+func (r *rig) hung() (observed []string) {
 	r.Helper()
 	for _, d := range r.decided(0, operate.DecidedHang, operate.DecidedOnFailureHang) {
-		told = append(told, fmt.Sprintf("%s %d>%d %s", d.Kind, d.From, d.To, d.Owner))
+		observed = append(observed, fmt.Sprintf("%s %d>%d %s", d.Kind, d.From, d.To, d.Owner))
 	}
-	return told
+	return observed
 }
 
 func TestAMessageThatHangsOneOwnerAfterTheOtherEndsInOnFailure(t *testing.T) {

@@ -264,7 +264,7 @@ func TestATenureWaitsForTheReplayUnderWay(t *testing.T) {
 }
 
 // A partition with many letters to replay continues with its messages.
-func TestReplaysTakeTurnsWithMessages(t *testing.T) {
+func TestReplaysAlternateWithMessages(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		var fixed atomic.Bool
 		p := r.start("a", letters(r, func(m consumer.Message) error {

@@ -163,9 +163,9 @@ func TestWaitsForLocksAreShortFirstAndThenAsLongAsTheSinkAllows(t *testing.T) {
 	}
 }
 
-// TestARoomIsSharedWithoutLeavingAnyOfItToNobody: of what is ready, no partition takes
+// TestTheCapacityIsSharedWithoutLeavingAnyOfItToNobody: of what is ready, no partition takes
 // fewer than another that has more, unless it has no more.
-func TestARoomIsSharedWithoutLeavingAnyOfItToNobody(t *testing.T) {
+func TestTheCapacityIsSharedWithoutLeavingAnyOfItToNobody(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ready := rapid.SliceOfN(rapid.IntRange(0, 300), 1, 20).Draw(t, "ready")
 		capacity := rapid.IntRange(len(ready), 2000).Draw(t, "room")

@@ -104,9 +104,9 @@ func TestEventsTellOfTheWaitTheLeaseAndItsRelease(t *testing.T) {
 
 func TestEventsTellWhyALeaseWasNotAcquired(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		store, told := memstore.New(), &events{}
+		store, observed := memstore.New(), &events{}
 		join(t, store).locks(nightly)
-		m := join(t, store, told.into)
+		m := join(t, store, observed.into)
 		_, held := m.TryAcquire(nightly)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -114,7 +114,7 @@ func TestEventsTellWhyALeaseWasNotAcquired(t *testing.T) {
 		m.Close()
 		_, closed := m.Acquire(t.Context(), nightly)
 		_, tried := m.TryAcquire(nightly)
-		got := ofType[NotAcquired](told)
+		got := ofType[NotAcquired](observed)
 		for i, want := range []struct {
 			returned, is error
 			waited       time.Duration
@@ -153,8 +153,8 @@ func TestEventsTellWhyALeaseWasLostAndWhetherItsHolderWasAtWork(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				told, sink := &events{}, memsink.New()
-				m := join(t, memstore.New(), told.into, func(o *Options) {
+				observed, sink := &events{}, memsink.New()
+				m := join(t, memstore.New(), observed.into, func(o *Options) {
 					if c.option != nil {
 						c.option(o)
 					}
@@ -168,10 +168,10 @@ func TestEventsTellWhyALeaseWasLostAndWhetherItsHolderWasAtWork(t *testing.T) {
 				c.loses(m, h)
 				_ = lose(t, h, time.Hour)
 				_ = h.Release(t.Context())
-				if e := only[Lost](t, told); e.Reason != c.reason || e.Working != c.working || !errors.Is(e.Cause, ErrLost) {
+				if e := only[Lost](t, observed); e.Reason != c.reason || e.Working != c.working || !errors.Is(e.Cause, ErrLost) {
 					t.Errorf("%+v, want %v, working %v", e, c.reason, c.working)
 				}
-				if got, want := told.order(nightly), "Acquired Lost"; got != want {
+				if got, want := observed.order(nightly), "Acquired Lost"; got != want {
 					t.Errorf("%s, want %s", got, want)
 				}
 			})
@@ -182,8 +182,8 @@ func TestEventsTellWhyALeaseWasLostAndWhetherItsHolderWasAtWork(t *testing.T) {
 // The process stood still in the work, and no timer of it has run yet.
 func TestALeaseThatIsFoundLostAfterTheWorkWasLostDuringTheWork(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		told, sink := &events{}, memsink.New()
-		m := join(t, memstore.New(), told.into)
+		observed, sink := &events{}, memsink.New()
+		m := join(t, memstore.New(), observed.into)
 		err := Do(t.Context(), m.Member, sink, nightly, func(context.Context, *memsink.Tx, epoch.Epoch) error {
 			r := m.current().item
 			r.mu.Lock()
@@ -194,7 +194,7 @@ func TestALeaseThatIsFoundLostAfterTheWorkWasLostDuringTheWork(t *testing.T) {
 		if !errors.Is(err, ErrExpired) {
 			t.Fatal(err)
 		}
-		if e := only[Lost](t, told); !e.Working || e.Reason != ReasonExpired {
+		if e := only[Lost](t, observed); !e.Working || e.Reason != ReasonExpired {
 			t.Errorf("%+v", e)
 		}
 	})
@@ -202,24 +202,24 @@ func TestALeaseThatIsFoundLostAfterTheWorkWasLostDuringTheWork(t *testing.T) {
 
 func TestEventsTellWhetherThisProcessIsAMember(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		told := &events{}
-		m := join(t, memstore.New(), told.into)
-		if n := len(ofType[Joined](told)); n != 1 {
+		observed := &events{}
+		m := join(t, memstore.New(), observed.into)
+		if n := len(ofType[Joined](observed)); n != 1 {
 			t.Errorf("%d events Joined", n)
 		}
 		passes(2 * testTTL)
 		m.has(refuse)
 		passes(3 * testTTL)
-		if e := only[Left](t, told); !errors.Is(e.Cause, ErrExpired) {
+		if e := only[Left](t, observed); !errors.Is(e.Cause, ErrExpired) {
 			t.Errorf("%+v", e)
 		}
 		m.has(pass)
 		passes(testTTL)
-		if n := len(ofType[Joined](told)); n != 2 {
+		if n := len(ofType[Joined](observed)); n != 2 {
 			t.Errorf("%d events Joined", n)
 		}
 		m.Close()
-		if all := ofType[Left](told); len(all) != 2 || !errors.Is(all[1].Cause, ErrClosed) {
+		if all := ofType[Left](observed); len(all) != 2 || !errors.Is(all[1].Cause, ErrClosed) {
 			t.Errorf("%+v", all)
 		}
 	})
@@ -227,12 +227,12 @@ func TestEventsTellWhetherThisProcessIsAMember(t *testing.T) {
 
 func TestSharesAreToldToo(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		told := &events{}
-		m := join(t, memstore.New(), sharing(2), told.into).run()
+		observed := &events{}
+		m := join(t, memstore.New(), sharing(2), observed.into).run()
 		m.comesTo(2, testTTL)
 		passes(2 * testTTL)
 		m.stop()
-		taken, released := ofType[Acquired](told), ofType[Released](told)
+		taken, released := ofType[Acquired](observed), ofType[Released](observed)
 		if len(taken) != 2 || len(released) != 2 || taken[0].Queued || taken[0].Waited > time.Second {
 			t.Errorf("%+v, %+v", taken, released)
 		}
@@ -241,12 +241,12 @@ func TestSharesAreToldToo(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 		}
-		m = join(t, m.inner, sharing(2), told.into).run()
+		m = join(t, m.inner, sharing(2), observed.into).run()
 		m.comesTo(2, testTTL)
 		m.has(refuse)
 		m.comesTo(0, testTTL)
 		passes(time.Millisecond)
-		lost := ofType[Lost](told)
+		lost := ofType[Lost](observed)
 		if len(lost) != 2 || lost[0].Working || lost[1].Working {
 			t.Errorf("%+v", lost)
 		}
@@ -256,14 +256,14 @@ func TestSharesAreToldToo(t *testing.T) {
 // The holder releases it, and gets it again, as soon as it is lost.
 func TestTheEndOfALeaseIsToldBeforeTheNextOneBegins(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		told := &events{}
-		m := join(t, memstore.New(), told.into)
+		observed := &events{}
+		m := join(t, memstore.New(), observed.into)
 		for range 20 {
 			h := m.locks(nightly)
 			h.lose(lost(ErrStalled))
 			_ = h.Release(t.Context())
 		}
-		if got, want := told.order(nightly), strings.TrimSpace(strings.Repeat("Acquired Lost ", 20)); strings.ReplaceAll(got, "Waiting ", "") != want {
+		if got, want := observed.order(nightly), strings.TrimSpace(strings.Repeat("Acquired Lost ", 20)); strings.ReplaceAll(got, "Waiting ", "") != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	})
@@ -318,8 +318,8 @@ func TestEachTransactionOfWorkIsTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				told, sink := &events{}, memsink.New()
-				m := join(t, memstore.New(), told.into)
+				observed, sink := &events{}, memsink.New()
+				m := join(t, memstore.New(), observed.into)
 				func() {
 					defer func() { _ = recover() }()
 					_ = Do(t.Context(), m.Member, scripted(sink, c.hooks), nightly, func(ctx context.Context, tx *memsink.Tx, e epoch.Epoch) error {
@@ -327,7 +327,7 @@ func TestEachTransactionOfWorkIsTold(t *testing.T) {
 						return c.work(ctx, tx, e)
 					})
 				}()
-				got := ofType[Worked](told)
+				got := ofType[Worked](observed)
 				if len(got) != len(c.want) {
 					t.Fatalf("%d events, want %d: %+v", len(got), len(c.want), got)
 				}
@@ -350,8 +350,8 @@ func TestEachTransactionOfWorkIsTold(t *testing.T) {
 
 func TestTheGapIsThatOfTheClaimsAndAfterARefusalThatOfTheFence(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		store, sink, told := memstore.New(), memsink.New(), &events{}
-		a, b := join(t, store, told.into), join(t, store)
+		store, sink, observed := memstore.New(), memsink.New(), &events{}
+		a, b := join(t, store, observed.into), join(t, store)
 		last := epoch.Epoch(0)
 		var want []int64
 		for n := range 3 {
@@ -394,17 +394,17 @@ func TestTheGapIsThatOfTheClaimsAndAfterARefusalThatOfTheFence(t *testing.T) {
 		}
 		want = append(want, int64(last-ours))
 		var got []int64
-		for _, e := range ofType[Worked](told) {
+		for _, e := range ofType[Worked](observed) {
 			got = append(got, e.Gap)
 		}
 		if !slices.Equal(got, want) || want[1] < 1 || want[3] < 1 {
 			t.Errorf("the gaps are %v, want %v", got, want)
 		}
-		refused := ofType[Worked](told)[3]
+		refused := ofType[Worked](observed)[3]
 		if refused.Outcome != OutcomeRefused || refused.Refusal != RefusalStale {
 			t.Errorf("%+v", refused)
 		}
-		if e := only[Lost](t, told); !e.Working {
+		if e := only[Lost](t, observed); !e.Working {
 			t.Errorf("%+v", e)
 		}
 	})
@@ -412,8 +412,8 @@ func TestTheGapIsThatOfTheClaimsAndAfterARefusalThatOfTheFence(t *testing.T) {
 
 func TestAClaimThatFailsIsTold(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		told, sink := &events{}, memsink.New()
-		m := join(t, memstore.New(), told.into)
+		observed, sink := &events{}, memsink.New()
+		m := join(t, memstore.New(), observed.into)
 		tries := 0
 		unruly := scripted(sink, memsink.Hooks{Claim: func(_ context.Context, c epoch.Claim, do func() error) error {
 			switch tries++; tries {
@@ -432,7 +432,7 @@ func TestAClaimThatFailsIsTold(t *testing.T) {
 		}
 		_ = Do(t.Context(), m.Member, foreign, nightly, writes("mine"))
 		var got []string
-		for _, e := range ofType[NotClaimed](told) {
+		for _, e := range ofType[NotClaimed](observed) {
 			got = append(got, e.Refusal.String())
 		}
 		if want := []string{"stale", "none", "log_changed"}; !slices.Equal(got, want) {

@@ -37,16 +37,16 @@ var strange = map[string]string{
 // disbelieved are the registrations that no member can have written.
 var disbelieved = []string{"a million resources", "a million names' resources", "less than no resources", "all resources that fit", "many that it does not want"}
 
-// stranger is what somebody has put into the store, and what a member then says.
-type stranger struct {
+// foreign is what somebody has put into the store, and what a member then says.
+type foreign struct {
 	where, what string
 	values      map[string]string // by key
 	says        []string          // the words of the one line that names a key or a registration; none
 }
 
-func allStrangers() (all []stranger) {
+func allForeign() (all []foreign) {
 	add := func(where, what string, values map[string]string, says ...string) {
-		all = append(all, stranger{where, what, values, says})
+		all = append(all, foreign{where, what, values, says})
 	}
 	lease, ghost := leaseKey("0"), memberKey("ghost")
 	noLease := []string{"level=WARN", "was overwritten", "key=" + lease, "resource=orders/0", "stood=15"}
@@ -94,8 +94,8 @@ func allStrangers() (all []stranger) {
 }
 
 // One member is to have both resources, though somebody has put that into the store.
-func TestWhatStrangersPutIntoTheStoreIdlesNoResourceForLong(t *testing.T) {
-	for _, c := range allStrangers() {
+func TestForeignValuesInTheStoreIdleNoResourceForLong(t *testing.T) {
+	for _, c := range allForeign() {
 		t.Run(c.where+"/"+c.what, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) { c.idlesNothing(t, func(w *way) cas.Store { return w }) })
 		})
@@ -105,7 +105,7 @@ func TestWhatStrangersPutIntoTheStoreIdlesNoResourceForLong(t *testing.T) {
 	}
 }
 
-func (c stranger) idlesNothing(t *testing.T, of func(*way) cas.Store) {
+func (c foreign) idlesNothing(t *testing.T, of func(*way) cas.Store) {
 	w := wayTo(memstore.New())
 	for key, value := range c.values {
 		put(t, w, key, value)

@@ -349,7 +349,7 @@ func TestTheOwnerIsToldWhenItIsAMemberAndWhenItIsNot(t *testing.T) {
 		var mu sync.Mutex
 		var now error
 		var at time.Time
-		told := func() error { mu.Lock(); defer mu.Unlock(); return now }
+		observed := func() error { mu.Lock(); defer mu.Unlock(); return now }
 		m := join(t, memstore.New(), func(o *Options) {
 			o.Joined = func(err error) {
 				mu.Lock()
@@ -360,18 +360,18 @@ func TestTheOwnerIsToldWhenItIsAMemberAndWhenItIsNot(t *testing.T) {
 			}
 		})
 		passes(3 * testTTL)
-		if err := told(); err != nil {
+		if err := observed(); err != nil {
 			t.Errorf("a member that renews is told %v", err)
 		}
 		changes(t, m.inner, m.id, 1)
 		m.has(refuse)
 		cut := time.Now()
-		until(t, testTTL, func() bool { return told() != nil })
-		if silent := at.Sub(cut); silent < testTTL/2 || !strings.HasPrefix(told().Error(), "lease: ") {
-			t.Errorf("after %v: %v", silent, told())
+		until(t, testTTL, func() bool { return observed() != nil })
+		if silent := at.Sub(cut); silent < testTTL/2 || !strings.HasPrefix(observed().Error(), "lease: ") {
+			t.Errorf("after %v: %v", silent, observed())
 		}
 		m.has(nil)
-		until(t, testTTL, func() bool { return told() == nil })
+		until(t, testTTL, func() bool { return observed() == nil })
 	})
 }
 

@@ -67,7 +67,7 @@ func goThroughAStorm(t *testing.T, seed uint64) {
 	run.end()
 	s.wantOver(run, time.Hour)
 	s.wantNothingUnderWay()
-	s.wantToldOfWhatWasDeleted()
+	s.wantEventsOfWhatWasDeleted()
 	s.wantDeletedWhatWasAnswered()
 	s.wantEachAnswerNotedOnce()
 }
@@ -168,15 +168,15 @@ func (s *storm) countTransactions() int {
 
 func (s *storm) wantNothingUnderWay() {
 	s.Helper()
-	if len(s.under) > 0 || s.inTurn {
-		s.Errorf("the relay has returned, but not its requests of %v, or its transaction: %v", s.under, s.inTurn)
+	if len(s.under) > 0 || s.inTransaction {
+		s.Errorf("the relay has returned, but not its requests of %v, or its transaction: %v", s.under, s.inTransaction)
 	}
 	if s.most > s.o.Concurrency {
 		s.Errorf("up to %d requests at a time, want %d", s.most, s.o.Concurrency)
 	}
 }
 
-func (s *storm) wantToldOfWhatWasDeleted() {
+func (s *storm) wantEventsOfWhatWasDeleted() {
 	s.Helper()
 	observed := map[int64]int{}
 	for _, e := range s.events {

@@ -340,7 +340,7 @@ func TestOptionsThatAreWrongAreRefusedWithTheReason(t *testing.T) {
 
 // The transactions of a partition's messages may take their time. What has been
 // read is sent meanwhile, and settled in one turn.
-func TestRequestsGoOnWhileATransactionWaitsForItsTurn(t *testing.T) {
+func TestRequestsContinueWhileATransactionWaits(t *testing.T) {
 	const entries = 60
 	o := fast
 	o.Concurrency = 2

@@ -38,15 +38,15 @@ type storm struct {
 	db    *database
 	claim *stormClaim
 
-	mu           sync.Mutex
-	under        map[string]bool // keys, and entries without one, that are being sent
-	most         int             // of them at a time
-	answered     map[int64]bool  // entries, such that they may be deleted
-	transactions int
-	inTurn       bool           // there is a transaction
-	deleted      map[int64]bool // entries, by a transaction that the relay knows to have committed
-	doubted      map[int64]bool // entries, by one of which it does not
-	events       []outbox.Event
+	mu            sync.Mutex
+	under         map[string]bool // keys, and entries without one, that are being sent
+	most          int             // of them at a time
+	answered      map[int64]bool  // entries, such that they may be deleted
+	transactions  int
+	inTransaction bool           // there is a transaction
+	deleted       map[int64]bool // entries, by a transaction that the relay knows to have committed
+	doubted       map[int64]bool // entries, by one of which it does not
+	events        []outbox.Event
 }
 
 func newStorm(t *testing.T, seed uint64, is odds, o outbox.Options[*tx]) *storm {
@@ -185,7 +185,7 @@ type stormClaim struct {
 }
 
 func (c *stormClaim) Do(ctx context.Context, apply func(context.Context, *tx) error) error {
-	defer c.enterTurn()()
+	defer c.enterTransaction()()
 	select {
 	case <-time.After(c.upTo(c.transaction)):
 	case <-ctx.Done():
@@ -224,17 +224,17 @@ func (c *stormClaim) Do(ctx context.Context, apply func(context.Context, *tx) er
 	return err
 }
 
-func (c *stormClaim) enterTurn() (leave func()) {
+func (c *stormClaim) enterTransaction() (leave func()) {
 	c.storm.mu.Lock()
 	defer c.storm.mu.Unlock()
-	if c.inTurn {
+	if c.inTransaction {
 		c.Error("two transactions of the relay at a time")
 	}
-	c.inTurn = true
+	c.inTransaction = true
 	c.transactions++
 	return func() {
 		c.storm.mu.Lock()
 		defer c.storm.mu.Unlock()
-		c.inTurn = false
+		c.inTransaction = false
 	}
 }

@@ -109,9 +109,9 @@ func TestWhatIsInFlightArrivesInTimeAndFillsTheLink(t *testing.T) {
 	}
 }
 
-// TestTurnsForMessagesOfUnknownSizeDoNotRaiseTheBound plays 64 readers whose next message was too large
+// TestPermitsForMessagesOfUnknownSizeDoNotRaiseTheBound plays 64 readers whose next message was too large
 // for what they have requested: each asks for the largest that the server allows, which is ten times what comes.
-func TestTurnsForMessagesOfUnknownSizeDoNotRaiseTheBound(t *testing.T) {
+func TestPermitsForMessagesOfUnknownSizeDoNotRaiseTheBound(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
 		const size, most, readers = 100_000, 1 << 20, 64
@@ -206,7 +206,7 @@ func TestALostConnectionBeginsAnewWithLessInFlight(t *testing.T) {
 	})
 }
 
-func TestTurnsComeInTheOrderInWhichTheyWereAskedFor(t *testing.T) {
+func TestPermitsComeInTheOrderInWhichTheyWereAskedFor(t *testing.T) {
 	t.Parallel()
 	f := newFlight(15*time.Second, func() uint64 { return 0 })
 	large := f.ask(10*beginFlight, 10*beginFlight) // alone, as it is larger than all that may be in flight

@@ -134,12 +134,12 @@ func TestASecuredServerIsReadWithTheDocumentedPermissions(t *testing.T) {
 		t.Errorf("read %q, want x", read)
 	}
 
-	_, stranger := withOperator(t)
+	_, outsider := withOperator(t)
 	for name, c := range map[string]struct {
 		source *Source
 		say    string
 	}{
-		"credentials of another account": {from(s, trust(authority), stranger.user(publish, subscribe)), "refuses the credentials"},
+		"credentials of another account": {from(s, trust(authority), outsider.user(publish, subscribe)), "refuses the credentials"},
 		"unknown authority":              {from(s, trust(tlstest.NewAuthority(t)), account.user(publish, subscribe)), "certificate authority"},
 		"expired certificate":            {from(lapsed, trust(authority)), "expired"},
 	} {

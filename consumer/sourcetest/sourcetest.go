@@ -104,19 +104,19 @@ func (h history) play(t testing.TB, harness Harness, patience time.Duration) err
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	w := &world{t: t, Harness: harness, ctx: ctx, patience: patience}
-	told := w.tell(h.story)
+	failed := w.play(h.story)
 	lost := w.lost() // before the end, which takes everything back
 	err := w.end()
 	switch {
-	case told == nil:
+	case failed == nil:
 		return err
 	case err != nil:
-		return fmt.Errorf("%w\n%s", err, because(told, lost).Error()) // told apart from what was lost
+		return fmt.Errorf("%w\n%s", err, because(failed, lost).Error()) // distinguished from what was lost
 	}
-	return because(told, lost)
+	return because(failed, lost)
 }
 
-func (w *world) tell(story func(w *world)) (err error) {
+func (w *world) play(story func(w *world)) (err error) {
 	defer func() {
 		switch v := recover().(type) {
 		case nil:

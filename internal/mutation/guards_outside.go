@@ -54,7 +54,7 @@ var guardsOfOutside = []guard{
 
 	{"R12", "a request waits for its scope for ever", []edit{
 		{"outbox/httpfence/handler.go", "context.WithTimeout(r.Context(), h.o.Wait)", "context.WithCancel(r.Context())"},
-	}, "outbox/httpfence", "TestTheWaitForATurnIsBoundedAndHasNoEffect/memory"},
+	}, "outbox/httpfence", "TestTheWaitForAScopeIsBoundedAndHasNoEffect/memory"},
 	{"R12", "a frozen receiver keeps its scope", []edit{
 		{"internal/sql/sqltx/postgres.go", "LockTimeout(l.Wait), l.Idle.Milliseconds())", "LockTimeout(l.Wait), 1000*l.Idle.Milliseconds())"},
 	}, "outbox/httpfence", "TestAFrozenHandlerLosesItsScopeAfterTheIdleTimeout"},

@@ -24,16 +24,16 @@ import (
 
 type hooks = memsink.Hooks
 
-// scene is a group of one process in which something goes wrong.
-type scene struct {
+// scenario is a group of one process in which something goes wrong.
+type scenario struct {
 	*drill
 	*worker
 	called chan struct{} // holds a value once a handler that fails was called
 	over   chan struct{} // closed when the test ends
 }
 
-// handles starts the scene's process, with one partition and a message that is applied.
-func (s *scene) handles(h consumer.Handlers[*memsink.Tx], o consumer.Options) {
+// handles starts the scenario's process, with one partition and a message that is applied.
+func (s *scenario) handles(h consumer.Handlers[*memsink.Tx], o consumer.Options) {
 	s.group.SetTerm(3 * time.Second)
 	s.worker = s.startAs(s.group.Member("a"), h, o)
 	s.append(0, "first")
@@ -55,7 +55,7 @@ func lockOf(alert string) lease.Resource { return lease.Resource{Name: alert} }
 
 func fine(context.Context, consumer.Message) error { return nil }
 
-func (s *scene) fence() epoch.Fence {
+func (s *scenario) fence() epoch.Fence {
 	for _, f := range s.drill.sink.Fences() {
 		return f
 	}
@@ -64,13 +64,13 @@ func (s *scene) fence() epoch.Fence {
 }
 
 // commits has the next commit replaced.
-func (s *scene) commits(f func(do func() error) error) {
+func (s *scenario) commits(f func(do func() error) error) {
 	s.worker.sink.Script(hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error { return f(do) }})
 	s.append(0, "second")
 }
 
 // repeats does something ten times a second.
-func (s *scene) repeats(do func()) {
+func (s *scenario) repeats(do func()) {
 	go func() {
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
@@ -87,14 +87,14 @@ func (s *scene) repeats(do func()) {
 
 // scenes are, by the alert that fires in each, what happens before Prometheus looks for the
 // first time, and afterwards.
-var scenes = map[string]struct{ before, after func(s *scene) }{
+var scenarios = map[string]struct{ before, after func(s *scenario) }{
 	"EpochfenceUnfencedWrite": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) { s.commits(func(func() error) error { return epoch.ErrTxEndedByHandler }) },
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) { s.commits(func(func() error) error { return epoch.ErrTxEndedByHandler }) },
 	},
 	"EpochfenceSinkWentBack": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) {
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) {
 			was := s.drill.sink.Snapshot()
 			s.append(0, "second")
 			s.prom.Await(s, "it is applied", func() bool { return s.fence().Next == 2 })
@@ -103,36 +103,36 @@ var scenes = map[string]struct{ before, after func(s *scene) }{
 		},
 	},
 	"EpochfencePartitionHalted": {
-		func(s *scene) {
+		func(s *scenario) {
 			s.handles(failing(func(context.Context, consumer.Message) error { return consumer.Permanent(os.ErrInvalid) }), consumer.Options{})
 		},
-		func(s *scene) { s.append(0, "poison") },
+		func(s *scenario) { s.append(0, "poison") },
 	},
 	"EpochfencePartitionStandsStill": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) {
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) {
 			s.commits(func(func() error) error { return fmt.Errorf("connection reset: %w", epoch.ErrInDoubt) })
 		},
 	},
 	"EpochfencePartitionPaused": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) {
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) {
 			if _, err := s.drill.sink.Operator().Act(s.Context(), operate.NewAct(operate.ActPause, s.fence(), "anna", "for the test")); err != nil {
 				s.Error(err)
 			}
 		},
 	},
 	"EpochfenceNoMember": {
-		func(s *scene) {
+		func(s *scenario) {
 			m := s.group.Member("a")
 			m.Freeze() // before it could join
 			s.worker = s.startAs(m, failing(fine), consumer.Options{})
 		},
-		func(*scene) {},
+		func(*scenario) {},
 	},
 	"EpochfenceNotClaimed": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) {
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) {
 			f := s.fence()
 			s.worker.sink.Script(hooks{Claim: func(context.Context, epoch.Claim, func() error) error {
 				return &epoch.StaleError{Partition: f.Partition, Held: f} // somebody else is always first
@@ -142,7 +142,7 @@ var scenes = map[string]struct{ before, after func(s *scene) }{
 		},
 	},
 	"EpochfenceStalled": {
-		func(s *scene) {
+		func(s *scenario) {
 			s.handles(failing(func(_ context.Context, m consumer.Message) error {
 				if string(m.Value) == "second" {
 					return nil
@@ -151,24 +151,24 @@ var scenes = map[string]struct{ before, after func(s *scene) }{
 				return nil
 			}), consumer.Options{MaxBatch: 1, HangTimeout: time.Hour}) // a partition that is given up has no lag here
 		},
-		func(s *scene) {
+		func(s *scenario) {
 			s.log.AppendMessages(0, consumer.Message{Value: []byte("second")}, consumer.Message{Value: []byte("slow")}, consumer.Message{Value: []byte("behind it")})
 		},
 	},
 	"EpochfenceBehind": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) {
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) {
 			s.repeats(func() { s.log.AppendMessages(0, consumer.Message{Time: time.Now().Add(-time.Hour)}) })
 		},
 	},
 	"EpochfenceTransactionsFail": {
-		func(s *scene) {
+		func(s *scenario) {
 			s.handles(failing(func(context.Context, consumer.Message) error { return epoch.ErrTransient }), consumer.Options{RetryMax: 200 * time.Millisecond})
 		},
-		func(s *scene) { s.append(0, "second") },
+		func(s *scenario) { s.append(0, "second") },
 	},
 	"EpochfenceLostInFlight": {
-		func(s *scene) {
+		func(s *scenario) {
 			s.handles(failing(func(ctx context.Context, _ consumer.Message) error {
 				select {
 				case s.called <- struct{}{}:
@@ -178,57 +178,57 @@ var scenes = map[string]struct{ before, after func(s *scene) }{
 				return ctx.Err()
 			}), consumer.Options{})
 		},
-		func(s *scene) {
+		func(s *scenario) {
 			s.append(0, "slow")
 			<-s.called
 			s.group.Expire(s.member)
 		},
 	},
 	"EpochfenceTransactionOverdue": {
-		func(s *scene) {
+		func(s *scenario) {
 			s.handles(failing(func(context.Context, consumer.Message) error { <-s.over; return nil }), consumer.Options{BatchTimeout: 200 * time.Millisecond})
 		},
-		func(s *scene) { s.append(0, "slow") },
+		func(s *scenario) { s.append(0, "slow") },
 	},
 	"EpochfenceOldSnapshot": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) {
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) {
 			s.stats.Observe(consumer.SnapshotsHeld{Oldest: []operate.Snapshot{{Holder: operate.HolderSession, Transactions: 2_000_000}}})
 		},
 	},
 	"EpochfenceDeadLetters": {
-		func(s *scene) {
+		func(s *scenario) {
 			s.handles(failing(func(context.Context, consumer.Message) error { return consumer.Permanent(os.ErrInvalid) }).OnFailure(s.drill.sink.DeadLetter), consumer.Options{})
 		},
-		func(s *scene) { s.append(0, "poison") },
+		func(s *scenario) { s.append(0, "poison") },
 	},
 	"EpochfenceJobMissed": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) { s.misses(3, time.Second) },
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) { s.misses(3, time.Second) },
 	},
 	"EpochfenceJobLate": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) { s.misses(0, time.Hour) },
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) { s.misses(0, time.Hour) },
 	},
 	"EpochfenceOutboxWaits": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) {
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) {
 			s.stats.ObserveBacklog(outbox.Backlog{Partition: s.fence().Partition, Entries: 1, Oldest: time.Now().Add(-time.Hour)})
 		},
 	},
 	"EpochfenceOutboxRefused": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) {
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) {
 			s.stats.ObserveOutbox(outbox.Event{Kind: outbox.Refused, Status: 400, Err: errors.New("400 Bad Request")})
 		},
 	},
 	"EpochfenceReceiverFails": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) { s.stats.ObserveReceiver(httpfence.Event{Outcome: httpfence.Failed}) },
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) { s.stats.ObserveReceiver(httpfence.Event{Outcome: httpfence.Failed}) },
 	},
 	"EpochfenceRefusedAndSlow": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) {
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) {
 			slow := time.Now().Add(15 * time.Second)
 			s.repeats(func() {
 				e := lease.Acquired{Resource: lockOf("EpochfenceRefusedAndSlow"), Waited: 10 * time.Millisecond}
@@ -241,28 +241,28 @@ var scenes = map[string]struct{ before, after func(s *scene) }{
 		},
 	},
 	"EpochfenceLockLostAgain": {
-		func(s *scene) {
+		func(s *scenario) {
 			s.handles(failing(fine), consumer.Options{})
 			s.stats.ObserveLease(lease.Acquired{Resource: lockOf("EpochfenceLockLostAgain")})
 		},
-		func(s *scene) {
+		func(s *scenario) {
 			for range 3 {
 				s.stats.ObserveLease(lease.Lost{Resource: lockOf("EpochfenceLockLostAgain"), Working: true, Reason: lease.ReasonExpired})
 			}
 		},
 	},
 	"EpochfenceWorkNearTTL": {
-		func(s *scene) {
+		func(s *scenario) {
 			s.handles(failing(fine), consumer.Options{})
 			s.stats.ObserveLease(lease.Acquired{Resource: lockOf("EpochfenceWorkNearTTL")})
 		},
-		func(s *scene) {
+		func(s *scenario) {
 			s.stats.ObserveLease(lease.Worked{Resource: lockOf("EpochfenceWorkNearTTL"), Took: 9 * time.Second, TTL: 15 * time.Second})
 		},
 	},
 	"EpochfenceZombieRefused": {
-		func(s *scene) { s.handles(failing(fine), consumer.Options{}) },
-		func(s *scene) {
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) {
 			s.commits(func(do func() error) error {
 				f := s.fence()
 				_, err := s.drill.sink.Claim(context.Background(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Generation: f.Generation + 1, Owner: "b"}))
@@ -325,11 +325,11 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 	}
 	promtest.Tool(t, "prometheus")
 	quick, rules := quickRules(t)
-	playing := map[string]*scene{}
+	playing := map[string]*scenario{}
 	var addresses []string
-	prepare := func(name string, before func(s *scene)) *scene {
+	prepare := func(name string, before func(s *scenario)) *scenario {
 		log := memsource.New("orders", 1)
-		s := &scene{drill: &drill{T: t, log: log, group: log.Group(memsource.DefaultGroup), sink: memsink.New()}, called: make(chan struct{}, 1), over: make(chan struct{})}
+		s := &scenario{drill: &drill{T: t, log: log, group: log.Group(memsource.DefaultGroup), sink: memsink.New()}, called: make(chan struct{}, 1), over: make(chan struct{})}
 		before(s)
 		playing[name], addresses = s, append(addresses, s.address)
 		return s
@@ -338,13 +338,13 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 		if alert[1] == noProcess { // of no process
 			continue
 		}
-		play, known := scenes[alert[1]]
+		play, known := scenarios[alert[1]]
 		if !known {
-			t.Fatalf("there is no scene for %s", alert[1])
+			t.Fatalf("there is no scenario for %s", alert[1])
 		}
 		prepare(alert[1], play.before)
 	}
-	well := prepare("", func(s *scene) { s.handles(failing(fine), consumer.Options{}) })
+	well := prepare("", func(s *scenario) { s.handles(failing(fine), consumer.Options{}) })
 	well.repeats(func() {
 		well.append(0, "a chair")
 		well.stats.ObserveLease(lease.Acquired{Resource: lockOf("well"), Waited: time.Second})
@@ -359,12 +359,12 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 		if name != "EpochfenceNoMember" {
 			prom.Await(t, name+": the first message is applied", func() bool { return len(s.drill.sink.Fences()) > 0 && s.fence().Next > 0 })
 		}
-		if play, known := scenes[name]; known {
+		if play, known := scenarios[name]; known {
 			play.after(s)
 		}
 	}
 	waiting := map[string]bool{}
-	for name := range scenes {
+	for name := range scenarios {
 		waiting[name] = true
 	}
 	fires := func() bool {

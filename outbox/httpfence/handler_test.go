@@ -92,7 +92,7 @@ func TestAHigherEpochWaitsUntilTheHandlerOfALowerOneIsOver(t *testing.T) {
 	})
 }
 
-func TestTheWaitForATurnIsBoundedAndHasNoEffect(t *testing.T) {
+func TestTheWaitForAScopeIsBoundedAndHasNoEffect(t *testing.T) {
 	eachStore(t, func(t *testing.T, r *rig) {
 		begun, goOn := make(chan struct{}), make(chan struct{})
 		here := r.open()

@@ -57,7 +57,7 @@ func TestAnEntryOvertakesNoneThatIsThere(t *testing.T) {
 			if _, err := admin.Exec(t.Context(), "alter table "+table+" alter id restart"); err != nil {
 				t.Fatal(err)
 			}
-			told := func(err error) string {
+			observed := func(err error) string {
 				t.Helper()
 				wantError(t, err, "run as the owner: ")
 				_, sql, _ := strings.Cut(fmt.Sprint(err), "run as the owner: ")
@@ -65,16 +65,16 @@ func TestAnEntryOvertakesNoneThatIsThere(t *testing.T) {
 				return sql
 			}
 			_, err = pgoutbox.Open[pgx.Tx](t.Context(), app, o)
-			sql := told(err)
+			sql := observed(err)
 			for n := range 3 { // each uses a number up
-				if err := add(9 + n); told(err) != sql {
+				if err := add(9 + n); observed(err) != sql {
 					t.Errorf("entry %d: err = %v; want %q in it", n, err, sql)
 				}
 			}
 			for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 				other := d.Superuser(t)
 				for range 2 { // not remembered by one that was refused
-					told(pgx.BeginTxFunc(t.Context(), other, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
+					observed(pgx.BeginTxFunc(t.Context(), other, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
 						return store.Add(t.Context(), tx, ours, outbox.Entry{Key: "k", IdempotencyKey: "k"})
 					}))
 				}

@@ -48,7 +48,7 @@ func TestOpenWantsTheSchemaOfThisVersion(t *testing.T) {
 	wantError(t, pgoutbox.Grant(t.Context(), db, "", pgoutbox.Options{}), "role is empty")
 }
 
-func TestTheOutboxFindsRoomInTheSchemaOfTheSinkAndOfTheApplication(t *testing.T) {
+func TestTheOutboxFitsIntoTheSchemaOfTheSinkAndOfTheApplication(t *testing.T) {
 	db := pgtest.Start(t).Superuser(t)
 	const schema = "billing"
 	for _, sql := range []string{`create schema billing`, `create table billing.entry (id int)`, `create table billing.migration (id int)`} {

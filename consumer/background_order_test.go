@@ -86,7 +86,7 @@ func TestSlowWorkHoldsUpNobodyWhoIsInLineBehindIt(t *testing.T) {
 	})
 }
 
-func TestPartitionsTakeTurnsWithTheirBackgroundWork(t *testing.T) {
+func TestPartitionsAlternateWithTheirBackgroundWork(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			var running sync.WaitGroup
@@ -113,7 +113,7 @@ func TestPartitionsTakeTurnsWithTheirBackgroundWork(t *testing.T) {
 }
 
 // One piece of slow work does not cost the next ones their turns.
-func TestWorkHasItsTurnsAgainAfterSlowWork(t *testing.T) {
+func TestWorkRunsAgainAfterSlowWork(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
 			_ = b.Do(ctx, func(context.Context, tx) error { r.pass(time.Second / 2); return nil })
