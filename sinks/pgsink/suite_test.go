@@ -20,9 +20,7 @@ import (
 // random takes a tenth of a second here. The command line goes before this.
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "6")
-	if os.Getenv("EPOCHFENCE_LONG") == "" {
-		_ = flag.Set("rapid.checks", "30")
-	}
+	_ = flag.Set("rapid.checks", "30")
 	os.Exit(m.Run())
 }
 
