@@ -83,8 +83,11 @@ func (l *loop[TX]) abandon(t *transaction[TX], stack string) {
 			p.caught.Store(true)
 		}
 		switch {
+		// Whether the sink has committed is unknown, for all partitions alike.
 		case !is:
 			p.finish(outcome{action: claimAgain, err: r.err})
+		// The message at fault is remembered before the partition is given up: its next owner tries
+		// it alone.
 		case i == at:
 			l.blame(did, t.placed[call].at, trials[i])
 			p.finish(outcome{action: abandon, hang: h})

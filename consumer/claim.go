@@ -39,10 +39,13 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, timeout time.Duration,
 		if err != nil {
 			return epoch.Claim{}, &unconfirmedError{c.Origin.Partition, err}
 		}
+		// Offsets of one log must never be compared with those of another.
 		if lease.Origin != c.Origin {
 			return epoch.Claim{}, &sourceError{fmt.Errorf("claim %s of log %q: the source confirmed %s of log %q",
 				c.Origin.Partition, c.Origin.Log, lease.Partition, lease.Log)}
 		}
+		// R2: the claim carries the lease that was confirmed after the read, and no other lease is
+		// at hand here.
 		claim := epoch.NewClaim(lease)
 		claim.Adopt, claim.Above = adopt, above
 		return claim, nil

@@ -150,6 +150,8 @@ func (hs *hangs) add(h *hang) (tooMany bool) {
 	return true
 }
 
+// call returns the report of a hang. Its stack may be replaced at any time, so it is copied under
+// the lock.
 func (hs *hangs) call(h *hang) Overdue {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -213,6 +215,7 @@ func (hs *hangs) blame(p epoch.Partition, m hungMessage) {
 	hs.messages[p] = m
 }
 
+// message returns the message that a call for the partition has hung on, if one is remembered.
 func (hs *hangs) message(p epoch.Partition) (hungMessage, bool) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -220,6 +223,7 @@ func (hs *hangs) message(p epoch.Partition) (hungMessage, bool) {
 	return m, ok
 }
 
+// forget drops the message, which is applied.
 func (hs *hangs) forget(p epoch.Partition) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()

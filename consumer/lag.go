@@ -53,6 +53,7 @@ func (l *lags) halted(t Tenure, at epoch.Fence) { l.want(t, at, false, 0) }
 // claimed requests the lag of a partition unless it applies something soon.
 func (l *lags) claimed(t Tenure, at epoch.Fence) { l.want(t, at, true, lagAfterClaim) }
 
+// want keeps one request for each partition, the newest, and never brings its time forward.
 func (l *lags) want(t Tenure, at epoch.Fence, once bool, in time.Duration) {
 	p, earliest := t.Origin().Partition, time.Now().Add(in)
 	l.mu.Lock()
@@ -81,12 +82,14 @@ func (l *lags) moves(p epoch.Partition) {
 	}
 }
 
+// left ends the requests of a partition that this process no longer has.
 func (l *lags) left(p epoch.Partition) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.of, p)
 }
 
+// next returns the request that is due first.
 func (l *lags) next() (first *asking, due time.Time, at epoch.Fence) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

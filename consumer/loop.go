@@ -215,6 +215,7 @@ func (l *loop[TX]) committed(p *pending[TX], did part[TX], took time.Duration) {
 		default:
 		}
 	}
+	// A copy, for tools that show lag: nothing reads it back (R8).
 	p.tenure.Mirror(p.fence)
 	p.reportAdvanced(did, took)
 	if p.done() {
@@ -254,6 +255,8 @@ func (l *loop[TX]) lane(p *pending[TX]) *lane[TX] {
 	return &l.shared
 }
 
+// ready queues a partition. The check of idle fences leaves it out: its own commit compares the
+// fence.
 func (l *loop[TX]) ready(p *pending[TX]) {
 	p.state, p.quiet = ready, false
 	lane := l.lane(p)

@@ -56,6 +56,8 @@ func (m *membership) changed(err error) {
 	}
 }
 
+// stand logs that this member has no partition, so that an idle process is not taken for a broken
+// one.
 func (m *membership) stand() {
 	if m.idle() {
 		m.log.Info("no partition is assigned to this member of the group: it waits until one that others have is free")

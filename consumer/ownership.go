@@ -62,6 +62,8 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		// Taken before the claim, so that an action which an operator takes during the claim is not
 		// missed.
 		acted := r.acted.wait()
+		// What the handler wrote before it ended its transaction may be committed without the
+		// fence. Calling it again would write that again, in whichever tenure of this process.
 		if err := r.endedTxOf(p); err != nil {
 			o.reportHaltedForGood(err)
 			o.wait(ctx, forever)
@@ -79,6 +81,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 		} else {
 			in = o.ended(o.consume())
 		}
+		// The background work ends now, and not only after the wait.
 		if !o.claimValid || o.claim.broken() != nil {
 			o.dropClaim()
 		}
@@ -135,6 +138,8 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	if o.dropClaim(); o.hang != nil {
 		return nil
 	}
+	// A partition that this process has had is known: if its fence is missing now, the sink has
+	// lost it, and seeding would begin at the earliest message without anybody's decision (R9).
 	got, seen, err := o.run.claim(revoked, o.tenure, o.timeout, o.fence.Epoch > 0, o.above)
 	if seen.Partition == o.partition {
 		o.seen = seen
@@ -145,6 +150,8 @@ func (o *ownership[TX]) hold(tenure context.Context) error {
 	}
 	o.above = 0
 	o.unconfirmed = 0
+	// From here on the sink has our claim. What was in doubt is decided by the position that came
+	// with it (R5).
 	o.decideDoubt(got)
 	left := o.fence
 	o.adoptFence(got)
@@ -240,6 +247,9 @@ func (o *ownership[TX]) ended(out outcome) time.Duration {
 		o.retries.Reset()
 		o.progress = false
 	}
+	// The sink has our fence although it refused it: then the transaction had changed the fence
+	// itself, as a handler may that writes to its table. That is no takeover, and no other process
+	// has the partition.
 	if _, refused := fenceAt(o.fence, out.err); refused && o.unchanged() {
 		if out.own = true; out.action == giveUp {
 			out.action = claimAgain

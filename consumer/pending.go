@@ -42,6 +42,8 @@ type pending[TX any] struct {
 	hungReplay *hang               // a replay was abandoned while this was to be handed back
 }
 
+// pendingState says where the messages of a partition are: nowhere, queued in a lane, in a
+// transaction, or behind a wait.
 type pendingState int
 
 const (
@@ -99,6 +101,7 @@ func (p *pending[TX]) move(a epoch.Advance, n int) error {
 	return nil
 }
 
+// done reports whether all of the batch is applied, and the position after it committed.
 func (p *pending[TX]) done() bool { return p.fence.Next == p.batch.Next }
 
 // forget drops what is known about the messages at hand: the position has changed, so they may be

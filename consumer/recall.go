@@ -74,8 +74,10 @@ func (hs *hangs) learn(p epoch.Partition, log []operate.Decision, next epoch.Off
 	return true
 }
 
+// exists reports whether m is of a message: the zero value is none.
 func (m hungMessage) exists() bool { return m.attempts > 0 || m.first < m.last }
 
+// hasRangeOf reports whether m and n are of the same message, or the same range.
 func (m hungMessage) hasRangeOf(n hungMessage) bool {
 	return m.exists() && n.exists() && m.first == n.first && m.last == n.last
 }

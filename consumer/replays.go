@@ -145,6 +145,7 @@ func (p *pending[TX]) handBack() {
 	}
 }
 
+// wantsReplays asks for the next requests at once when none is queued.
 func (l *loop[TX]) wantsReplays(last *replay) {
 	if len(l.replays.queue) == 0 {
 		last.from.again()
@@ -165,6 +166,7 @@ func (l *loop[TX]) recordFailure(t *transaction[TX], r result) {
 	})
 }
 
+// reportReplay logs the result and sends the event. Each try of a replay has one.
 func (l *loop[TX]) reportReplay(t *transaction[TX], what outcomeOfReplay, r result) {
 	part := t.parts[0]
 	about := []any{"dead_letter", t.replay.ID, "offset", t.replay.Message.Offset, "epoch", part.epoch}

@@ -86,8 +86,10 @@ func (q *requests[TX]) once(ctx context.Context, ps []epoch.Partition) {
 	}
 }
 
+// looks returns how many looks have begun.
 func (q *requests[TX]) looks() int64 { return q.began.Load() }
 
+// again makes the next look begin at once.
 func (q *requests[TX]) again() {
 	select {
 	case q.now <- struct{}{}:
@@ -101,6 +103,8 @@ type news struct {
 	next chan struct{}
 }
 
+// wait returns a channel that is closed at the next notify. Whoever calls it before reading what
+// may have changed misses nothing.
 func (n *news) wait() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -110,6 +114,7 @@ func (n *news) wait() <-chan struct{} {
 	return n.next
 }
 
+// notify wakes all who wait.
 func (n *news) notify() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

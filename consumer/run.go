@@ -36,6 +36,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if h.calls == nil {
 		return errors.New("consumer: Run needs a handler")
 	}
+	// Only a default size may be exceeded by a brief transaction: what the user has set is a limit.
 	usual := cmp.Or(o.MaxBatch, usualCapacity)
 	o, err := o.withDefaults()
 	if err != nil {
@@ -44,6 +45,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if err := h.suits(o, sink); err != nil {
 		return err
 	}
+	// A sink may take less than the options allow, such as one partition in each transaction.
 	bounds := epoch.BoundsOf(sink)
 	if bounds.Messages > 0 {
 		o.MaxBatch = min(o.MaxBatch, bounds.Messages)
@@ -212,12 +214,14 @@ func (r *runner[TX]) disowns(o *ownership[TX]) {
 	delete(r.owners, o.partition)
 }
 
+// idle reports whether this process has no partition.
 func (r *runner[TX]) idle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.owners) == 0
 }
 
+// owned returns the partitions of a shard that this process has, claimed or not.
 func (r *runner[TX]) owned(shard int) (ps []epoch.Partition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,6 +32,7 @@ func (r *runner[TX]) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
 		return nil
 	})
 	switch {
+	// The partition that was seeding was lost, which says nothing about this one.
 	case errors.Is(err, errCutOff):
 		return r.seed(ctx, t)
 	case err != nil:
@@ -43,6 +44,8 @@ func (r *runner[TX]) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
 // errCutOff means that the partition that created the fences was lost meanwhile.
 var errCutOff = errors.New("cut off")
 
+// seedings are the seedings under way, by topic. Without them, all partitions of a new topic would
+// ask the source and write the same fences at the same time.
 type seedings struct {
 	mu       sync.Mutex
 	underWay map[string]*seeding

@@ -153,6 +153,7 @@ func (s *Status) goesOn(p epoch.Partition, e epoch.Epoch, next epoch.Offset) {
 	})
 }
 
+// becomes sets the state, and the time since when it lasts.
 func (p *PartitionStatus) becomes(s State) {
 	if p.State != s {
 		p.State, p.Since = s, time.Now()

@@ -88,6 +88,8 @@ func (t *tenancy[TX]) waitOr(ctx context.Context, d time.Duration, until <-chan 
 	}
 }
 
+// trouble logs an incident of the partition, without repeating a line that others have caused as
+// well.
 func (t *tenancy[TX]) trouble(level slog.Level, what string, err error, args ...any) {
 	t.run.troubles.add(t.logger, level, t.partition, what, err, args...)
 }
@@ -98,6 +100,7 @@ type claim struct {
 	end             context.CancelCauseFunc
 }
 
+// newClaim returns a claim that ends at the latest when the lease is lost.
 func newClaim(lease context.Context) *claim {
 	ctx, end := context.WithCancelCause(lease)
 	return &claim{ctx, end}

@@ -70,6 +70,8 @@ func failureOf(r result) Failure {
 	}
 }
 
+// reason returns the reason of a retry. A message that has failed an attempt is the reason,
+// whatever its error is.
 func (v verdict) reason() Reason {
 	if v.finding == attempt {
 		return ReasonMessageFailed

@@ -111,6 +111,7 @@ func (t *transaction[TX]) commit(l *loop[TX], r *result) {
 	if t.bounded {
 		ctx = epoch.WithLockWait(ctx, t.lockWait)
 	}
+	// R12: the sink gives up with the context, and the database by its own timeouts.
 	ctx, done := context.WithTimeoutCause(ctx, t.timeout, errTimeout)
 	defer done()
 	overdue := afterEnd(ctx, t.run.hangTimeout(t.timeout), func() {
@@ -136,8 +137,11 @@ func (t *transaction[TX]) commit(l *loop[TX], r *result) {
 		})
 		defer stop()
 	}
+	// A freeze may cost the transaction its connection or its time, which is then no message's
+	// fault (L2).
 	watch := afterAwake(2*t.timeout, func() {})
 	defer watch.stop()
+	// While Run ends, operators see what it waits for.
 	defer t.run.underWay.add(t.overdue(0), len(t.parts)-1)()
 
 	defer func() { r.took = time.Since(t.began) }()
@@ -147,6 +151,7 @@ func (t *transaction[TX]) commit(l *loop[TX], r *result) {
 	for i := range calls {
 		do[i] = calls[i].do
 	}
+	// The sink compares the fences after all calls, right before COMMIT (R4).
 	r.err = t.run.sink.Commit(ctx, advances, do...)
 	r.at, r.handler, r.limit = -1, nil, t.timeout
 	for i := range calls {
@@ -157,9 +162,13 @@ func (t *transaction[TX]) commit(l *loop[TX], r *result) {
 			r.batch, r.at, r.handler = calls[i].part, calls[i].at, calls[i].failed
 		}
 	}
+	// The sink may know better than the handler's return value which call failed: a handler may
+	// hide an error of its transaction, and return nil.
 	if c, ok := errors.AsType[*epoch.CallError](r.err); ok && c.Call >= 0 && c.Call < len(calls) {
 		r.batch, r.at, r.handler = calls[c.Call].part, calls[c.Call].at, c.Err
 	}
+	// A commit cannot have begun while calls were left, so the message that was reached is the one
+	// to suspect.
 	r.cut = r.cut && r.handler == nil
 	if ms := t.parts[r.batch].messages; r.handler != nil && len(ms) > 0 {
 		r.offset = ms[max(r.at, 0)].Offset
@@ -256,6 +265,7 @@ func (t *transaction[TX]) trials() []trial {
 	return ts
 }
 
+// messages returns how many messages the transaction has, of all partitions.
 func (t *transaction[TX]) messages() int {
 	n := 0
 	for _, p := range t.parts {
@@ -273,6 +283,8 @@ func (t *transaction[TX]) String() string {
 	return b.String()
 }
 
+// overdue describes the transaction as it is reported if it does not end. What hangs in it is added
+// later.
 func (t *transaction[TX]) overdue(part int) Overdue {
 	p := t.parts[part]
 	return Overdue{

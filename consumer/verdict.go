@@ -115,6 +115,9 @@ func (p policy) judge(tried []trial, r result) []verdict {
 		}
 		return vs
 
+	// The fence of one partition refused, so the whole transaction is rolled back. That is certain,
+	// and says nothing about the others: they are tried again without the one whose claim or
+	// position is another.
 	case i >= 0:
 		return but(each(tried, verdict{action: retry, err: err}), i, p.refused(tried[i], refused, len(tried) > 1))
 
@@ -124,13 +127,18 @@ func (p policy) judge(tried []trial, r result) []verdict {
 	case lost: // its tenure ends by itself; the others continue
 		return each(tried, verdict{action: retry, err: err})
 
+	// A new claim shows whether the sink can be reached again.
 	case !r.called: // the sink could not begin, which is no message's fault
 		return each(tried, verdict{action: claimAgain, err: err})
 
+	// A handler returned an error, panicked, or had its context end. The calls after it were not
+	// made, so only its partition is judged.
 	case r.handler != nil:
 		failed := p.failure(tried[r.batch], r, len(tried) > 1)
 		return but(each(tried, verdict{action: retry, err: err}), r.batch, failed)
 
+	// A deferred constraint, for example. Any message of any partition may be the cause, so each
+	// partition is judged as if it had failed: alone, its next transaction shows whether it does.
 	default: // the database refused the commit, and did not say for whom
 		vs := make([]verdict, len(tried))
 		for i, t := range tried {
@@ -158,6 +166,8 @@ func refusal(err error) (verdict, epoch.Partition) {
 		low     *epoch.LowEpochError
 	)
 	switch {
+	// Another system has seen a higher epoch, so the sink has lost claims. The next claim goes
+	// above it.
 	case errors.As(err, &low):
 		if unreachable := outOfReach(low.Partition, low.Epoch, low.Seen); unreachable != nil {
 			return verdict{action: halt, err: unreachable}, low.Partition
@@ -167,6 +177,8 @@ func refusal(err error) (verdict, epoch.Partition) {
 		return verdict{action: giveUp, err: err}, stale.Partition
 	case errors.As(err, &moved):
 		return verdict{action: claimAgain, err: err}, moved.Partition
+	// A fence is never deleted (R9): somebody has done so by hand, or the sink is another database.
+	// Only an operator may let the partition begin again.
 	case errors.As(err, &missing):
 		return verdict{action: halt, err: err}, missing.Partition
 	default:
@@ -260,6 +272,7 @@ func (p policy) failure(t trial, r result, shared bool) verdict {
 	alone := t.messages <= 1 && !shared
 	permanent := isPermanent(cause)
 	switch {
+	// The message is not at fault: it may do what it wants, but in a transaction of its own.
 	case errors.Is(cause, epoch.ErrOwnTransaction) && (shared || t.messages > 1 && r.at >= 0):
 		return verdict{action: retry, finding: needsOwn, at: r.at, err: cause}
 	case errors.Is(r.err, epoch.ErrUnhealthy) && !permanent && t.failed == nil:
@@ -280,6 +293,8 @@ func (p policy) failure(t trial, r result, shared bool) verdict {
 	case r.timedOut && !alone:
 		// The message at hand when time ran out need not be the slow one.
 		return verdict{action: retry, finding: tooMany, err: r.err}
+	// The text says which limit was too short, because the error itself is often that of a
+	// cancelled query.
 	case r.timedOut && r.limit > 0 && r.handling > r.limit:
 		cause = fmt.Errorf("the handler took %v, BatchTimeout is %v: %w", r.handling.Round(time.Millisecond), r.limit, cause)
 	}
