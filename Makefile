@@ -133,20 +133,21 @@ find_servers := EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) EPOCHFENCE_TEST_SEAWEEDFS
   EPOCHFENCE_OPENSEARCH_LIBS=$(OPENSEARCH) EPOCHFENCE_ZOOKEEPER_LIBS=$(ZOOKEEPER) EPOCHFENCE_TEST_CONSUL=$(CONSUL)
 
 stores: $(VALKEY) $(servers) $(golangci) ## the drivers of cas that `go test ./...` leaves out, each on its real server, under the race detector, the adapters of lease, and their lint (needs redis-server, Java 17, Maven, pip, and apt-get)
-	@$(MAKE) --no-print-directory --jobs 3 --output-sync $(apart:%=store/%) store/valkey $(shown:%=store/%) $(adapters:%=store/%) store/cas/kubestore lint/stores
+	@$(MAKE) --no-print-directory lint/stores
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync $(apart:%=store/%) store/valkey $(shown:%=store/%) $(adapters:%=store/%) store/cas/kubestore
 lint/stores: $(golangci)
 	@for dir in $(apart) $(adapters) cas/kubestore $(shown); do (cd $$dir && GOWORK=off $(golangci) run ./...) || exit 1; done
 compiled/stores: $(VALKEY) $(servers) lint/stores # what stores fetches and compiles
 	@for dir in $(apart); do (cd $$dir && GOWORK=off go list -race -export -deps -test ./... >/dev/null) || exit 1; done
 	@for dir in $(adapters) cas/kubestore $(shown); do (cd $$dir && GOWORK=off go list -export -deps -test ./... >/dev/null) || exit 1; done
 store/valkey:
-	cd cas/redisstore && GOWORK=off EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m -parallel 4 .
+	cd cas/redisstore && GOWORK=off EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m -parallel 3 .
 store/cas/kubestore: # without a server
 	cd cas/kubestore && GOWORK=off go test -short -count 1 ./...
 $(adapters:%=store/%) $(shown:%=store/%): store/%: # without the race detector, which would have their clients compiled a second time
 	cd $* && GOWORK=off $(find_servers) go test -count 1 -timeout 10m ./...
 store/%:
-	@cd $* && GOWORK=off $(find_servers) go test -race -count 1 -timeout 10m -parallel 4 ./...
+	@cd $* && GOWORK=off $(find_servers) go test -race -count 1 -timeout 10m -parallel 3 ./...
 
 # What takes long, or shows one thing.
 MESSAGES := 10000000

@@ -101,7 +101,7 @@ func theirs(t testing.TB, js jetstream.JetStream, key string, h nats.Header) []b
 
 // Tests wait for leases to end and for servers to start. The command line goes before this.
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8")
+	_ = flag.Set("test.parallel", "3")
 	os.Exit(m.Run())
 }
 

@@ -24,7 +24,7 @@ import (
 
 // Tests wait for leases to end and for servers to start. The command line goes before this.
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8")
+	_ = flag.Set("test.parallel", "6")
 	os.Exit(m.Run())
 }
 
