@@ -199,7 +199,7 @@ var guardsOfFences = []guard{
 		{fenceSQL, "    perform set_config('lock_timeout', lock_timeout_ms::text, true);\n    select * into f from fence\n", "    select * into f from fence\n"},
 	}, "sinks/pgsink", "TestAClaimThatCannotHaveTheFenceSaysSoInTime"},
 	{"R12", "a claim ends no transaction before its swap", []edit{
-		{"sinks/pgsink/claim.go", "\t\ts.evict(ctx, b.seen.Claim)\n\t\tif f, err", "\t\tif f, err"},
+		{"sinks/pgsink/claim.go", "\t\ts.evict(ctx, b.seen.Claim)\n\t\tif fs, err", "\t\tif fs, err"},
 	}, "sinks/pgsink", "TestAnOwnerFrozenBetweenAdvanceAndCommitDelaysTheNextByMilliseconds"},
 	{"R12", "a claim ends no transaction after its swap", []edit{
 		{"sinks/pgsink/claim.go", "\ts.evict(ctx, b.seen.Claim)\n\treturn f, nil", "\treturn f, nil"},

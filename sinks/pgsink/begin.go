@@ -190,18 +190,14 @@ func notAlong(err error) error {
 	return fmt.Errorf("%w: the transaction could not be begun with the handler's first statement: %w", epoch.ErrTransient, err)
 }
 
-// along returns a statement that may be sent in a batch, or nothing. In a batch, pgx knows only one
-// kind of option, the QueryRewriter. Exec sends a text without arguments in the simple protocol,
+// along returns a statement that may be sent in a batch, or nothing. In a batch, pgx knows none of
+// the options that may be left in args. Exec sends a text without arguments in the simple protocol,
 // where it may be several statements.
 func along(sql string, args []any) []*pgx.QueuedQuery {
 	if len(args) == 0 {
 		return nil
 	}
 	switch args[0].(type) {
-	case pgx.QueryRewriter:
-		if len(args) > 1 {
-			return nil
-		}
 	case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
 		return nil
 	}

@@ -56,14 +56,17 @@ type bid struct {
 const maxTraceID = 100
 
 func (s *Sink) claim(ctx context.Context, b bid) (f epoch.Fence, err error) {
-	var begun time.Time
+	var (
+		begun time.Time
+		fs    []epoch.Fence
+	)
 	for range claimTries {
 		begun = time.Now()
 		// Evict before the swap, because a transaction that is frozen between its advance and its
 		// commit holds the row. The source has confirmed our lease after we saw that claim, so its
 		// owner is a zombie, or this process.
 		s.evict(ctx, b.seen.Claim)
-		if f, err = s.swap(ctx, b); !isLockTimeout(err) {
+		if fs, err = s.swap(ctx, s.options.ClaimTimeout/claimTries, b); !isLockTimeout(err) {
 			break
 		}
 	}
@@ -76,6 +79,7 @@ func (s *Sink) claim(ctx context.Context, b bid) (f epoch.Fence, err error) {
 		}
 		return f, err
 	}
+	f = fs[0]
 	s.proofs.claimed(f, begun)
 	// Evict again, for a transaction that began in between. From the swap on, look_early refuses a
 	// new transaction at its beginning. A process that has advanced the fence within the last
@@ -95,7 +99,7 @@ func (s *Sink) claimMany(ctx context.Context, bids []bid) ([]epoch.Fence, error)
 	}
 	begun := time.Now()
 	s.evict(ctx, replaced...)
-	fs, err := s.swapMany(ctx, bids)
+	fs, err := s.swap(ctx, min(manyLockWait, s.options.ClaimTimeout/claimTries), bids...)
 	switch {
 	case definite(err):
 		return nil, errEach
@@ -109,22 +113,12 @@ func (s *Sink) claimMany(ctx context.Context, bids []bid) ([]epoch.Fence, error)
 	return fs, nil
 }
 
-func (s *Sink) swap(ctx context.Context, b bid) (f epoch.Fence, err error) {
-	err = s.transact(ctx, harmful, func(batch *pgx.Batch) {
-		s.queueClaim(batch, b, s.options.ClaimTimeout/claimTries)
-	}, func(r pgx.BatchResults) error {
-		var row fenceRow
-		f, err = row.scan(r.QueryRow())
-		return err
-	})
-	return f, err
-}
-
 // manyLockWait limits how long a claim among others waits for the row of its fence.
 const manyLockWait = 50 * time.Millisecond
 
-// swapMany locks the fences in key order, like every transaction that advances several.
-func (s *Sink) swapMany(ctx context.Context, bids []bid) ([]epoch.Fence, error) {
+// swap makes claims in one transaction. It locks the fences in key order, like every transaction that
+// advances several, and waits for each up to lockWait.
+func (s *Sink) swap(ctx context.Context, lockWait time.Duration, bids ...bid) ([]epoch.Fence, error) {
 	order := make([]int, len(bids))
 	for i := range order {
 		order[i] = i
@@ -133,7 +127,7 @@ func (s *Sink) swapMany(ctx context.Context, bids []bid) ([]epoch.Fence, error) 
 	fs := make([]epoch.Fence, len(bids))
 	err := s.transact(ctx, harmful, func(batch *pgx.Batch) {
 		for _, i := range order {
-			s.queueClaim(batch, bids[i], min(manyLockWait, s.options.ClaimTimeout/claimTries))
+			s.queueClaim(batch, bids[i], lockWait)
 		}
 	}, func(r pgx.BatchResults) (err error) {
 		for _, i := range order {

@@ -143,6 +143,33 @@ func TestAValueThatPanicsInACopyPanicsInItsHandler(t *testing.T) {
 	}
 }
 
+// day is a date as a text, of a type that pgx does not know.
+type day string
+
+func (d day) TextValue() (pgtype.Text, error) {
+	return pgtype.Text{String: string(d), Valid: true}, nil
+}
+
+// TestACopyTakesTextsForWhatIsNoText as pgx's own does.
+func TestACopyTakesTextsForWhatIsNoText(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.sql("create table texts (at date, tags int[], doc jsonb); grant insert, select on texts to " + r.role)
+	s := r.open()
+	seed(t, s, orders)
+	must(t, s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), func(ctx context.Context, tx pgsink.Tx) error {
+		_, err := tx.CopyFrom(ctx, pgx.Identifier{"texts"}, []string{"at", "tags", "doc"}, pgx.CopyFromRows([][]any{
+			{"2026-01-02", "{{1,2},{3,4}}", `{"a": 1}`}, {day("2026-01-03"), nil, nil},
+		}))
+		return err
+	}))
+	var got string
+	must(t, r.reader.QueryRow(t.Context(), "select string_agg(concat_ws(' ', at, tags, doc), ', ' order by at) from texts").Scan(&got))
+	if want := `2026-01-02 {{1,2},{3,4}} {"a": 1}, 2026-01-03`; got != want {
+		t.Errorf("copied %s; want %s", got, want)
+	}
+}
+
 // copyTracer counts what it is told of COPYs, and of what they did.
 type copyTracer struct{ begun, rows int64 }
 

@@ -256,3 +256,24 @@ func TestWhatIsNoWriteFromOutsideIsNotCounted(t *testing.T) {
 		r.wantOutside("none of these", "")
 	}
 }
+
+func TestEachRoleThatWritesFromOutsideIsCounted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.protect("effects", pgsink.Protection{})
+	must(t, r.asApp(insert("x"), insert("x")))
+	if _, err := connect(t, r.operatorsURL).Exec(t.Context(), insert("x")); err != nil {
+		t.Fatal(err)
+	}
+	tables, err := r.operatorAt(t, r.operatorsURL).Protected(t.Context())
+	if err != nil || len(tables) != 1 || len(tables[0].Outside) != 2 {
+		t.Fatalf("%+v, %v; want one table and two roles", tables, err)
+	}
+	counted := map[string]int64{}
+	for _, w := range tables[0].Outside {
+		counted[w.Role] = w.Transactions
+	}
+	if counted[r.role] != 2 || counted[r.operators] != 1 {
+		t.Errorf("counted %v", counted)
+	}
+}
