@@ -67,6 +67,7 @@ func TestAStatementIsKnownByItsWords(t *testing.T) {
 		"select set_config('app.tenant', $1, true)": apart,
 		"select set_config('a', $1, true), pg_catalog.set_config('b', $2, true)": apart,
 		`select "set_config"('a', $1, $2)`:                                       apart,
+		`select U&"set\005fconfig"('a', $1, $2)`:                                 apart,
 		"set search_path = x":                                                    apart,
 		"set role x":                                                             apart,
 		"set session characteristics as transaction read only":                   apart,

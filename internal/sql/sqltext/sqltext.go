@@ -49,7 +49,8 @@ type Scanner struct {
 	// Unsure is set when the text may mean something else to the database than to
 	// this package: a quote that never ends; a backslash before one in a literal,
 	// which is an escape or not by a setting of the session; a parameter with a
-	// parenthesis, which hides a quote.
+	// parenthesis, which hides a quote; a name with Unicode escapes, U&"…", which may be
+	// another one than it looks like.
 	Unsure bool
 }
 
@@ -137,6 +138,9 @@ func (s *Scanner) plain() {
 		s.keep(s.text[i])
 	}
 	s.text = s.text[i:]
+	if s.d.EscapeStrings && s.n == 1 && s.word[0] == 'u' && s.at(`&"`) {
+		s.Unsure = true
+	}
 }
 
 // variable reads a parameter of SQLite's, or the character that begins one.

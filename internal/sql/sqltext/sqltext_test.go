@@ -46,6 +46,8 @@ func TestTheWordsOfEachStatementAreFoundAndNothingElse(t *testing.T) {
 		{`insert into t values ('\'); commit; --`, lite, []string{"insert into t values", "commit", ""}, false},
 		{"select $$; commit $$, $a$ $$; commit $a$, $1", pg, []string{"select"}, false},
 		{"select $a$ ; commit", pg, []string{"select"}, true},
+		{`select U&"set\005fconfig"('a')`, pg, []string{`select u set\005fconfig`}, true},
+		{`select u & "a", u&b, U&'\0061'`, pg, []string{"select u a u b u"}, false},
 		{`select "x; commit", "SET_CONFIG"('a')`, pg, []string{"select x; commit set_config"}, false},
 		{"select `x; commit`, [y; commit]", lite, []string{"select x; commit y; commit"}, false},
 		{"select 1e5, 'open", pg, []string{"select"}, true},
