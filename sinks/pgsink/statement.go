@@ -25,11 +25,13 @@ const plainWords = "select values table with show explain fetch move close " +
 	"insert update delete merge copy truncate lock notify call " +
 	"create alter drop comment grant revoke refresh analyze reindex cluster"
 
-// sessionWords are the functions by which a plain statement changes the session. Any other
-// function may call them: the check at the end compares what matters to others, see
-// [sessionState], and cannot compare a lock of the session or the seed of random().
+// sessionWords are the functions by which a plain statement changes the session, and those that
+// execute a text, which is in quotes. A function of the application may call any of them: the check
+// at the end compares what matters to others, see [sessionState], and cannot compare a lock of the
+// session or the seed of random().
 const sessionWords = "set_config setseed pg_advisory_lock pg_advisory_lock_shared pg_try_advisory_lock " +
-	"pg_try_advisory_lock_shared pg_advisory_unlock pg_advisory_unlock_shared pg_advisory_unlock_all dblink_connect dblink_connect_u"
+	"pg_try_advisory_lock_shared pg_advisory_unlock pg_advisory_unlock_shared pg_advisory_unlock_all dblink_connect dblink_connect_u " +
+	"query_to_xml query_to_xmlschema query_to_xml_and_xmlschema ts_stat ts_rewrite"
 
 // encodingWords are settings that pgx relies on: with another value it would send texts that mean
 // something else. SET with one of them is never sent.

@@ -346,7 +346,7 @@ func TestWhatAHandlerDoesToItsSessionStaysInItsTransaction(t *testing.T) {
 			"reset all", "deallocate all", "do $$ begin execute 'deallocate all'; end $$", "discard temp", "listen news", "set application_name = 'poisoned'",
 			"set role none", "select pg_advisory_lock(1)", "prepare twice as select 1", "create temp table twice (a int)",
 			"-- name: Twice :exec\nset search_path = nowhere", "select set_config('lock_timeout', '1', false)",
-			`select U&"pg\005fadvisory_lock"(1)`,
+			`select U&"pg\005fadvisory_lock"(1)`, "select ts_stat('select to_tsvector(pg_advisory_lock(1)::text)')",
 		} {
 			for _, queued := range []bool{false, true} {
 				commit := func(sql string) error {
