@@ -175,10 +175,10 @@ func (t *handlerTx) beginWith(ctx context.Context, first []*pgx.QueuedQuery) (r 
 	switch closed := t.conn.IsClosed(); {
 	case closed && unencodable(safe): // pgx closes the connection after it
 		t.unbegun = notAlong(safe)
-	case closed:
-	case t.conn.PgConn().TxStatus() == noTransaction:
+	case closed: // lost, which the end of the call finds
+	case t.conn.PgConn().TxStatus() == noTransaction: // pgx could not prepare first
 		return nil, nil
-	default:
+	default: // the BEGIN was executed, and a statement behind it failed
 		t.unbegun = t.fenced.abandon(ctx, notAlong(t.fenced.own(explain(safe))))
 	}
 	return nil, err

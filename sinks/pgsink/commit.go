@@ -321,7 +321,7 @@ func (t *fenced) refusedCommit(err error) error {
 func (t *fenced) failed(ctx context.Context, err error) error {
 	var unsent pgx.ErrPreprocessingBatch
 	switch {
-	case definite(err):
+	case definite(err): // the server has aborted the transaction, and skips the COMMIT behind
 		if refused := t.refused(err); refused != nil {
 			err = refused
 		}
@@ -336,9 +336,9 @@ func (t *fenced) failed(ctx context.Context, err error) error {
 			return t.abandon(ctx, &epoch.CallError{Err: err})
 		}
 		return t.abandon(ctx, t.own(err))
-	case pgconn.SafeToRetry(err), errors.As(err, &unsent) && !t.conn.IsClosed():
+	case pgconn.SafeToRetry(err), errors.As(err, &unsent) && !t.conn.IsClosed(): // pgx has sent nothing of it
 		return t.abandon(ctx, err)
-	default:
+	default: // the connection was lost, and the COMMIT may have arrived
 		return inDoubt(ended(ctx, err))
 	}
 }
@@ -353,7 +353,7 @@ func (t *fenced) abandon(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, epoch.ErrTxEndedByHandler):
 		return err
-	case escaped && err != nil:
+	case escaped && err != nil: // what the handler wrote may be there, whatever its error says
 		if call, is := errors.AsType[*epoch.CallError](err); is {
 			return &epoch.CallError{Call: call.Call, Err: fmt.Errorf("%w: %w", epoch.ErrTxEndedByHandler, call.Err)}
 		}
@@ -364,7 +364,7 @@ func (t *fenced) abandon(ctx context.Context, err error) error {
 		return ended(ctx, err)
 	case err == nil:
 		return inDoubt(errors.New("connection lost"))
-	case t.conn.IsClosed() && !closedByHandler(err):
+	case t.conn.IsClosed() && !closedByHandler(err): // by a later claim, for example, which only the fence tells
 		return inDoubt(err)
 	default:
 		return err

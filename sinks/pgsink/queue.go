@@ -336,7 +336,7 @@ func (t *fenced) answered(ctx context.Context, r pgx.BatchResults, items []queue
 		return t.failed(ctx, t.statement(err, n, items))
 	case vanished(err):
 		return t.failed(ctx, vanishedError{err})
-	case definite(err):
+	case definite(err): // the check was answered, and then COMMIT was refused
 		return t.refusedCommit(err)
 	default:
 		return inDoubt(ended(ctx, err))
@@ -372,16 +372,16 @@ func (t *fenced) unsent(ctx context.Context, err error, items []queuedStatement)
 		err = preprocessing(failed, items)
 	}
 	switch {
-	case unencodable(err):
-		return err // pgx closes the connection after it
+	case unencodable(err): // by the handler's argument; pgx closes the connection after it
+		return err
 	case preparing && ctx.Err() != nil:
 		return ended(ctx, err)
-	case preparing && t.conn.IsClosed():
+	case preparing && t.conn.IsClosed(): // lost while pgx asked what the statements are
 		return unexecuted{inDoubt(err)}
-	case vanished(err) && !preparing:
+	case vanished(err) && !preparing: // another user of the connection has deallocated what pgx has prepared
 		closeNow(t.conn)
 		return unexecuted{err}
-	case !t.conn.IsClosed():
+	case !t.conn.IsClosed(): // a statement could not be prepared
 		return t.abandon(ctx, faultless(err))
 	case neverRan(err):
 		return unexecuted{inDoubt(ended(ctx, err))}
