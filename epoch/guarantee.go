@@ -1,5 +1,8 @@
 package epoch
 
+// This file has what a sink promises about a message that is applied again. consumer.Run refuses a
+// sink that promises less than the options ask for.
+
 // Guarantee is what a sink guarantees when a message is applied again: by an owner that was thought
 // dead, after a crash, or after a lost answer. A greater value guarantees more. The zero Guarantee
 // guarantees nothing.

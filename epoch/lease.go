@@ -1,5 +1,8 @@
 package epoch
 
+// This file has what a source grants. Whether it still holds is the source's answer, in
+// Candidate.Confirm; what a claim makes of it is decided in fence.go.
+
 // Origin says where a partition's messages and leases come from. Two origins with equal strings
 // must mean the same log and the same issuer of generations, so sources build them from ids that
 // are never reused.

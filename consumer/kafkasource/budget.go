@@ -7,6 +7,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
+// This file decides how much memory the parts of reading may take, and how large the next fetch may
+// be. fetch.go keeps to it, and feed.go counts.
+
 // budget divides Options.BufferBytes, called B below. It counts memory. A fetch is limited in bytes
 // on the wire, which are fewer because of compression and the size of a Record. growth is the last
 // ratio of the two.

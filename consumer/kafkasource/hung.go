@@ -12,6 +12,8 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file decides when a member leaves its group because a handler hangs, and when it joins again.
+//
 // A member cannot give up a single partition: in the classic protocol the leader's balancer assigns
 // partitions, and under KIP-848 the broker does. So if a handler hangs, the member drains its other
 // partitions, leaves the group, and joins again after a pause. A member that is alone in its group

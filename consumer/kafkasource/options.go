@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file has the options of a source, and refuses those that make no sense before a broker is
+// asked. clash.go refuses client options, and reach.go what the cluster cannot do.
+
 // Options configure a [Source]: which group reads which topics, and how to reach the cluster.
 type Options struct {
 	// Group is the consumer group. It scopes the leases, and the fences in the sink. Required.

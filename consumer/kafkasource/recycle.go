@@ -7,6 +7,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
+// This file reuses the memory of records that have become messages. It decides nothing about them:
+// feed.go says when a record is no longer needed.
+
 // recordPool keeps records that have become messages, so that kgo can reuse them. Nobody outside
 // this package sees a record, and a message keeps only slices of the response. The pool made
 // reading small messages a third faster: BenchmarkFeed, and the row kafka/read of bench.

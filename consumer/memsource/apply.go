@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file applies a log once, for tests of handlers. Everything else in the package is for tests
+// of takeovers.
+
 // Apply applies all messages of the log with h, as one process of the group [DefaultGroup]. It is
 // for tests of handlers on the database that they write to.
 //

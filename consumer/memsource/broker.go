@@ -8,6 +8,9 @@ import (
 	"sync"
 )
 
+// This file has what topics and groups share: one lock, and waits for any change. log.go has a
+// topic, and group.go a group.
+
 // Broker holds topics and the groups that read them, like one cluster. The
 // zero Broker is not usable; see [NewBroker].
 type Broker struct {

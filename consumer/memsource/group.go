@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has the records of a group, which decide what Confirm answers. share.go decides which
+// member gets which partition, and script.go lets a test decide instead.
+
 // DefaultTerm is how long a lease lasts after its holder's last renewal, and how long a drain may
 // take. [Group.SetTerm] changes it.
 const DefaultTerm = 10 * time.Second

@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has what a test does to a topic: append, delete, truncate, create it anew. part.go has
+// the messages of a partition.
+
 // DefaultGroup is the group of [Log.Member] and [Log.UntilApplied].
 const DefaultGroup = "group"
 

@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 )
 
+// This file has what one process hears and does: join, freeze, thaw, stop. group.go decides what is
+// true meanwhile, and tenure.go reads.
+
 var (
 	// ErrFenced is returned by Run when the member was fenced for good.
 	ErrFenced = errors.New("memsource: this member was fenced")

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has the messages of a partition, and the marks by which a log that was truncated is
+// recognized. log.go changes it, and tenure.go reads it.
+
 // The limits of one slice. A reader's memory does not depend on the size of the log.
 const (
 	maxSlice      = 256

@@ -10,6 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has what a test does to a group by hand: grants, losses, expiries, generations. Without
+// it, share.go decides.
+
 var (
 	errTaken   = errors.New("memsource: taken away by the script")
 	errExpired = fmt.Errorf("memsource: the member expired: %w", consumer.ErrLeaseExpired)

@@ -11,6 +11,9 @@ import (
 	"github.com/epochfence/epochfence/internal/shares"
 )
 
+// This file decides how a group that has no script divides its partitions, with internal/shares,
+// and drains before it moves one.
+
 var errDrainTooLong = errors.New("memsource: the drain took longer than the term")
 
 // resetAndRebalance also allows grants of partitions to members that have given them up.

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file has what package consumer sees of a partition. group.go answers its confirmations, and
+// part.go has its messages.
+
 // tenure is a [consumer.Tenure]. The broker's lock guards asked and deadline.
 type tenure struct {
 	*tenures.State // nil until the member has heard of it

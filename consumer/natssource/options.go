@@ -17,6 +17,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file has the options of a source, and refuses those that make no sense before a server is
+// asked. source.go refuses streams and buckets whose settings do not fit.
+
 // Options configure a [Source]: which group reads which streams, and where its leases are.
 type Options struct {
 	// Group scopes the leases, and the fences in the sink. It is UTF-8 without NUL, of up to

@@ -7,6 +7,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file remembers how far the present run of a job has come in this process. due.go decides
+// which tick is run, and reader.go which step is next.
+
 // course is what this process knows of the present run of a job, over all its tenures of the job. The
 // handler writes the first part, and the reader the rest.
 type course struct {

@@ -13,6 +13,8 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
+// This file has the options of a schedule, with their defaults and limits. job.go checks the jobs.
+
 // Options configure a [Schedule].
 type Options struct {
 	// Store has the leases, in any store with a driver: see docs/leases.md. Required.

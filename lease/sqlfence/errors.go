@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
 )
 
+// This file finds the refusal in a database's error. The database decides it, in the SQL of
+// schema.go.
+
 // RefusedError is returned by [Explain] for a write under a token that is too low for the row.
 type RefusedError struct {
 	Lock  string

@@ -7,6 +7,8 @@ import (
 	"fmt"
 )
 
+// This file runs a statement that must change a row. errors.go explains its error.
+
 // DB is a [sql.DB], [sql.Conn] or [sql.Tx].
 type DB interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)

@@ -9,6 +9,9 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
+// This file has the SQL that compares a token with that of a row: the function for PostgreSQL, the
+// triggers for SQLite.
+
 //go:embed migrations/*/*.sql
 var migrationFiles embed.FS
 

@@ -5,6 +5,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// This file decides how the page shows positions: as offsets, or as times for jobs.
+
 // jobs are the partitions that are jobs of package schedule. Their positions are times.
 type jobs map[epoch.Partition]bool
 

@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
+// This file is the operators' side: entries, actions on them, and their history. Package operate
+// decides which action is possible.
+
 // Operator operates the entries of a schema. It is safe for concurrent use if its DB is, such as a
 // pool.
 type Operator struct {

@@ -16,6 +16,9 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
+// This file has the options, and creates, updates and grants the tables. store.go has the
+// statements of handlers and relays.
+
 // DefaultSchema is the default of Options.Schema.
 const DefaultSchema = "epochfence_outbox"
 

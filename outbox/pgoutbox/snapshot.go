@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
+// This file decides which entries a scan may have missed: those of transactions that committed
+// after it, with lower ids. store.go has the statements that use it.
+
 // snapshot identifies the transactions that had not ended when entries were read. A cursor's Seen
 // is its text, in the format of PostgreSQL's pg_snapshot.
 type snapshot struct {

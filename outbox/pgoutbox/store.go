@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
+// This file has the statements of handlers and relays. outbox/settlement.go decides which are
+// called, and snapshot.go finds entries that were committed late.
+
 // DBTX is a transaction, such as [pgsink.Tx].
 //
 // [pgsink.Tx]: https://pkg.go.dev/github.com/epochfence/epochfence/sinks/pgsink#Tx

@@ -8,6 +8,9 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
+// This file has what differs between databases in the statements of this package, for SQLite so
+// far.
+
 // Dialect is the dialect of a database. The only one is [SQLite].
 type Dialect interface {
 	// String returns the name of the database, for errors.

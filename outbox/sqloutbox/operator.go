@@ -13,6 +13,9 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
+// This file is the operators' side: entries, actions on them, and their history. Package operate
+// decides which action is possible.
+
 // Operator operates the entries of a database. It is safe for concurrent use.
 type Operator struct {
 	transactions                               *sqltx.DB

@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
+// This file has the options, and creates and updates the tables. store.go has the statements of
+// handlers and relays.
+
 // Options configure a [Store]. The zero value works.
 type Options struct {
 	// TablePrefix is the prefix of the table names: letters, digits and underscores, at most 32.

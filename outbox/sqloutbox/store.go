@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
+// This file has the statements of handlers and relays. outbox/settlement.go decides which are
+// called.
+
 // DBTX is a transaction, such as [*sqlsink.Tx].
 //
 // [*sqlsink.Tx]: https://pkg.go.dev/github.com/epochfence/epochfence/sinks/sqlsink#Tx

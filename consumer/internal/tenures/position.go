@@ -6,6 +6,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
+// This file decides which position a source publishes, and notices one that was published under
+// another sink's claim (R8). The source decides when to publish.
+
 // Position decides which position of a tenure is published to the source, where operators look. It
 // keeps the position that the group had committed through other clients until ours has passed it
 // (R8). The zero Position has nothing to publish. Its methods are safe for concurrent use.

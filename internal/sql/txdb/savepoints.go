@@ -12,6 +12,9 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/sqltext"
 )
 
+// This file decides which of a handler's nested transactions a statement belongs to, and whether
+// they were ended in order. The caller sends the statements.
+
 // Handle is what a statement was sent through: the message's own transaction, which is the zero
 // value, a DB, or a savepoint with a Commit and a Rollback.
 type Handle struct {
