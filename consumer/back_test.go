@@ -215,7 +215,7 @@ func TestAQuietPartitionFollowsAPositionThatWasSetByHand(t *testing.T) {
 		p := r.start("a", each(record), options{})
 		synctest.Wait()
 		f := r.sink.Fences()[r.partition(0)]
-		err := r.sink.Commit(r.Context(), []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: 10, To: 20}},
+		err := r.sink.Commit(r.Context(), []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: 10, To: 20}}, epoch.TxOptions{},
 			func(context.Context, tx) error { return nil })
 		if err != nil {
 			t.Fatal(err)

@@ -262,7 +262,7 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 	timeout := b.owner.timeout
 	abandoned, cut := context.WithCancel(context.Background())
 	defer cut()
-	ctx, cancel := context.WithTimeoutCause(epoch.WithAbandonment(b.owner.loop.base, abandoned), timeout, errTimeout)
+	ctx, cancel := context.WithTimeoutCause(b.owner.loop.base, timeout, errTimeout)
 	defer cancel()
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
@@ -287,7 +287,7 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 		cut()
 		free()
 	}).stop()
-	r.err = epoch.CommitHeld(ctx, b.owner.run.sink, b.hold, func(ctx context.Context, tx TX) error {
+	r.err = epoch.CommitHeld(ctx, b.owner.run.sink, b.hold, epoch.TxOptions{Abandoned: abandoned}, func(ctx context.Context, tx TX) error {
 		if !under.enter(0) {
 			return epoch.ErrAbandoned
 		}

@@ -31,11 +31,11 @@ type unreachable struct {
 	down *atomic.Bool
 }
 
-func (u unreachable) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, tx) error) error {
+func (u unreachable) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, tx) error) error {
 	if u.down.Load() {
 		return fmt.Errorf("cannot connect: %w", epoch.ErrInDoubt)
 	}
-	return u.Sink.CommitHeld(ctx, h, apply)
+	return u.Sink.CommitHeld(ctx, h, o, apply)
 }
 
 // Do promises that ErrInDoubt ends the claim. Whoever waits for that must not
@@ -244,7 +244,7 @@ func TestBackgroundWorkFollowsAPositionSetByHand(t *testing.T) {
 		synctest.Wait()
 		f := r.sink.Fences()[r.partition(0)]
 		skip := []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: 0, To: 1}}
-		if err := r.sink.Commit(r.Context(), skip, func(context.Context, tx) error { return nil }); err != nil {
+		if err := r.sink.Commit(r.Context(), skip, epoch.TxOptions{}, func(context.Context, tx) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 		r.pass(20 * time.Minute)

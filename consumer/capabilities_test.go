@@ -37,7 +37,7 @@ func (s *least) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epo
 	return s.in.Claim(ctx, seen, c)
 }
 
-func (s *least) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *memsink.Tx) error) error {
+func (s *least) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *memsink.Tx) error) error {
 	n := as[0].To - as[0].From
 	s.mu.Lock()
 	if s.tries = append(s.tries, n); len(as) > 1 {
@@ -46,9 +46,9 @@ func (s *least) Commit(ctx context.Context, as []epoch.Advance, calls ...func(co
 	s.mu.Unlock()
 	waits.Sleep(ctx, time.Millisecond) // what a transaction costs
 	if n <= s.fits {
-		return s.in.Commit(ctx, as, calls...)
+		return s.in.Commit(ctx, as, o, calls...)
 	}
-	return s.in.Commit(ctx, as, append(slices.Clone(calls), func(context.Context, *memsink.Tx) error {
+	return s.in.Commit(ctx, as, o, append(slices.Clone(calls), func(context.Context, *memsink.Tx) error {
 		return fmt.Errorf("least: %d offsets: %w", n, epoch.ErrTooLarge)
 	})...)
 }

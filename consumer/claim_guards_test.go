@@ -112,7 +112,7 @@ func betweenReadAndSwap(t *testing.T, check func(r *rig, p *process)) {
 		r.fill(0, 3)
 		p = r.start("b", each(record), options{}, memsink.Hooks{Claim: func(ctx context.Context, _ epoch.Claim, do func() error) error {
 			landing := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: 0, To: 3, Mark: epoch.NoMark}
-			if err := r.sink.Commit(ctx, []epoch.Advance{landing}, func(context.Context, tx) error { return nil }); err != nil {
+			if err := r.sink.Commit(ctx, []epoch.Advance{landing}, epoch.TxOptions{}, func(context.Context, tx) error { return nil }); err != nil {
 				t.Errorf("the commit in flight: %v", err)
 			}
 			return do()

@@ -59,6 +59,18 @@ func TestWhatIsRefusedForItsSizeIsAppliedInSmallerTransactions(t *testing.T) {
 	}
 }
 
+// lockWaiting gives the limit of a wait for a lock to the handler, which waits in the database's place.
+type lockWaiting struct{ *memsink.Sink }
+
+type lockWaitKey struct{}
+
+func (s lockWaiting) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, tx) error) error {
+	if o.LockWait > 0 {
+		ctx = context.WithValue(ctx, lockWaitKey{}, o.LockWait)
+	}
+	return s.Sink.Commit(ctx, as, o, calls...)
+}
+
 // One partition's first message waits for a lock that is held for long.
 func TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers(t *testing.T) {
 	inBubble(t, 3, func(r *rig) {
@@ -67,7 +79,7 @@ func TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers(t *testing.T) {
 		h := func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
 			if m.Partition.Number == 0 && time.Now().Before(held) {
 				d := 5 * time.Second // the sink's own bound
-				if w, bounded := epoch.LockWait(ctx); bounded {
+				if w, limited := ctx.Value(lockWaitKey{}).(time.Duration); limited {
 					d = w
 				}
 				<-time.After(min(d, time.Until(held)))
@@ -78,7 +90,11 @@ func TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers(t *testing.T) {
 			return record(ctx, tx, m, e)
 		}
 		r.group().SetTerm(30 * time.Second)
-		p := r.start("a", each(h).OnFailure(r.sink.DeadLetter), options{MaxAttempts: 1})
+		p := r.process("a", nil)
+		o := p.watched(options{MaxAttempts: 1})
+		p.run(func(ctx context.Context) error {
+			return consumer.Run[tx](ctx, p.member, lockWaiting{p.sink}, each(h).OnFailure(r.sink.DeadLetter), o)
+		})
 		zero, one := r.fill(0, 3), r.fill(1, 500)
 		began := time.Now()
 		for i := range 20 {

@@ -68,5 +68,5 @@ func (o *ownership[TX]) wasAlone(left, seen epoch.Fence) bool {
 // commits reports whether the same transaction commits without the message.
 func (o *ownership[TX]) commits(ctx context.Context, f epoch.Fence) bool {
 	stay := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next, Mark: f.Mark}
-	return o.run.sink.Commit(ctx, []epoch.Advance{stay}, func(context.Context, TX) error { return nil }) == nil
+	return o.run.sink.Commit(ctx, []epoch.Advance{stay}, epoch.TxOptions{}, func(context.Context, TX) error { return nil }) == nil
 }

@@ -212,12 +212,12 @@ type withoutBegin struct {
 	refusals int
 }
 
-func (s *withoutBegin) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, tx) error) error {
+func (s *withoutBegin) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, tx) error) error {
 	if s.refusals > 0 {
 		s.refusals--
 		return errors.New("cannot begin: too many connections")
 	}
-	return s.Sink.Commit(ctx, as, calls...)
+	return s.Sink.Commit(ctx, as, o, calls...)
 }
 
 // R5: what failed before the handler was called is no message's fault.

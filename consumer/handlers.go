@@ -32,7 +32,7 @@ import (
 // committers that update the same rows can deadlock. A deadlock costs no message an attempt:
 // the transaction is rolled back, and the next ones take fewer messages for a while. Each wait for a
 // lock is limited to about the average duration of a transaction, 10 to 750 ms, because other
-// partitions wait for the transaction ([epoch.WithLockWait]). The limit doubles each time that a
+// partitions wait for the transaction ([epoch.TxOptions]). The limit doubles each time that a
 // message alone is refused. To keep transactions large on rows that all of them
 // update, use a [BatchHandler] that updates rows in one order, such as that of their keys.
 type Handler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.Epoch) error

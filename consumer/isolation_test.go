@@ -109,13 +109,13 @@ type gated struct {
 }
 
 // Commit waits for a connection, as pgsink's acquire does.
-func (g *gated) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *memsink.Tx) error) error {
+func (g *gated) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *memsink.Tx) error) error {
 	select {
 	case <-g.open:
 	case <-ctx.Done():
 		return fmt.Errorf("get a connection: %w", context.Cause(ctx))
 	}
-	return g.Sink.Commit(ctx, as, calls...)
+	return g.Sink.Commit(ctx, as, o, calls...)
 }
 
 func TestAPartitionLostWhileWaitingForAConnectionCostsNoOtherItsClaim(t *testing.T) {
@@ -270,8 +270,8 @@ var errBackendGone = errors.New("server closed the connection unexpectedly")
 type fragile struct{ *memsink.Sink }
 
 // Commit answers as pgsink's abandon does when the handler's connection died.
-func (f fragile) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *memsink.Tx) error) error {
-	err := f.Sink.Commit(ctx, as, calls...)
+func (f fragile) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *memsink.Tx) error) error {
+	err := f.Sink.Commit(ctx, as, o, calls...)
 	if errors.Is(err, errBackendGone) {
 		return fmt.Errorf("%w: %w", epoch.ErrInDoubt, err)
 	}

@@ -356,6 +356,6 @@ func (l *loop[TX]) transact(lane *lane[TX], ps []*pending[TX], capacity int) {
 	if !t.shared {
 		refusals = ps[0].bisect.refusals
 	}
-	t.lockWait, t.bounded = l.sizing.lockWait(refusals, rand.Float64())
+	t.lockWait = l.sizing.lockWait(refusals, rand.Float64())
 	l.start(t)
 }

@@ -304,8 +304,8 @@ type answering struct {
 
 func (s answering) Unwrap() epoch.Sink[tx] { return s.Sink }
 
-func (s answering) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, tx) error) error {
-	return s.answer(as, s.Sink.Commit(ctx, as, calls...))
+func (s answering) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, tx) error) error {
+	return s.answer(as, s.Sink.Commit(ctx, as, o, calls...))
 }
 
 func (r *rig) startAnswering(name string, h handlers, answer func(as []epoch.Advance, err error) error) *process {

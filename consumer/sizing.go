@@ -97,13 +97,15 @@ func (s *sizing) refused(messages int, took time.Duration) {
 }
 
 // lockWait returns how long a transaction may wait for one lock. The wait grows with each refusal
-// of a single message, and is not bounded beyond patience: by then the database has found any
-// deadlock. chance, in [0, 1), makes one of two transactions that wait for each other give up
+// of a single message. Zero means no limit: beyond patience, the database has found any deadlock. chance, in [0, 1), makes one of two transactions that wait for each other give up
 // first.
-func (s *sizing) lockWait(refusals int, chance float64) (d time.Duration, bounded bool) {
-	d = min(max(s.typical, minLockWait), maxLockWait)
+func (s *sizing) lockWait(refusals int, chance float64) time.Duration {
+	d := min(max(s.typical, minLockWait), maxLockWait)
 	d = (d/2 + time.Duration(chance*float64(d))) << min(refusals, 16)
-	return d, d <= patience
+	if d > patience {
+		return 0
+	}
+	return d
 }
 
 // share divides the capacity of a transaction. Partitions with few ready messages take all of theirs,

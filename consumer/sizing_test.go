@@ -141,20 +141,20 @@ func TestSizingLosesLittleTimeOverTransactionsThatAreTooLarge(t *testing.T) {
 func TestWaitsForLocksAreShortFirstAndThenAsLongAsTheSinkAllows(t *testing.T) {
 	s := newSizing(10, 10)
 	s.typical = 0
-	short, bounded := s.lockWait(0, 0)
-	if long, _ := s.lockWait(0, 0.99); !bounded || short < time.Millisecond || long < 2*short || long > maxLockWait {
+	short := s.lockWait(0, 0)
+	if long := s.lockWait(0, 0.99); short < time.Millisecond || long < 2*short || long > maxLockWait {
 		t.Errorf("waits from %v to %v", short, long)
 	}
 	s.typical = time.Hour
-	if d, bounded := s.lockWait(0, 0.99); !bounded || d >= time.Second {
+	if d := s.lockWait(0, 0.99); d == 0 || d >= time.Second {
 		t.Errorf("waits for %v, as long as PostgreSQL takes to find a deadlock", d)
 	}
-	if d, bounded := s.lockWait(2, 0.5); d != patience || !bounded {
-		t.Errorf("after two refusals it waits for %v, bounded: %v", d, bounded)
+	if d := s.lockWait(2, 0.5); d != patience {
+		t.Errorf("after two refusals it waits for %v, want %v", d, patience)
 	}
 	for refusals := 1; ; refusals++ {
-		d, bounded := s.lockWait(refusals, 0.5)
-		if !bounded {
+		d := s.lockWait(refusals, 0.5)
+		if d == 0 {
 			break
 		}
 		if refusals > 10 {

@@ -23,7 +23,6 @@ type transaction[TX any] struct {
 	shared   bool
 	timeout  time.Duration
 	lockWait time.Duration
-	bounded  bool
 	replay   *replay // set for the replay of a dead letter
 
 	// Set as it begins.
@@ -106,11 +105,8 @@ func (t *transaction[TX]) commit(l *loop[TX], r *result) {
 	abandoned, abandon := context.WithCancel(context.Background())
 	defer abandon()
 	t.abandon = abandon
-	ctx, cancel := context.WithCancelCause(epoch.WithAbandonment(t.withValues(l.base), abandoned))
+	ctx, cancel := context.WithCancelCause(t.withValues(l.base))
 	defer cancel(nil)
-	if t.bounded {
-		ctx = epoch.WithLockWait(ctx, t.lockWait)
-	}
 	// R12: the sink gives up with the context, and the database by its own timeouts.
 	ctx, done := context.WithTimeoutCause(ctx, t.timeout, errTimeout)
 	defer done()
@@ -152,7 +148,7 @@ func (t *transaction[TX]) commit(l *loop[TX], r *result) {
 		do[i] = calls[i].do
 	}
 	// The sink compares the fences after all calls, right before COMMIT (R4).
-	r.err = t.run.sink.Commit(ctx, advances, do...)
+	r.err = t.run.sink.Commit(ctx, advances, epoch.TxOptions{LockWait: t.lockWait, Abandoned: abandoned}, do...)
 	r.at, r.handler, r.limit = -1, nil, t.timeout
 	for i := range calls {
 		if calls[i].began {

@@ -117,7 +117,7 @@ type traced struct {
 	look func(ctx context.Context)
 }
 
-func (s traced) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, tx) error) error {
+func (s traced) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, tx) error) error {
 	s.look(ctx)
-	return s.Sink.Commit(ctx, as, calls...)
+	return s.Sink.Commit(ctx, as, o, calls...)
 }

@@ -126,7 +126,7 @@ func TestADatabaseIsAddedAndAPartitionMovedAsTheGuideSays(t *testing.T) {
 	}
 	zombie := func() error {
 		a := epoch.Advance{Partition: was.Partition, Claim: was.Claim, From: was.Next, To: was.Next + 1}
-		return sinkOn(t, pools[1]).Commit(t.Context(), []epoch.Advance{a}, func(ctx context.Context, tx pgsink.Tx) error {
+		return sinkOn(t, pools[1]).Commit(t.Context(), []epoch.Advance{a}, epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			return ship(ctx, tx, "3/zombie")
 		})
 	}

@@ -149,7 +149,7 @@ func TestASchemaIsReplacedAsTheGuideSays(t *testing.T) {
 	await(t, u.pool, fmt.Sprintf(number, "epochfence2"), "5")
 
 	old := u.sink("epochfence")
-	err = old.Commit(t.Context(), []epoch.Advance{{Partition: frozen.Partition, Claim: frozen.Claim, From: frozen.Next, To: frozen.Next + 1, Mark: epoch.NoMark}})
+	err = old.Commit(t.Context(), []epoch.Advance{{Partition: frozen.Partition, Claim: frozen.Claim, From: frozen.Next, To: frozen.Next + 1, Mark: epoch.NoMark}}, epoch.TxOptions{})
 	if !errors.Is(err, epoch.ErrStale) {
 		t.Errorf("a commit of a frozen process: %v, want %v", err, epoch.ErrStale)
 	}

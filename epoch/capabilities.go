@@ -71,13 +71,13 @@ type Holding[TX any] interface {
 	//
 	// CommitHeld returns the errors of Commit with the same meaning, and never a [*MovedError]. The
 	// zero claim is refused with a [*StaleError].
-	CommitHeld(ctx context.Context, h Hold, apply func(ctx context.Context, tx TX) error) error
+	CommitHeld(ctx context.Context, h Hold, o TxOptions, apply func(ctx context.Context, tx TX) error) error
 }
 
 // CommitHeld calls [Holding.CommitHeld], or returns an error if the sink does not implement it.
-func CommitHeld[TX any](ctx context.Context, sink Sink[TX], h Hold, apply func(ctx context.Context, tx TX) error) error {
+func CommitHeld[TX any](ctx context.Context, sink Sink[TX], h Hold, o TxOptions, apply func(ctx context.Context, tx TX) error) error {
 	if s, ok := As[Holding[TX]](sink); ok {
-		return s.CommitHeld(ctx, h, apply)
+		return s.CommitHeld(ctx, h, o, apply)
 	}
 	return fmt.Errorf("epoch: commit under the claim of %s: the sink moves a position in each transaction", h.Partition)
 }

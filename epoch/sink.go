@@ -50,7 +50,7 @@ type Sink[TX any] interface {
 	//     It matches [ErrOwnTransaction] if the same call could be committed alone in a
 	//     transaction;
 	//   - [ErrAbandoned] if the transaction was abandoned while a call was running: see
-	//     [AfterAbandoned];
+	//     [TxOptions.AfterAbandoned];
 	//   - a [*StaleError], [*MovedError] or [*MissingError] if an advance is refused, about
 	//     the first refused partition in key order;
 	//   - [ErrInDoubt] if it is not known whether the transaction was committed, or if the
@@ -61,5 +61,5 @@ type Sink[TX any] interface {
 	//     the message's fault, whichever call found it unreachable;
 	//   - [ErrTooLarge] if the transaction is larger than the store allows;
 	//   - a [*LowEpochError] if the store has seen a higher epoch than the claim's.
-	Commit(ctx context.Context, as []Advance, calls ...func(ctx context.Context, tx TX) error) error
+	Commit(ctx context.Context, as []Advance, o TxOptions, calls ...func(ctx context.Context, tx TX) error) error
 }

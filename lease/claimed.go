@@ -291,7 +291,7 @@ func (c *Claimed[TX]) try(ctx context.Context, work Work[TX]) error {
 		c.m.Observe(event)
 	}()
 	a := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 1, Mark: epoch.NoMark}
-	err := c.sink.Commit(epoch.WithAbandonment(ctx, abandoned), []epoch.Advance{a}, func(ctx context.Context, tx TX) error {
+	err := c.sink.Commit(ctx, []epoch.Advance{a}, epoch.TxOptions{Abandoned: abandoned}, func(ctx context.Context, tx TX) error {
 		return work(ctx, tx, f.Epoch)
 	})
 	if err == nil {

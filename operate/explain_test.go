@@ -40,7 +40,7 @@ func past(t *testing.T) *memsink.Sink {
 	}
 	applies := func(to epoch.Offset) {
 		a := epoch.Advance{Partition: orders, Claim: f.Claim, From: f.Next, To: to}
-		step(s.Commit(t.Context(), []epoch.Advance{a}, func(context.Context, *memsink.Tx) error { return nil }))
+		step(s.Commit(t.Context(), []epoch.Advance{a}, epoch.TxOptions{}, func(context.Context, *memsink.Tx) error { return nil }))
 		f.Next = to
 	}
 	claim("a")

@@ -184,7 +184,7 @@ type busy struct {
 
 func (b *busy) work() {
 	as := []epoch.Advance{{Partition: orders, Claim: b.fence.Claim, From: b.fence.Next, To: b.fence.Next + 5}}
-	if err := b.sink.Commit(b.t.Context(), as, func(context.Context, *memsink.Tx) error { return nil }); err == nil {
+	if err := b.sink.Commit(b.t.Context(), as, epoch.TxOptions{}, func(context.Context, *memsink.Tx) error { return nil }); err == nil {
 		b.fence.Next += 5
 	}
 }

@@ -26,13 +26,13 @@ func TestWhatCommitsLateUnderALowerIDIsRead(t *testing.T) {
 		l := sqliteLedger(t)
 		f := claimed(t, l)
 		hold := epoch.Hold{Partition: orders, Claim: f.Claim}
-		err := epoch.CommitHeld(t.Context(), l.sink, hold, func(ctx context.Context, tx *sqlsink.Tx) error {
+		err := epoch.CommitHeld(t.Context(), l.sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 			if err := l.store.Add(ctx, tx, orders, entry("", "first")); err != nil {
 				return err
 			}
 			short, cancel := context.WithTimeout(ctx, 2*time.Second)
 			defer cancel()
-			err := epoch.CommitHeld(short, l.sink, hold, func(ctx context.Context, tx *sqlsink.Tx) error {
+			err := epoch.CommitHeld(short, l.sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 				return l.store.Add(ctx, tx, orders, entry("", "second"))
 			})
 			if !errors.Is(err, epoch.ErrTransient) {
@@ -70,7 +70,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 	hold := epoch.Hold{Partition: orders, Claim: f.Claim}
 	in := func(do func(ctx context.Context, tx TX) error) {
 		t.Helper()
-		if err := epoch.CommitHeld(t.Context(), l.sink, hold, do); err != nil {
+		if err := epoch.CommitHeld(t.Context(), l.sink, hold, epoch.TxOptions{}, do); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -88,7 +88,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 	// beside adds an entry, has others do something, and commits then.
 	beside := func(key, body string, others func()) {
 		t.Helper()
-		err := l.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders, Claim: f.Claim}}, func(ctx context.Context, tx TX) error {
+		err := l.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders, Claim: f.Claim}}, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
 			if err := l.store.Add(ctx, tx, orders, entry(key, body)); err != nil {
 				return err
 			}
@@ -168,7 +168,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 	// its entry lower.
 	began, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- epoch.CommitHeld(t.Context(), l.sink, hold, func(ctx context.Context, tx TX) error {
+		ended <- epoch.CommitHeld(t.Context(), l.sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
 			if _, _, err := l.store.Scan(ctx, tx, orders, at, 1); err != nil { // it has begun
 				return err
 			}
@@ -212,7 +212,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 // something.
 func beside2[TX any](t *testing.T, l *ledger[TX], hold epoch.Hold, body string, others func()) {
 	t.Helper()
-	err := epoch.CommitHeld(t.Context(), l.sink, hold, func(ctx context.Context, tx TX) error {
+	err := epoch.CommitHeld(t.Context(), l.sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
 		if err := l.store.Add(ctx, tx, orders, entry("", body)); err != nil {
 			return err
 		}

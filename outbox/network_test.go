@@ -22,15 +22,15 @@ type doubtful[TX any] struct {
 	count *atomic.Int64
 }
 
-func (s doubtful[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, TX) error) error {
+func (s doubtful[TX]) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, TX) error) error {
 	if as[0].From != as[0].To || len(calls) != 1 {
-		return s.Sink.Commit(ctx, as, calls...)
+		return s.Sink.Commit(ctx, as, o, calls...)
 	}
-	return s.lose(func(apply func(context.Context, TX) error) error { return s.Sink.Commit(ctx, as, apply) }, calls[0])
+	return s.lose(func(apply func(context.Context, TX) error) error { return s.Sink.Commit(ctx, as, o, apply) }, calls[0])
 }
 
-func (s doubtful[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, TX) error) error {
-	return s.lose(func(apply func(context.Context, TX) error) error { return epoch.CommitHeld(ctx, s.Sink, h, apply) }, apply)
+func (s doubtful[TX]) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, TX) error) error {
+	return s.lose(func(apply func(context.Context, TX) error) error { return epoch.CommitHeld(ctx, s.Sink, h, o, apply) }, apply)
 }
 
 func (s doubtful[TX]) lose(commit func(func(context.Context, TX) error) error, apply func(context.Context, TX) error) error {

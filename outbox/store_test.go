@@ -32,7 +32,7 @@ func testStore[TX any](t *testing.T, l *ledger[TX]) {
 	}
 	in := func(do func(ctx context.Context, tx TX) error) {
 		t.Helper()
-		if err := l.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders, Claim: f.Claim}}, do); err != nil {
+		if err := l.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders, Claim: f.Claim}}, epoch.TxOptions{}, do); err != nil {
 			t.Fatal(err)
 		}
 	}

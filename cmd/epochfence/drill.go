@@ -142,7 +142,7 @@ func (d *drill[TX]) replaced(ctx context.Context, o epoch.Origin) (a, b epoch.Fe
 
 func (d *drill[TX]) commit(ctx context.Context, f epoch.Fence, meanwhile func() error) error {
 	as := []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 1, Mark: epoch.NoMark}}
-	return d.sink.Commit(ctx, as, func(ctx context.Context, tx TX) error {
+	return d.sink.Commit(ctx, as, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
 		if err := d.put(ctx, tx, epoch.Message{Partition: f.Partition, Offset: f.Next}, f.Epoch); err != nil {
 			return err
 		}
@@ -178,7 +178,7 @@ func (d *drill[TX]) held(ctx context.Context, o epoch.Origin) error {
 		return err
 	}
 	try := func(f epoch.Fence) error {
-		return epoch.CommitHeld(ctx, d.sink, epoch.Hold{Partition: f.Partition, Claim: f.Claim}, func(context.Context, TX) error { return nil })
+		return epoch.CommitHeld(ctx, d.sink, epoch.Hold{Partition: f.Partition, Claim: f.Claim}, epoch.TxOptions{}, func(context.Context, TX) error { return nil })
 	}
 	err = try(a)
 	d.note("A commits background work after B has claimed", "stale", err, errors.Is(err, epoch.ErrStale))

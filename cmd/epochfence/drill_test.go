@@ -13,8 +13,8 @@ type leaky struct {
 	epoch.Sink[*memsink.Tx]
 }
 
-func (l leaky) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *memsink.Tx) error) error {
-	err := l.Sink.Commit(ctx, as, calls...)
+func (l leaky) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *memsink.Tx) error) error {
+	err := l.Sink.Commit(ctx, as, o, calls...)
 	if err == nil {
 		return nil
 	}
@@ -22,7 +22,7 @@ func (l leaky) Commit(ctx context.Context, as []epoch.Advance, calls ...func(con
 	if now != nil {
 		return now
 	}
-	if leak := l.Sink.Commit(ctx, []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next, Mark: f.Mark}}, calls...); leak != nil {
+	if leak := l.Sink.Commit(ctx, []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next, Mark: f.Mark}}, o, calls...); leak != nil {
 		return leak
 	}
 	return err
@@ -33,13 +33,13 @@ type credulous struct {
 	epoch.Sink[*memsink.Tx]
 }
 
-func (c credulous) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *memsink.Tx) error) error {
+func (c credulous) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *memsink.Tx) error) error {
 	f, err := c.Fence(ctx, as[0].Partition)
 	if err != nil {
 		return err
 	}
 	as[0].Claim, as[0].From, as[0].To = f.Claim, f.Next, f.Next+1
-	return c.Sink.Commit(ctx, as, calls...)
+	return c.Sink.Commit(ctx, as, o, calls...)
 }
 
 // A drill finds a sink that lets a zombie in.

@@ -152,7 +152,7 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 	}
 	apply := func(f epoch.Fence, aside bool) epoch.Fence {
 		as := []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 1, Mark: epoch.NoMark}}
-		must(t, sink.Commit(ctx, as, func(ctx context.Context, tx *sqlsink.Tx) error {
+		must(t, sink.Commit(ctx, as, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 			if !aside {
 				return nil
 			}
@@ -194,7 +194,7 @@ func (c *cli) add(db *sql.DB, sink *sqlsink.Sink) {
 	f, err := sink.Fence(t.Context(), partition(0))
 	must(t, err)
 	as := []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next, Mark: f.Mark}}
-	must(t, sink.Commit(t.Context(), as, func(ctx context.Context, tx *sqlsink.Tx) error {
+	must(t, sink.Commit(t.Context(), as, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		for _, key := range []string{"charge-1", "charge-2"} {
 			e := outbox.Entry{Key: "account/17", Scope: "account/17", IdempotencyKey: key, URL: "https://gateway.example/charges?token=s3cret",
 				Header: http.Header{"Authorization": {"s3cret"}}, Body: []byte("12.50")}

@@ -38,9 +38,9 @@ type stagedSink[TX any] struct {
 // Unwrap lets [epoch.As] find what else the sink can do.
 func (s *stagedSink[TX]) Unwrap() epoch.Sink[TX] { return s.Sink }
 
-func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, TX) error) error {
+func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, TX) error) error {
 	if len(as) == 0 || len(calls) == 0 { // no messages, which could be done elsewhere
-		return s.Sink.Commit(ctx, as, calls...)
+		return s.Sink.Commit(ctx, as, o, calls...)
 	}
 	at := s.scene(as[0])
 	cue := s.stage.Cue(at.Subject, at.Before, at.Written, at.Last)
@@ -55,7 +55,7 @@ func (s *stagedSink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls .
 		cue.Reach(at.Written)
 		return nil
 	}
-	return cue.Done(s.Sink.Commit(ctx, as, calls...))
+	return cue.Done(s.Sink.Commit(ctx, as, o, calls...))
 }
 
 // Subject names a transaction by the partition and offset of its first message.

@@ -85,7 +85,7 @@ func ended(outcome string, stopped bool) report {
 // plainSink commits what its calls allow.
 type plainSink struct{ epoch.Sink[int] }
 
-func (plainSink) Commit(ctx context.Context, _ []epoch.Advance, calls ...func(context.Context, int) error) error {
+func (plainSink) Commit(ctx context.Context, _ []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, int) error) error {
 	for _, call := range calls {
 		if err := call(ctx, 0); err != nil {
 			return err
@@ -101,7 +101,7 @@ func TestATransactionThatWasStoppedHasNoDeadline(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			as := []epoch.Advance{{Partition: epoch.Partition{Number: 2}, From: 7, To: 9}}
-			_ = Fenced(plainSink{}, p.Stage).Commit(ctx, as, func(ctx context.Context, _ int) error {
+			_ = Fenced(plainSink{}, p.Stage).Commit(ctx, as, epoch.TxOptions{}, func(ctx context.Context, _ int) error {
 				cancel()
 				return ctx.Err()
 			})
@@ -124,7 +124,7 @@ func TestAPointOfATransactionIsPassedByOthers(t *testing.T) {
 	})
 	go func() {
 		for from := range epoch.Offset(3) {
-			_ = sink.Commit(t.Context(), []epoch.Advance{{From: from, To: from + 1}}, func(context.Context, int) error { return nil })
+			_ = sink.Commit(t.Context(), []epoch.Advance{{From: from, To: from + 1}}, epoch.TxOptions{}, func(context.Context, int) error { return nil })
 		}
 	}()
 	p.reported(stopped("half way", "0/2"))

@@ -158,10 +158,10 @@ func (f *frail[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) 
 	return got, err
 }
 
-func (f *frail[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, TX) error) error {
+func (f *frail[TX]) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, TX) error) error {
 	ctx = context.WithoutCancel(ctx)
 	if !f.abandons {
-		ctx = epoch.WithAbandonment(ctx, context.Background())
+		o.Abandoned = nil
 	}
-	return f.step(&f.commit, func() error { return f.Sink.Commit(ctx, as, calls...) })
+	return f.step(&f.commit, func() error { return f.Sink.Commit(ctx, as, o, calls...) })
 }

@@ -50,9 +50,9 @@ func (s traced[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) 
 	return got, operate.InTrace(err, id)
 }
 
-func (s traced[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, TX) error) error {
+func (s traced[TX]) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, TX) error) error {
 	if len(as) == 0 {
-		return s.Sink.Commit(ctx, as, calls...) // the sink refuses an empty commit
+		return s.Sink.Commit(ctx, as, o, calls...) // the sink refuses an empty commit
 	}
 	about := append(s.t.about("commit", as[0].Partition), semconv.MessagingOperationTypeSettle, sharedKey.Int(len(as)))
 	start := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(about...)}
@@ -61,7 +61,7 @@ func (s traced[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...fun
 	}
 	ctx, span := s.t.tracer.Start(ctx, "commit "+as[0].Partition.Topic, start...)
 	ctx = context.WithValue(ctx, commitKey{}, span.SpanContext())
-	err := within(span, func() error { return s.Sink.Commit(ctx, as, calls...) })
+	err := within(span, func() error { return s.Sink.Commit(ctx, as, o, calls...) })
 	return operate.InTrace(err, traceID(span))
 }
 

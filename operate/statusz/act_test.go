@@ -209,7 +209,7 @@ func TestAnActOnWhatHasChangedIsRefused(t *testing.T) {
 	}
 
 	moved := r.claims(orders(0), "another")
-	if err := r.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders(0), Claim: moved.Claim, From: moved.Next, To: moved.Next + 5}}, nil2); err != nil {
+	if err := r.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders(0), Claim: moved.Claim, From: moved.Next, To: moved.Next + 5}}, epoch.TxOptions{}, nil2); err != nil {
 		t.Fatal(err)
 	}
 	skip := form(moved, operate.ActSkip)
@@ -234,7 +234,7 @@ func TestAnActMovesAPartitionThatWorks(t *testing.T) {
 		f := r.holds(orders(0))
 		h := r.page(func(o *statusz.Options) { annaMay(o); o.Logs = logsEnd(1000) })
 		_, page := get(h, "act?about=partition&group=billing&topic=orders&number=0&reason=for+the+test&kind=rewind&to="+c.to)
-		if err := r.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders(0), Claim: f.Claim, From: f.Next, To: 7}}, nil2); err != nil {
+		if err := r.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders(0), Claim: f.Claim, From: f.Next, To: 7}}, epoch.TxOptions{}, nil2); err != nil {
 			t.Fatal(err)
 		}
 		w := httptest.NewRecorder()

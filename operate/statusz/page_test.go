@@ -271,7 +271,7 @@ func TestTheGroupsSpeedIsTakenFromItsPositions(t *testing.T) {
 			get(h, "")
 			pass(2 * time.Second)
 			to := f.Next + 500
-			if err := r.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders(0), Claim: f.Claim, From: f.Next, To: to}}, nil2); err != nil {
+			if err := r.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders(0), Claim: f.Claim, From: f.Next, To: to}}, epoch.TxOptions{}, nil2); err != nil {
 				t.Fatal(err)
 			}
 			f.Next = to

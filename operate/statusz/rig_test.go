@@ -106,7 +106,7 @@ func (r *rig) deadLetter(p epoch.Partition, offset epoch.Offset, cause error) {
 	r.Helper()
 	f := r.claims(p, "here")
 	advance := epoch.Advance{Partition: p, Claim: f.Claim, From: f.Next, To: offset + 1}
-	err := r.sink.Commit(r.Context(), []epoch.Advance{advance}, func(ctx context.Context, tx *memsink.Tx) error {
+	err := r.sink.Commit(r.Context(), []epoch.Advance{advance}, epoch.TxOptions{}, func(ctx context.Context, tx *memsink.Tx) error {
 		return r.sink.DeadLetter(ctx, tx, epoch.Message{Partition: p, Offset: offset, Value: []byte("secret")}, f.Epoch, cause)
 	})
 	if err != nil {

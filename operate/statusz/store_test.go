@@ -27,7 +27,7 @@ func TestASinkInAStoreIsShownAndOperated(t *testing.T) {
 	f, err := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 1, Owner: "there"}))
 	must(t, err)
 	advance := epoch.Advance{Partition: f.Partition, Claim: f.Claim, To: 1, Mark: epoch.NoMark}
-	must(t, sink.Commit(ctx, []epoch.Advance{advance}, func(ctx context.Context, tx *cassink.Tx) error {
+	must(t, sink.Commit(ctx, []epoch.Advance{advance}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		return sink.DeadLetter(ctx, tx, epoch.Message{Partition: f.Partition, Value: []byte("secret")}, f.Epoch, errors.New("no such customer"))
 	}))
 	r := newRig(t)

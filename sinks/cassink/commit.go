@@ -16,7 +16,7 @@ import (
 
 // Commit implements [epoch.Sink]. It runs calls, writes the items that they have changed, and then the
 // position.
-func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx *Tx) error) error {
+func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(ctx context.Context, tx *Tx) error) error {
 	if len(as) == 0 {
 		return errors.New("cassink: commit: no partition to advance")
 	}
@@ -28,7 +28,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 	if len(as) > 1 {
 		return fmt.Errorf("cassink: commit %s and %d more: a transaction has one partition: %w", as[0].Partition, len(as)-1, epoch.ErrTooLarge)
 	}
-	if err := s.commit(ctx, goal{Advance: as[0]}, calls); err != nil {
+	if err := s.commit(ctx, goal{Advance: as[0]}, o, calls); err != nil {
 		return fmt.Errorf("cassink: commit %s: %w", as[0].Partition, err)
 	}
 	return nil
@@ -36,9 +36,9 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 
 // CommitHeld implements [epoch.Holding]. The transaction has no message, so it changes items of the store
 // only for an entry of the outbox: see [Tx.Update].
-func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx *Tx) error) error {
+func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(ctx context.Context, tx *Tx) error) error {
 	g := goal{Advance: epoch.Advance{Partition: h.Partition, Claim: h.Claim, Mark: epoch.NoMark}, held: true}
-	if err := s.commit(ctx, g, []func(context.Context, *Tx) error{apply}); err != nil {
+	if err := s.commit(ctx, g, o, []func(context.Context, *Tx) error{apply}); err != nil {
 		return fmt.Errorf("cassink: commit under the claim of %s: %w", h.Partition, err)
 	}
 	return nil
@@ -58,7 +58,7 @@ func (g goal) after(f epoch.Fence) (epoch.Fence, error) {
 	return f.Advanced(g.Advance)
 }
 
-func (s *Sink) commit(ctx context.Context, g goal, calls []func(context.Context, *Tx) error) error {
+func (s *Sink) commit(ctx context.Context, g goal, o epoch.TxOptions, calls []func(context.Context, *Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (s *Sink) commit(ctx context.Context, g goal, calls []func(context.Context,
 	stillOurs := s.looks(ctx, g)
 	t := s.begin(at, g)
 	defer t.close()
-	if err := s.apply(ctx, at, t, calls, stillOurs); err != nil {
+	if err := s.apply(ctx, at, t, o, calls, stillOurs); err != nil {
 		t.dropEntries(ctx)
 		return err
 	}
@@ -80,9 +80,9 @@ func (s *Sink) commit(ctx context.Context, g goal, calls []func(context.Context,
 }
 
 // apply runs the calls, and writes the items that they have changed.
-func (s *Sink) apply(ctx context.Context, at item, t *transaction, calls []func(context.Context, *Tx) error, stillOurs <-chan error) error {
+func (s *Sink) apply(ctx context.Context, at item, t *transaction, o epoch.TxOptions, calls []func(context.Context, *Tx) error, stillOurs <-chan error) error {
 	g := t.goal
-	stop := epoch.AfterAbandoned(ctx, t.abandon)
+	stop := o.AfterAbandoned(t.abandon)
 	defer stop()
 	err := t.callAll(ctx, calls)
 	passed, failed := t.failed()

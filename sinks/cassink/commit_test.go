@@ -81,7 +81,7 @@ func TestThePositionStaysWhereAnItemWasNotWritten(t *testing.T) {
 		_, err := tx.Update(ctx, message(0), "stock", add("0"))
 		return err
 	}
-	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, apply)
+	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, apply)
 	if !errors.Is(err, epoch.ErrInDoubt) || !errors.Is(err, errLost) {
 		t.Errorf("%v", err)
 	}
@@ -89,7 +89,7 @@ func TestThePositionStaysWhereAnItemWasNotWritten(t *testing.T) {
 		t.Errorf("the fence is %+v, %v", now, err)
 	}
 	store.loses = ""
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, apply))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, apply))
 	if got, err := guard.Read(t.Context(), store, "stock"); err != nil || string(got.Value) != "0" {
 		t.Errorf("%q, %v", got.Value, err)
 	}
@@ -99,7 +99,7 @@ func TestADeadLetterStaysUntilTheItemsOfItsReplayAreWritten(t *testing.T) {
 	t.Parallel()
 	store := &broken{Store: memstore.New()}
 	s, f := claims(t, store)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, func(ctx context.Context, tx *cassink.Tx) error {
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		return s.DeadLetter(ctx, tx, message(0), f.Epoch, errPoison)
 	}))
 	f.Next = 1
@@ -116,7 +116,7 @@ func TestADeadLetterStaysUntilTheItemsOfItsReplayAreWritten(t *testing.T) {
 		}
 		m := found.Replays[0].Message
 		m.Replay = found.Replays[0].ID
-		return s.Commit(t.Context(), []epoch.Advance{advance(f, 0)}, func(ctx context.Context, tx *cassink.Tx) error {
+		return s.Commit(t.Context(), []epoch.Advance{advance(f, 0)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 			if _, err := tx.Update(ctx, m, "stock", add("0")); err != nil {
 				return err
 			}
@@ -148,7 +148,7 @@ func TestAnItemThatHasSeenAHigherEpochHasTheFenceClaimedAboveIt(t *testing.T) {
 		_, err := tx.Update(ctx, message(0), "stock", add("again"))
 		return err
 	}
-	err = s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, apply)
+	err = s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, apply)
 	if low, ok := errors.AsType[*epoch.LowEpochError](err); !ok || low.Seen != 40 {
 		t.Fatalf("%v", err)
 	}
@@ -156,7 +156,7 @@ func TestAnItemThatHasSeenAHigherEpochHasTheFenceClaimedAboveIt(t *testing.T) {
 	c.Above = 40
 	f, err = s.Claim(t.Context(), f, c)
 	must(t, err)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, apply))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, apply))
 	if got, err := guard.Read(t.Context(), store, "stock"); err != nil || string(got.Value) != "0" {
 		t.Errorf("%q, %v", got.Value, err)
 	}
@@ -179,12 +179,12 @@ func TestAMessageThatWasPassedIsNotAppliedAgain(t *testing.T) {
 		}
 		return nil
 	}
-	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 4)}, func(ctx context.Context, tx *cassink.Tx) error { return apply(ctx, tx, 0, 4) })
+	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 4)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error { return apply(ctx, tx, 0, 4) })
 	if moved, ok := errors.AsType[*epoch.MovedError](err); !ok || moved.Next != 2 {
 		t.Fatalf("a call of four messages, of which two were passed, and one was applied: %v", err)
 	}
 	f.Next = 2
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 2)}, func(ctx context.Context, tx *cassink.Tx) error { return apply(ctx, tx, 2, 4) }))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 2)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error { return apply(ctx, tx, 2, 4) }))
 	if got, err := guard.Read(t.Context(), store, "stock"); err != nil || string(got.Value) != "0 1 2 again" {
 		t.Errorf("%q, %v", got.Value, err)
 	}
@@ -215,7 +215,7 @@ func TestAFailedTransactionHasChangedNothingWhateverTheHandlerReturns(t *testing
 			return nil
 		},
 	} {
-		if err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, handle); err == nil || errors.Is(err, epoch.ErrInDoubt) || errors.Is(err, epoch.ErrTransient) {
+		if err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, handle); err == nil || errors.Is(err, epoch.ErrInDoubt) || errors.Is(err, epoch.ErrTransient) {
 			t.Errorf("%s: %v, want that it is the message's fault", name, err)
 		}
 		if got, err := guard.Read(t.Context(), store, "stock"); err != nil || got.Exists {

@@ -82,7 +82,7 @@ func TestADeadLetterThatIsBeingReplayedIsNotDiscarded(t *testing.T) {
 	sink, err := cassink.Open(t.Context(), during, cassink.Options{})
 	must(t, err)
 	a := epoch.Advance{Partition: orders, Claim: w.fence.Claim, From: w.fence.Next, To: w.fence.Next, Mark: w.fence.Mark}
-	err = sink.Commit(t.Context(), []epoch.Advance{a}, func(ctx context.Context, tx *cassink.Tx) error {
+	err = sink.Commit(t.Context(), []epoch.Advance{a}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		if err := sets(ctx, tx, m, "item"); err != nil {
 			return err
 		}
@@ -175,7 +175,7 @@ func TestADeadLetterOfATransactionThatWasRefusedDoesNotExist(t *testing.T) {
 	store := &broken{Store: memstore.New(), loses: ""}
 	s, f := claims(t, store)
 	store.loses = "epochfence/fence"
-	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, func(ctx context.Context, tx *cassink.Tx) error {
+	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		return s.DeadLetter(ctx, tx, message(0), f.Epoch, errPoison)
 	})
 	if !errors.Is(err, epoch.ErrInDoubt) {

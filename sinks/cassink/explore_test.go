@@ -236,7 +236,7 @@ func (x *exploration) applies(ctx context.Context, sink *cassink.Sink, mine epoc
 			return x.handle(ctx, tx, m, x.era(mine.Epoch), outcomes, true)
 		})
 	}
-	err := sink.Commit(ctx, []epoch.Advance{a}, calls...)
+	err := sink.Commit(ctx, []epoch.Advance{a}, epoch.TxOptions{}, calls...)
 	if errors.Is(err, errPoison) {
 		if err = x.commit(ctx, sink, &mine, failing.Offset, func(ctx context.Context, tx *cassink.Tx, m epoch.Message) error {
 			return x.handle(ctx, tx, m, x.era(mine.Epoch), map[string]string{}, false)
@@ -268,7 +268,7 @@ func (x *exploration) commit(ctx context.Context, sink *cassink.Sink, mine *epoc
 		m := epoch.Message{Partition: orders, Offset: offset, Mark: epoch.NoMark}
 		calls = append(calls, func(ctx context.Context, tx *cassink.Tx) error { return do(ctx, tx, m) })
 	}
-	err := sink.Commit(ctx, []epoch.Advance{a}, calls...)
+	err := sink.Commit(ctx, []epoch.Advance{a}, epoch.TxOptions{}, calls...)
 	if err == nil {
 		mine.Next = to
 	}
@@ -287,7 +287,7 @@ func (x *exploration) replays(ctx context.Context, sink *cassink.Sink, mine epoc
 		m := r.Message
 		m.Replay = r.ID
 		a := epoch.Advance{Partition: orders, Claim: mine.Claim, From: mine.Next, To: mine.Next, Mark: mine.Mark}
-		err := sink.Commit(ctx, []epoch.Advance{a}, func(ctx context.Context, tx *cassink.Tx) error {
+		err := sink.Commit(ctx, []epoch.Advance{a}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 			if err := x.handle(ctx, tx, m, epoch.Epoch(r.ID), map[string]string{}, false); err != nil {
 				return err
 			}

@@ -114,7 +114,7 @@ func TestAFenceDoesNotGrowWithDeadLettersAndEntries(t *testing.T) {
 	for n := range cassink.MaxEntries {
 		many = append(many, fmt.Sprint(n))
 	}
-	must(t, w.sink.Commit(t.Context(), []epoch.Advance{advance(w.fence, 1)}, adding(many...)))
+	must(t, w.sink.Commit(t.Context(), []epoch.Advance{advance(w.fence, 1)}, epoch.TxOptions{}, adding(many...)))
 	w.fence.Next++
 	for range 3 {
 		w.claims() // and reads the lists
@@ -156,7 +156,7 @@ func TestADeadLetterLeavesNothingBehind(t *testing.T) {
 func replay(t *testing.T, w *owner, l operate.DeadLetter) {
 	t.Helper()
 	a := epoch.Advance{Partition: orders, Claim: w.fence.Claim, From: w.fence.Next, To: w.fence.Next, Mark: w.fence.Mark}
-	must(t, w.sink.Commit(t.Context(), []epoch.Advance{a}, func(ctx context.Context, tx *cassink.Tx) error {
+	must(t, w.sink.Commit(t.Context(), []epoch.Advance{a}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		return w.sink.Replayed(ctx, tx, operate.RequestedReplay{ID: l.ID, Request: l.Request, Message: l.Message}, w.fence.Epoch)
 	}))
 }
@@ -181,9 +181,9 @@ func TestAnOwnerThatWasPausedBringsNoEntryBack(t *testing.T) {
 			return err
 		}
 		must(t, holds(t, successor, f, removes))
-		must(t, successor.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("b")))
+		must(t, successor.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("b")))
 	}
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a")))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a")))
 	if got := keysOfEntries(left(t, successor)); late.do != nil || !slices.Equal(got, []string{"b"}) {
 		t.Errorf("%q", got)
 	}
@@ -197,7 +197,7 @@ func TestTheListsAreReadUntilTheyHaveWhatTheFenceReliesOn(t *testing.T) {
 	cassink.RideLess(s)
 	for n, body := range []string{"a", "b", "c"} {
 		f.Next = epoch.Offset(n)
-		must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding(body)))
+		must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding(body)))
 	}
 	lags := &staleStore{Store: mem, key: "epochfence/lists/billing/orders/3", old: cas.Item{Key: "epochfence/lists/billing/orders/3"}, n: 3}
 	o, err := cassink.Open(t.Context(), lags, cassink.Options{})
@@ -212,5 +212,5 @@ func TestTheListsAreReadUntilTheyHaveWhatTheFenceReliesOn(t *testing.T) {
 	must(t, err)
 	must(t, second(mem.Swap(t.Context(), lost, []byte(`{"Number":1}`), nil)))
 	f = next(t, o, f)
-	must(t, o.Commit(t.Context(), []epoch.Advance{{Partition: orders, Claim: f.Claim, From: 3, To: 4, Mark: epoch.NoMark}}, adding("d")))
+	must(t, o.Commit(t.Context(), []epoch.Advance{{Partition: orders, Claim: f.Claim, From: 3, To: 4, Mark: epoch.NoMark}}, epoch.TxOptions{}, adding("d")))
 }

@@ -33,7 +33,7 @@ func TestEachUpdateIsObservedOnceItsItemIsWrittenAndBeforeThePositionIs(t *testi
 	}
 	s, f := claimsWith(t, store, cassink.Options{Observe: observe})
 	commit := func(fails error) error {
-		return s.Commit(t.Context(), []epoch.Advance{advance(f, 2)}, func(ctx context.Context, tx *cassink.Tx) error {
+		return s.Commit(t.Context(), []epoch.Advance{advance(f, 2)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 			for offset := range epoch.Offset(2) {
 				must(t, second(tx.Update(ctx, message(offset), "stock", add(fmt.Sprint(offset)))))
 				must(t, second(tx.Update(ctx, message(offset), fmt.Sprint("order/", offset), add("sold"))))
@@ -66,7 +66,7 @@ func TestAnItemThatRefusesATransactionIsObservedWithBothEpochs(t *testing.T) {
 	must(t, second(guard.Apply(t.Context(), store, "stock", later, add("0"))))
 	var events []guard.Event
 	s, f := claimsWith(t, store, cassink.Options{Observe: func(e guard.Event) { events = append(events, e) }})
-	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, func(ctx context.Context, tx *cassink.Tx) error {
+	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		must(t, second(tx.Update(ctx, message(0), "order", add("sold"))))
 		return second(tx.Update(ctx, message(0), "stock", add("again")))
 	})

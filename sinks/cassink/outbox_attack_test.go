@@ -30,7 +30,7 @@ func TestTheEntryBehindADiscardedOneIsTheNextOfItsKey(t *testing.T) {
 	t.Parallel()
 	store := memstore.New()
 	s, f := claims(t, store)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a", "b", "c")))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a", "b", "c")))
 	var es []operate.OutboxEntry
 	must(t, holds(t, s, f, func(ctx context.Context, _ *cassink.Tx, box cassink.Outbox) (err error) {
 		es, err = box.Scan(ctx, 0, 10)
@@ -53,7 +53,7 @@ func TestAScanIsFullAlsoWhereAnEntryWasDiscarded(t *testing.T) {
 	t.Parallel()
 	store := memstore.New()
 	s, f := claims(t, store)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a", "b", "c")))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a", "b", "c")))
 	es := left(t, s)
 	operates(t, store, es[0], operate.OutboxDiscard)
 	must(t, holds(t, s, f, func(ctx context.Context, _ *cassink.Tx, box cassink.Outbox) error {
@@ -145,7 +145,7 @@ func TestARequestToRetryIsGoneWithTheTransactionThatReadIt(t *testing.T) {
 	t.Parallel()
 	store := memstore.New()
 	s, f := claims(t, store)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a")))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a")))
 	operates(t, store, left(t, s)[0], operate.OutboxRetry)
 	for n := range 3 {
 		must(t, holds(t, s, f, func(ctx context.Context, _ *cassink.Tx, box cassink.Outbox) error {
@@ -171,7 +171,7 @@ func TestARequestToRetryIsGoneWithTheTransactionThatReadIt(t *testing.T) {
 func TestATransactionAddsNoMoreThanFitsIntoAnOutbox(t *testing.T) {
 	t.Parallel()
 	s, f := claims(t, memstore.New())
-	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding(make([]string, cassink.MaxEntries+1)...))
+	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding(make([]string, cassink.MaxEntries+1)...))
 	if !errors.Is(err, epoch.ErrTooLarge) || errors.Is(err, epoch.ErrTransient) {
 		t.Errorf("it is tried for ever: %v", err)
 	}
@@ -186,7 +186,7 @@ func TestWaitingForAnotherTransactionIsNoMessagesFault(t *testing.T) {
 		must(t, err)
 		short, stop := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer stop()
-		err = s.Commit(short, []epoch.Advance{advance(f, 1)}, func(context.Context, *cassink.Tx) error { return nil })
+		err = s.Commit(short, []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, func(context.Context, *cassink.Tx) error { return nil })
 		if !errors.Is(err, epoch.ErrTransient) {
 			t.Errorf("%v", err)
 		}
@@ -215,7 +215,7 @@ func TestAnAnswerToAnEntryThatIsDiscardedMeanwhileIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	store := memstore.New()
 	s, f := claims(t, store)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a")))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a")))
 	e := left(t, s)[0]
 	err := holds(t, s, f, func(ctx context.Context, tx *cassink.Tx, box cassink.Outbox) error {
 		there, err := box.Delete(ctx, []int64{e.ID})
@@ -252,7 +252,7 @@ func TestAGoroutineOfAHandlerThatHasReturnedWritesNoFence(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
 		synctest.Wait()
-		must(t, s.Commit(ctx, []epoch.Advance{advance(f, 1)}, adding("message")))
+		must(t, s.Commit(ctx, []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("message")))
 	})
 }
 
@@ -274,10 +274,10 @@ func TestAMessageThatWasPassedAndHasReadTheOutboxMovesThePosition(t *testing.T) 
 	}
 	backup, err := store.Get(t.Context(), backup.Key)
 	must(t, err)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, stamp(message(0))))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, stamp(message(0))))
 	g := f
 	g.Next = 1
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(g, 1)}, stamp(message(1))))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(g, 1)}, epoch.TxOptions{}, stamp(message(1))))
 	now, err := store.Get(t.Context(), backup.Key)
 	must(t, err)
 	_, err = store.Swap(t.Context(), now, backup.Value, backup.Note) // restored
@@ -286,7 +286,7 @@ func TestAMessageThatWasPassedAndHasReadTheOutboxMovesThePosition(t *testing.T) 
 	must(t, err)
 	ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
 	defer stop()
-	err = s.Commit(ctx, []epoch.Advance{advance(f, 2)}, func(ctx context.Context, tx *cassink.Tx) error {
+	err = s.Commit(ctx, []epoch.Advance{advance(f, 2)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		must(t, adding("x")(ctx, tx))
 		box, _ := tx.Outbox(orders)
 		_, _, err := box.Count(ctx)
@@ -309,7 +309,7 @@ func TestTheItemOfAnEntryThatIsAboutToBeCommittedStays(t *testing.T) {
 			return err
 		}))
 	}
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a")))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a")))
 	if got := keysOfEntries(left(t, s)); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("%q", got)
 	}
@@ -319,7 +319,7 @@ func TestNothingIsDoneToTheOutboxThatIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	store := &failing{Store: memstore.New(), prefix: "epochfence/outbox-acts"}
 	s, f := claims(t, store)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a")))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a")))
 	store.fails = 100
 	act := operate.OutboxAct{Kind: operate.OutboxDiscard, Seen: left(t, s)[0], By: "anna", Reason: "refused"}
 	if err := s.Operator().DoOutbox(t.Context(), act); err == nil {

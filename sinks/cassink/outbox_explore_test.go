@@ -80,7 +80,7 @@ func (x *exploration) relays(ctx context.Context, sink *cassink.Sink, mine epoch
 	held := func(do func(ctx context.Context, box cassink.Outbox, tx *cassink.Tx) error) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		return sink.CommitHeld(ctx, hold, func(ctx context.Context, tx *cassink.Tx) error {
+		return sink.CommitHeld(ctx, hold, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 			box, err := tx.Outbox(orders)
 			if err != nil {
 				return err

@@ -33,7 +33,7 @@ func adding(bodies ...string) func(context.Context, *cassink.Tx) error {
 // holds commits under the claim of f.
 func holds(t *testing.T, s *cassink.Sink, f epoch.Fence, do func(context.Context, *cassink.Tx, cassink.Outbox) error) error {
 	t.Helper()
-	return s.CommitHeld(t.Context(), epoch.Hold{Partition: orders, Claim: f.Claim}, func(ctx context.Context, tx *cassink.Tx) error {
+	return s.CommitHeld(t.Context(), epoch.Hold{Partition: orders, Claim: f.Claim}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		box, err := tx.Outbox(orders)
 		if err != nil {
 			return err
@@ -78,7 +78,7 @@ func TestAnEntryExistsByTheCommitOfItsMessage(t *testing.T) {
 	store := &broken{Store: memstore.New()}
 	s, f := claims(t, store)
 	store.loses = "epochfence/fence"
-	if err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a")); !errors.Is(err, epoch.ErrInDoubt) {
+	if err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a")); !errors.Is(err, epoch.ErrInDoubt) {
 		t.Errorf("%v", err)
 	}
 	if es := left(t, s); len(es) != 0 || len(itemsOfEntries(t, store)) != 1 {
@@ -86,7 +86,7 @@ func TestAnEntryExistsByTheCommitOfItsMessage(t *testing.T) {
 	}
 	store.loses = ""
 	f = next(t, s, f)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a", "b")))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a", "b")))
 	if got := keysOfEntries(left(t, s)); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("%q", got)
 	}
@@ -109,14 +109,14 @@ func TestATransactionThatIsRefusedLeavesNoEntry(t *testing.T) {
 	other, err := cassink.Open(t.Context(), store, cassink.Options{})
 	must(t, err)
 	var owner epoch.Fence
-	err = zombie.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, func(ctx context.Context, tx *cassink.Tx) error {
+	err = zombie.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		owner = next(t, other, f)
 		return adding("a")(ctx, tx)
 	})
 	if !errors.Is(err, epoch.ErrStale) {
 		t.Errorf("%v", err)
 	}
-	must(t, other.Commit(t.Context(), []epoch.Advance{advance(owner, 1)}, adding("b")))
+	must(t, other.Commit(t.Context(), []epoch.Advance{advance(owner, 1)}, epoch.TxOptions{}, adding("b")))
 	sent := left(t, other)[0].ID
 	err = holds(t, zombie, f, func(ctx context.Context, _ *cassink.Tx, box cassink.Outbox) error {
 		_, err := box.Delete(ctx, []int64{sent})
@@ -144,7 +144,9 @@ func TestEntriesAreCommittedInTheOrderOfTheirIDs(t *testing.T) {
 			if err != nil || len(es) != 1 {
 				return fmt.Errorf("%v, %w", es, err)
 			}
-			go func() { message <- s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("message")) }()
+			go func() {
+				message <- s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("message"))
+			}()
 			synctest.Wait()
 			select {
 			case err := <-message:
@@ -173,8 +175,7 @@ func TestAnAbandonedTransactionLetsOthersWriteTheFence(t *testing.T) {
 	}()
 	hangs := make(chan error)
 	go func() {
-		ctx := epoch.WithAbandonment(t.Context(), abandoned)
-		ended <- s.CommitHeld(ctx, epoch.Hold{Partition: orders, Claim: f.Claim}, func(ctx context.Context, tx *cassink.Tx) error {
+		ended <- s.CommitHeld(t.Context(), epoch.Hold{Partition: orders, Claim: f.Claim}, epoch.TxOptions{Abandoned: abandoned}, func(ctx context.Context, tx *cassink.Tx) error {
 			box, err := tx.Outbox(orders)
 			if err == nil {
 				err = adding("hangs")(ctx, tx)
@@ -191,7 +192,7 @@ func TestAnAbandonedTransactionLetsOthersWriteTheFence(t *testing.T) {
 	abandon()
 	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
 	defer stop()
-	must(t, s.Commit(ctx, []epoch.Advance{advance(f, 1)}, adding("message")))
+	must(t, s.Commit(ctx, []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("message")))
 	if got := keysOfEntries(left(t, s)); !slices.Equal(got, []string{"message"}) {
 		t.Errorf("%q", got)
 	}
@@ -203,7 +204,7 @@ func TestAnEntryFollowsThoseOfAProcessWhoseClockIsAhead(t *testing.T) {
 	s, f := claims(t, store)
 	must(t, cassink.SetLastEntry(t.Context(), s, orders, 1<<60))
 	f = next(t, s, f)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a")))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a")))
 	if es := left(t, s); len(es) != 1 || es[0].ID <= 1<<60 {
 		t.Errorf("%+v", es)
 	}
@@ -213,7 +214,7 @@ func TestAReplayThatIsRepeatedAddsItsEntriesOnce(t *testing.T) {
 	t.Parallel()
 	store := &broken{Store: memstore.New()}
 	s, f := claims(t, store)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, func(ctx context.Context, tx *cassink.Tx) error {
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		return s.DeadLetter(ctx, tx, message(0), f.Epoch, errPoison)
 	}))
 	f.Next = 1
@@ -224,7 +225,7 @@ func TestAReplayThatIsRepeatedAddsItsEntriesOnce(t *testing.T) {
 	replay := func() error {
 		found, err := s.Requests(t.Context(), []epoch.Partition{orders})
 		must(t, err)
-		return s.Commit(t.Context(), []epoch.Advance{advance(f, 0)}, func(ctx context.Context, tx *cassink.Tx) error {
+		return s.Commit(t.Context(), []epoch.Advance{advance(f, 0)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 			if err := adding("a")(ctx, tx); err != nil {
 				return err
 			}
@@ -253,9 +254,11 @@ func TestAFullOutboxHasMessagesWaitAndNotItsOwnAnswers(t *testing.T) {
 	for n := range cassink.MaxEntries {
 		many = append(many, fmt.Sprint(n))
 	}
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding(many...)))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding(many...)))
 	f.Next = 1
-	one := func() error { return s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("one more")) }
+	one := func() error {
+		return s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("one more"))
+	}
 	err := one()
 	if !errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrInDoubt) || !strings.Contains(err.Error(), "4096 wait to be sent") {
 		t.Errorf("%v", err)
@@ -281,7 +284,7 @@ func TestBackgroundWorkChangesItemsForEntriesAlone(t *testing.T) {
 	t.Parallel()
 	store := memstore.New()
 	s, f := claims(t, store)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a")))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a")))
 	id := left(t, s)[0].ID
 	for what, m := range map[string]epoch.Message{
 		"a message": message(0), "no message": {Partition: orders}, "no entry": {Partition: orders, Replay: id + 1}, "another partition": {Replay: id},
@@ -317,7 +320,7 @@ func TestAnItemRemembersAnAnswerForAsLongAsItsEntryIsThere(t *testing.T) {
 	for n := range answers {
 		bodies = append(bodies, fmt.Sprint(n))
 	}
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding(bodies...)))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding(bodies...)))
 	record := func(es ...operate.OutboxEntry) error {
 		return holds(t, s, f, func(ctx context.Context, tx *cassink.Tx, box cassink.Outbox) error {
 			for _, e := range es {
@@ -359,7 +362,7 @@ func TestAnEntryWhoseItemIsLostIsNamedAndCanBeDiscarded(t *testing.T) {
 	t.Parallel()
 	store := memstore.New()
 	s, f := claims(t, store)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a", "b")))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a", "b")))
 	es := left(t, s)
 	for _, it := range itemsOfEntries(t, store) {
 		if strings.HasSuffix(it.Key, fmt.Sprint(es[0].ID)) {
@@ -389,7 +392,7 @@ func TestAnEntryThatIsDiscardedBesideItsRelayIsGone(t *testing.T) {
 	t.Parallel()
 	store := memstore.New()
 	s, f := claims(t, store)
-	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding("a", "b")))
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a", "b")))
 	other, err := cassink.Open(t.Context(), store, cassink.Options{})
 	must(t, err)
 	es := left(t, other)
@@ -406,7 +409,7 @@ func TestAnEntryThatIsDiscardedBesideItsRelayIsGone(t *testing.T) {
 func TestAnEntryThatIsTooLargeIsItsMessagesFault(t *testing.T) {
 	t.Parallel()
 	s, f := claims(t, tight{memstore.New()})
-	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, adding(strings.Repeat("x", 5000)))
+	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding(strings.Repeat("x", 5000)))
 	if !errors.Is(err, cas.ErrTooLarge) || errors.Is(err, epoch.ErrInDoubt) {
 		t.Errorf("%v", err)
 	}

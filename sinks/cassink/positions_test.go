@@ -62,7 +62,7 @@ func TestAMessageThatWasPassedIsNotBlamedForTheGapBehindIt(t *testing.T) {
 	must(t, err)
 	f, err := sink.Fence(t.Context(), orders)
 	must(t, err)
-	err = sink.Commit(t.Context(), []epoch.Advance{{Partition: orders, Claim: f.Claim, From: f.Next, To: 4, Mark: epoch.NoMark}}, func(ctx context.Context, tx *cassink.Tx) error {
+	err = sink.Commit(t.Context(), []epoch.Advance{{Partition: orders, Claim: f.Claim, From: f.Next, To: 4, Mark: epoch.NoMark}}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		return sets(ctx, tx, epoch.Message{Partition: orders, Offset: 0, Mark: epoch.NoMark}, "item")
 	})
 	if !errors.Is(err, epoch.ErrMoved) {

@@ -46,7 +46,7 @@ func (w *owner) applies(to epoch.Offset, handle func(ctx context.Context, tx *ca
 		m := epoch.Message{Partition: w.fence.Partition, Offset: offset, Mark: epoch.NoMark}
 		calls = append(calls, func(ctx context.Context, tx *cassink.Tx) error { return handle(ctx, tx, m) })
 	}
-	err := w.sink.Commit(w.Context(), []epoch.Advance{a}, calls...)
+	err := w.sink.Commit(w.Context(), []epoch.Advance{a}, epoch.TxOptions{}, calls...)
 	if err == nil {
 		w.fence.Next = to
 	}

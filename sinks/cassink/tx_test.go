@@ -32,7 +32,7 @@ func TestAHandlerReadsWhileItsFirstChangeBeginsAReplay(t *testing.T) {
 	}
 	m := epoch.Message{Partition: orders, Mark: epoch.NoMark, Replay: 7}
 	a := epoch.Advance{Partition: orders, Claim: mine.Claim, Mark: epoch.NoMark}
-	err = s.Commit(t.Context(), []epoch.Advance{a}, func(ctx context.Context, tx *cassink.Tx) error {
+	err = s.Commit(t.Context(), []epoch.Advance{a}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		var all errgroup.Group
 		all.Go(func() error { return tx.Load(ctx, "stock/1", "stock/2") })
 		all.Go(func() error { _, err := tx.Read(ctx, "stock/2"); return err })

@@ -63,7 +63,7 @@ func ExampleSink_Commit() {
 	ours, _ := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 4}))
 
 	// And for each transaction:
-	err := sink.Commit(ctx, []epoch.Advance{{Partition: partition, Claim: ours.Claim, From: 0, To: 1}},
+	err := sink.Commit(ctx, []epoch.Advance{{Partition: partition, Claim: ours.Claim, From: 0, To: 1}}, epoch.TxOptions{},
 		func(_ context.Context, tx *memsink.Tx) error {
 			tx.Put("order-1", "paid")
 			return nil

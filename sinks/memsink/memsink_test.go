@@ -63,7 +63,7 @@ func TestATransactionSeesItsOwnWritesAndOthersSeeThemWhenCommitted(t *testing.T)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = s.Commit(t.Context(), advance(claim(t, s, 1), 1), func(_ context.Context, tx *memsink.Tx) error {
+	err = s.Commit(t.Context(), advance(claim(t, s, 1), 1), epoch.TxOptions{}, func(_ context.Context, tx *memsink.Tx) error {
 		tx.Put("kept", "1")
 		tx.Delete("gone")
 		tx.Append("seen", "b", "c")
@@ -150,7 +150,7 @@ func TestATransactionUsedAfterItsHandlerPanics(t *testing.T) {
 
 func TestACommitWithoutAPartitionIsRefused(t *testing.T) {
 	s := memsink.New()
-	if err := s.Commit(t.Context(), nil, appendSeen("a")); err == nil {
+	if err := s.Commit(t.Context(), nil, epoch.TxOptions{}, appendSeen("a")); err == nil {
 		t.Error("committed without a fence")
 	}
 	wantSeen(t, s)
@@ -188,7 +188,7 @@ func TestScriptedCommits(t *testing.T) {
 			s := memsink.New()
 			f := claim(t, s, 1)
 			s.Script(memsink.Hooks{Commit: c.hook})
-			if err := s.Commit(t.Context(), advance(f, 1), appendSeen("a")); !errors.Is(err, c.want) {
+			if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, appendSeen("a")); !errors.Is(err, c.want) {
 				t.Errorf("err = %v, want %v", err, c.want)
 			}
 			wantSeen(t, s, c.seen...)
@@ -206,13 +206,13 @@ func TestAHookCannotPretendSuccess(t *testing.T) {
 	s := memsink.New()
 	f := claim(t, s, 1)
 	s.Script(memsink.Hooks{Commit: func(context.Context, []epoch.Advance, func() error) error { return nil }})
-	if err := s.Commit(t.Context(), advance(f, 1), appendSeen("a")); err == nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, appendSeen("a")); err == nil {
 		t.Error("a hook that did not take the step made it succeed")
 	}
 	s.Script(memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error { _ = do(); return nil }})
 	moved := advance(f, 1)
 	moved[0].From, moved[0].To = 5, 6
-	if err := s.Commit(t.Context(), moved, appendSeen("a")); !errors.Is(err, epoch.ErrMoved) {
+	if err := s.Commit(t.Context(), moved, epoch.TxOptions{}, appendSeen("a")); !errors.Is(err, epoch.ErrMoved) {
 		t.Errorf("err = %v, want ErrMoved", err)
 	}
 	wantSeen(t, s)
@@ -229,11 +229,11 @@ func TestAProcessFrozenWithItsTransactionOpenIsRefusedWhenItThaws(t *testing.T) 
 			return do()
 		}})
 		result := make(chan error)
-		go func() { result <- frozen.Commit(t.Context(), advance(f, 1), appendSeen("zombie")) }()
+		go func() { result <- frozen.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, appendSeen("zombie")) }()
 		synctest.Wait()
 
 		f2 := claim(t, other, 2)
-		if err := other.Commit(t.Context(), advance(f2, 1), appendSeen("owner")); err != nil {
+		if err := other.Commit(t.Context(), advance(f2, 1), epoch.TxOptions{}, appendSeen("owner")); err != nil {
 			t.Fatal(err)
 		}
 		close(thaw)
@@ -248,7 +248,7 @@ func TestARestoreTakesEverythingBackAndEndsOpenTransactions(t *testing.T) {
 	s := memsink.New()
 	f := claim(t, s, 1)
 	backup := s.Snapshot()
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *memsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *memsink.Tx) error {
 		tx.Put("k", "v")
 		tx.Append("seen", "a")
 		return s.DeadLetter(ctx, tx, epoch.Message{Partition: orders0}, f.Epoch, errors.New("poison"))
@@ -262,14 +262,14 @@ func TestARestoreTakesEverythingBackAndEndsOpenTransactions(t *testing.T) {
 		if len(s.Values()) != 0 || len(s.DeadLetters()) != 0 || s.Fences()[orders0] != f {
 			t.Errorf("after the restore: %v, %v, %v", s.Values(), s.DeadLetters(), s.Fences())
 		}
-		err := s.Commit(t.Context(), advance(f, 1), func(context.Context, *memsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(context.Context, *memsink.Tx) error {
 			s.Restore(backup)
 			return nil
 		})
 		if !errors.Is(err, epoch.ErrInDoubt) {
 			t.Errorf("err = %v, want ErrInDoubt", err)
 		}
-		if err := s.Commit(t.Context(), advance(f, 1), appendSeen("b")); err != nil {
+		if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, appendSeen("b")); err != nil {
 			t.Error(err)
 		}
 	}
@@ -279,7 +279,7 @@ func TestADeadLetterNamesItsPartitionAndCommitsWithTheAdvance(t *testing.T) {
 	s := memsink.New()
 	f := claim(t, s, 7)
 	m := epoch.Message{Partition: orders0, Offset: 0, Value: []byte("x")}
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *memsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *memsink.Tx) error {
 		other := m
 		other.Partition.Number = 1
 		if err := s.DeadLetter(ctx, tx, other, f.Epoch, errors.New("poison")); err == nil {
@@ -303,7 +303,7 @@ func (e lazyError) Error() string { return e() }
 func TestTheErrorOfADeadLetterMayUseTheTransaction(t *testing.T) {
 	s := memsink.New()
 	f := claim(t, s, 7)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *memsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *memsink.Tx) error {
 		tx.Put("why", "poison")
 		return s.DeadLetter(ctx, tx, epoch.Message{Partition: orders0}, f.Epoch, lazyError(func() string { why, _ := tx.Get("why"); return why }))
 	})

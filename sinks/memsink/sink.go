@@ -159,7 +159,7 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 
 // Commit implements [epoch.Sink]. It returns [ErrConflict] if another transaction has changed what
 // this one read.
-func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx *Tx) error) error {
+func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(ctx context.Context, tx *Tx) error) error {
 	if len(as) == 0 {
 		return errors.New("memsink: commit: no partition to advance; an unfenced transaction is Update's")
 	}
@@ -169,7 +169,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 			return fmt.Errorf("memsink: commit: %s is given twice; want one advance for each partition", as[i].Partition)
 		}
 	}
-	err := transact(ctx, s.db, as, s.hook().Commit, as, func(fs epoch.Fences) error { return fs.Advance(as) }, calls...)
+	err := transact(ctx, s.db, as, o, s.hook().Commit, as, func(fs epoch.Fences) error { return fs.Advance(as) }, calls...)
 	if err != nil {
 		return fmt.Errorf("memsink: commit %s%s: %w", as[0].Partition, andMore(as), err)
 	}
@@ -177,8 +177,8 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 }
 
 // CommitHeld implements [epoch.Holding].
-func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx *Tx) error) error {
-	err := transact(ctx, s.db, nil, s.hook().CommitHeld, h, func(fs epoch.Fences) error { return fs.Hold(h) }, apply)
+func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(ctx context.Context, tx *Tx) error) error {
+	err := transact(ctx, s.db, nil, o, s.hook().CommitHeld, h, func(fs epoch.Fences) error { return fs.Hold(h) }, apply)
 	if err != nil {
 		return fmt.Errorf("memsink: commit %s under its claim: %w", h.Partition, err)
 	}
@@ -195,7 +195,7 @@ func andMore(as []epoch.Advance) string {
 // Update runs apply in a transaction of its own, without a fence and without hooks, for what a test
 // does before or beside the consumer.
 func (s *Sink) Update(ctx context.Context, apply func(ctx context.Context, tx *Tx) error) error {
-	if err := transact(ctx, s.db, nil, nil, struct{}{}, func(epoch.Fences) error { return nil }, apply); err != nil {
+	if err := transact(ctx, s.db, nil, epoch.TxOptions{}, nil, struct{}{}, func(epoch.Fences) error { return nil }, apply); err != nil {
 		return fmt.Errorf("memsink: update: %w", err)
 	}
 	return nil
@@ -203,13 +203,13 @@ func (s *Sink) Update(ctx context.Context, apply func(ctx context.Context, tx *T
 
 // transact runs a transaction, with hook between the calls and the commit. fenced checks the
 // fences, and moves those of as.
-func transact[T any](ctx context.Context, db *database, as []epoch.Advance, hook Hook[T], about T, fenced func(epoch.Fences) error,
+func transact[T any](ctx context.Context, db *database, as []epoch.Advance, o epoch.TxOptions, hook Hook[T], about T, fenced func(epoch.Fences) error,
 	calls ...func(context.Context, *Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	tx := db.begin(as)
-	stop := epoch.AfterAbandoned(ctx, tx.abandon)
+	stop := o.AfterAbandoned(tx.abandon)
 	defer stop() // also when a call panics
 	err := tx.callAll(ctx, calls)
 	if !stop() {

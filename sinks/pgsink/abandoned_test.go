@@ -25,7 +25,7 @@ func TestAnAbandonedTransactionFreesItsLocksAndItsPlaceInThePool(t *testing.T) {
 	abandoned, abandon := context.WithCancel(context.Background())
 	locked, free, committed := make(chan error, 1), make(chan struct{}), make(chan error, 1)
 	go func() {
-		committed <- s.Commit(epoch.WithAbandonment(t.Context(), abandoned), advance(f, 1),
+		committed <- s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{Abandoned: abandoned},
 			func(ctx context.Context, tx pgsink.Tx) error {
 				_, err := tx.Exec(ctx, "update stock set left_over = 1 where item = 1")
 				locked <- err

@@ -95,13 +95,13 @@ func TestWhatACallDoesToItsSessionNoOtherCallMeets(t *testing.T) {
 						for _, call := range calls {
 							of = append(of, func(ctx context.Context, tx pgsink.Tx) error { return call(ctx, tx) })
 						}
-						return s.Commit(t.Context(), advance(f, n), of...)
+						return s.Commit(t.Context(), advance(f, n), epoch.TxOptions{}, of...)
 					}
 					var of []func(context.Context, *pgsink.Queue) error
 					for _, call := range calls {
 						of = append(of, func(ctx context.Context, q *pgsink.Queue) error { return call(ctx, q) })
 					}
-					return s.Queued().Commit(t.Context(), advance(f, n), of...)
+					return s.Queued().Commit(t.Context(), advance(f, n), epoch.TxOptions{}, of...)
 				}
 				for _, last := range []func(context.Context, execer) error{guilty, heedless} {
 					if err := commit(2, innocent, last); !errors.Is(err, epoch.ErrOwnTransaction) {
@@ -155,10 +155,10 @@ func TestSessionsThatDifferBetweenTransactionsCostOneOfThem(t *testing.T) {
 			var err error
 			if queued {
 				call := func(ctx context.Context, q *pgsink.Queue) error { return write(ctx, q) }
-				err = s.Queued().Commit(t.Context(), advance(f, 2), call, call)
+				err = s.Queued().Commit(t.Context(), advance(f, 2), epoch.TxOptions{}, call, call)
 			} else {
 				call := func(ctx context.Context, tx pgsink.Tx) error { return write(ctx, tx) }
-				err = s.Commit(t.Context(), advance(f, 2), call, call)
+				err = s.Commit(t.Context(), advance(f, 2), epoch.TxOptions{}, call, call)
 			}
 			switch {
 			case errors.Is(err, epoch.ErrOwnTransaction):
@@ -188,7 +188,7 @@ func TestAStatementAfterWhichThePositionCannotBeMovedIsTheMessages(t *testing.T)
 	s := r.open()
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		_, err := tx.Exec(ctx, "set transaction read only")
 		return err
 	})
@@ -205,7 +205,7 @@ func TestACallbackOfABatchIsGivenRowsOfTheCall(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	var kept pgx.Rows
-	err := s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue("select 1").Query(func(rows pgx.Rows) error {
 			if rows.Conn() != nil {
@@ -251,7 +251,7 @@ func TestATxOfADBThatIsLeftToItsContextDecidesItsOwnMessageAlone(t *testing.T) {
 			return nil
 		},
 	} {
-		err := s.Commit(t.Context(), advance(f, 3),
+		err := s.Commit(t.Context(), advance(f, 3), epoch.TxOptions{},
 			putting("list", "innocent"),
 			func(ctx context.Context, tx pgsink.Tx) error {
 				within, cancel := context.WithCancel(ctx)
@@ -271,7 +271,7 @@ func TestATxOfADBThatIsLeftToItsContextDecidesItsOwnMessageAlone(t *testing.T) {
 		}
 		r.wantList("list")
 	}
-	if err := s.Commit(t.Context(), advance(f, 1), putting("list", "as ever")); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("list", "as ever")); err != nil {
 		t.Error(err)
 	}
 	r.wantList("list", "as ever")
@@ -303,9 +303,9 @@ func TestARoleThatACallSetsIsItsOwn(t *testing.T) {
 		}
 		sets := []string{"set local role ", "set local role ", "set role ", "set role "} // on a connection that is known, and on a new one
 		for _, text := range sets {
-			must(t, s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return set(text)(ctx, tx) }))
+			must(t, s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { return set(text)(ctx, tx) }))
 			f.Next++
-			must(t, s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { return set(text)(ctx, q) }))
+			must(t, s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error { return set(text)(ctx, q) }))
 			f.Next++
 		}
 		r.wantList(name, sets[0], sets[0], sets[1], sets[1], sets[2], sets[2], sets[3], sets[3])
@@ -326,8 +326,8 @@ func TestACopyFromTheClientIsRefusedAndCostsNoConnection(t *testing.T) {
 	bounded, cancel := context.WithTimeout(t.Context(), 10*time.Second) // or one that is sent waits for a client that waits for it
 	defer cancel()
 	for form, err := range map[string]error{
-		"a handler": s.Commit(bounded, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) }),
-		"a queue":   s.Queued().Commit(bounded, advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { return send(ctx, q) }),
+		"a handler": s.Commit(bounded, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) }),
+		"a queue":   s.Queued().Commit(bounded, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error { return send(ctx, q) }),
 	} {
 		var call *epoch.CallError
 		if !errors.As(err, &call) || errors.Is(err, epoch.ErrInDoubt) {

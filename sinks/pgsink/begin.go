@@ -45,7 +45,7 @@ func (t *fenced) isProven() bool { return time.Now().Before(t.proven) }
 // queueEnter begins the transaction. The locks, by which a later claim finds it, come before
 // look_early, so that the claim finds every transaction that look_early let through.
 func (t *fenced) queueEnter(b *pgx.Batch, proven bool) {
-	statement, idle, wait, whole := t.sink.options.bounds(t.ctx)
+	statement, idle, wait, whole := t.sink.options.bounds(t.ctx, t.asked.LockWait)
 	b.Queue(t.sink.sql.begin)
 	b.Queue(t.sink.sql.enter, statement, idle, wait, whole, t.as.locks[0])
 	t.timeouts = statement + " " + wait

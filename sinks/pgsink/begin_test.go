@@ -115,7 +115,7 @@ func TestWhateverAHandlerSendsFirstIsOfTheFencedTransaction(t *testing.T) {
 			f := claim(t, s, p, 5)
 			for range 2 {
 				proven(s, f)
-				if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 					return send(ctx, tx, p.Group)
 				}); err != nil {
 					t.Fatalf("%s, %s: %v", mode, name, err)
@@ -131,7 +131,7 @@ func TestWhateverAHandlerSendsFirstIsOfTheFencedTransaction(t *testing.T) {
 			ahead := f
 			ahead.Next++
 			proven(s, ahead)
-			want(t, s.Commit(t.Context(), moved, func(ctx context.Context, tx pgsink.Tx) error {
+			want(t, s.Commit(t.Context(), moved, epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 				if err := send(ctx, tx, p.Group); err != nil {
 					t.Errorf("%s, %s: %v", mode, name, err)
 				}
@@ -193,7 +193,7 @@ func TestAFirstStatementThatFailsIsTheHandlersAsAnyOther(t *testing.T) {
 	} {
 		for range 2 { // its statement is prepared, or known not to be
 			proven(s, f)
-			commit := func() error { return s.Commit(t.Context(), advance(f, 1), c.send) }
+			commit := func() error { return s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, c.send) }
 			err := commit()
 			if errors.Is(err, epoch.ErrTransient) { // begun late; the next one is not
 				err = commit()
@@ -208,7 +208,7 @@ func TestAFirstStatementThatFailsIsTheHandlersAsAnyOther(t *testing.T) {
 			}
 		}
 		proven(s, f)
-		if err := s.Commit(t.Context(), advance(f, 1), putting("good", "1")); err != nil {
+		if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("good", "1")); err != nil {
 			t.Fatalf("after %s: %v", name, err)
 		}
 		f.Next++
@@ -224,12 +224,12 @@ func TestATransactionThatCouldNotBeBegunTakesNoStatement(t *testing.T) {
 	s := r.openOn(r.pool(w.one))
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	if err := s.Commit(t.Context(), advance(f, 1), putting("list", "first")); err != nil { // prepares
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("list", "first")); err != nil { // prepares
 		t.Fatal(err)
 	}
 	f.Next++
 	proven(s, f)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		w.arm(cutBefore)
 		for range 3 {
 			if err := put(ctx, tx, "list", "outside"); err == nil {
@@ -239,7 +239,7 @@ func TestATransactionThatCouldNotBeBegunTakesNoStatement(t *testing.T) {
 		return nil
 	})
 	want(t, err, epoch.ErrInDoubt)
-	if err := s.Commit(t.Context(), advance(f, 1), putting("list", "second")); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("list", "second")); err != nil {
 		t.Fatal(err)
 	}
 	r.wantList("list", "first", "second")
@@ -254,7 +254,7 @@ func TestStatementsThatVanishFromAConnectionCostOneAttempt(t *testing.T) {
 	s := r.openOn(pool)
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	if err := s.Commit(t.Context(), advance(f, 1), putting("list", "first")); err != nil { // prepares
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("list", "first")); err != nil { // prepares
 		t.Fatal(err)
 	}
 	f.Next++
@@ -265,8 +265,8 @@ func TestStatementsThatVanishFromAConnectionCostOneAttempt(t *testing.T) {
 		conn.Release()
 	}
 	proven(s, f)
-	want(t, s.Commit(t.Context(), advance(f, 1), putting("list", "lost")), epoch.ErrTransient)
-	if err := s.Commit(t.Context(), advance(f, 1), putting("list", "second")); err != nil {
+	want(t, s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("list", "lost")), epoch.ErrTransient)
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("list", "second")); err != nil {
 		t.Fatal(err)
 	}
 	r.wantList("list", "first", "second")
@@ -280,7 +280,7 @@ func TestAStatementWhoseContextHasEndedIsNotSent(t *testing.T) {
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
 	proven(s, f)
-	if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		over, cancel := context.WithCancel(ctx)
 		cancel()
 		if err := put(over, tx, "list", "never"); !errors.Is(err, context.Canceled) {
@@ -303,12 +303,12 @@ func TestABatchThatComesFirstAndCannotBePreparedFailsForWhatIsWrongWithIt(t *tes
 	f := claim(t, s, orders, 5)
 	for range 3 {
 		proven(s, f)
-		if err := s.Commit(t.Context(), advance(f, 1), putting("list", "1")); err != nil { // prepares it
+		if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("list", "1")); err != nil { // prepares it
 			t.Fatal(err)
 		}
 		f.Next++
 		proven(s, f)
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			b := &pgx.Batch{}
 			b.Queue(putOne, "list", "2")
 			b.Queue("insert into nowhere values ($1)", 1)

@@ -26,11 +26,11 @@ func wantBlame(t *testing.T, what string, err, fault error) {
 
 func (r *rig) bothForms(s *pgsink.Sink, f epoch.Fence, sql string, args ...any) map[string]error {
 	return map[string]error{
-		"handler": s.Commit(r.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		"handler": s.Commit(r.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			_, err := tx.Exec(ctx, sql, args...)
 			return err
 		}),
-		"queue": s.Queued().Commit(r.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+		"queue": s.Queued().Commit(r.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 			_, err := q.Exec(ctx, sql, args...)
 			return err
 		}),
@@ -87,7 +87,7 @@ func TestWhatNoMessageIsAtFaultForIsSaid(t *testing.T) {
 		"insert into guarded values (-1)": nil,
 		"select 1/0":                      nil,
 	} {
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			_, err := tx.Exec(ctx, sql)
 			return err
 		})
@@ -132,9 +132,9 @@ func TestAnErrorOfAnotherDatabaseIsTheHandlers(t *testing.T) {
 	for _, code := range []string{"40P01", "55P03", "42P01", "53100", "57P01", "08006", "26000"} {
 		foreign := fmt.Errorf("ask the warehouse: %w", &pgconn.PgError{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: code})
 		for form, err := range map[string]error{
-			"handler": s.Commit(t.Context(), advance(f, 1), func(context.Context, pgsink.Tx) error { return foreign }),
-			"queue":   s.Queued().Commit(t.Context(), advance(f, 1), func(context.Context, *pgsink.Queue) error { return foreign }),
-			"after a deadlock that was passed over": s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			"handler": s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(context.Context, pgsink.Tx) error { return foreign }),
+			"queue":   s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(context.Context, *pgsink.Queue) error { return foreign }),
+			"after a deadlock that was passed over": s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 				for _, sql := range []string{"savepoint a", "do $$ begin raise deadlock_detected; end $$", "rollback to savepoint a"} {
 					_, _ = tx.Exec(ctx, sql)
 				}
@@ -159,7 +159,7 @@ func TestWhatAbortedATransactionIsBlamedForIt(t *testing.T) {
 	f := claim(t, s, orders, 5)
 	own := errors.New("could not reserve")
 	for _, result := range []error{nil, own} {
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			for _, sql := range []string{"savepoint a", "select 1/0", "rollback to savepoint a", "do $$ begin raise deadlock_detected; end $$", "select 1"} {
 				_, _ = tx.Exec(ctx, sql)
 			}
@@ -181,7 +181,7 @@ func TestADeploysChangeOfATableCostsNoMessage(t *testing.T) {
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
 	commit := func() error {
-		return s.Commit(t.Context(), advance(f, 0), func(ctx context.Context, tx pgsink.Tx) error {
+		return s.Commit(t.Context(), advance(f, 0), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			rows, err := tx.Query(ctx, "select * from stock where item = $1", 1)
 			if err == nil {
 				rows.Close()

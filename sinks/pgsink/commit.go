@@ -34,12 +34,12 @@ import (
 // While the transaction is open, it holds a shared advisory lock on a key derived from each claim.
 // A later [Sink.Claim] finds the transaction by that lock and ends it. The connection is then lost,
 // which is [epoch.ErrInDoubt].
-func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx Tx) error) error {
+func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(ctx context.Context, tx Tx) error) error {
 	set, err := newAdvances(as)
 	if err != nil {
 		return err
 	}
-	if err := s.commit(ctx, set, len(calls) <= 1, calls...); err != nil {
+	if err := s.commit(ctx, set, o, len(calls) <= 1, calls...); err != nil {
 		return fmt.Errorf("pgsink: commit %s: %w", set, err)
 	}
 	return nil
@@ -50,21 +50,21 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 // between this check and its commit. A Claim ends the transactions that it finds, this one too, and
 // then waits for the lock. Under REPEATABLE READ and SERIALIZABLE, a claim that was replaced
 // meanwhile is a serialization failure ([epoch.ErrTransient]).
-func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx Tx) error) error {
+func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(ctx context.Context, tx Tx) error) error {
 	set, err := newHeld(h)
 	if err != nil {
 		return err
 	}
-	if err := s.commit(ctx, set, true, apply); err != nil {
+	if err := s.commit(ctx, set, o, true, apply); err != nil {
 		return fmt.Errorf("pgsink: commit %s under its claim: %w", set, err)
 	}
 	return nil
 }
 
 // commit runs calls. If they are alone, they may send what would change the session for others.
-func (s *Sink) commit(ctx context.Context, as *advances, alone bool, calls ...func(context.Context, Tx) error) error {
-	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
-		t := s.newFenced(ctx, conn, as, alone)
+func (s *Sink) commit(ctx context.Context, as *advances, o epoch.TxOptions, alone bool, calls ...func(context.Context, Tx) error) error {
+	return s.onCommit(ctx, o, func(conn *pgx.Conn) (err error) {
+		t := s.newFenced(ctx, conn, as, o, alone)
 		if !t.mayBeginLate() {
 			if err := t.begin(ctx); err != nil {
 				return err
@@ -100,8 +100,8 @@ func (t *fenced) call(ctx context.Context, i int, call func(context.Context, Tx)
 }
 
 // onCommit is each for a Commit, to which an unreachable server is a lost connection.
-func (s *Sink) onCommit(ctx context.Context, f func(*pgx.Conn) error) error {
-	err := s.each(ctx, harmful, f)
+func (s *Sink) onCommit(ctx context.Context, o epoch.TxOptions, f func(*pgx.Conn) error) error {
+	err := s.each(ctx, harmful, o, f)
 	if _, is := err.(unreachable); is && ctx.Err() == nil { //nolint:errorlint // outermost only: a handler's error may hold one
 		return inDoubt(err)
 	}
@@ -120,6 +120,7 @@ type fenced struct {
 	sink  *Sink
 	ctx   context.Context // of the Commit
 	as    *advances
+	asked epoch.TxOptions
 	conn  *pgx.Conn
 	alone bool   // there is one call, or none
 	nonce string // distinguishes the functions' results and errors from those of a handler's statements
@@ -143,7 +144,7 @@ type fenced struct {
 // callAll runs the calls one after the other, until one fails. If the transaction is abandoned
 // meanwhile, the call that hangs keeps a closed connection.
 func (t *fenced) callAll(ctx context.Context, calls []func(context.Context, Tx) error) error {
-	stop := epoch.AfterAbandoned(ctx, t.cut)
+	stop := t.asked.AfterAbandoned(t.cut)
 	defer stop() // also when a call panics
 	var err error
 	for i, call := range calls {
@@ -192,8 +193,8 @@ func (t *fenced) own(err error) error {
 	return faultless(err)
 }
 
-func (s *Sink) newFenced(ctx context.Context, conn *pgx.Conn, as *advances, alone bool) *fenced {
-	return &fenced{sink: s, ctx: ctx, as: as, conn: conn, alone: alone, nonce: strconv.FormatUint(rand.Uint64(), 36), proven: s.proofs.spend(as)}
+func (s *Sink) newFenced(ctx context.Context, conn *pgx.Conn, as *advances, o epoch.TxOptions, alone bool) *fenced {
+	return &fenced{sink: s, ctx: ctx, as: as, asked: o, conn: conn, alone: alone, nonce: strconv.FormatUint(rand.Uint64(), 36), proven: s.proofs.spend(as)}
 }
 
 // last returns the last statement before COMMIT, which checks the fences.

@@ -33,12 +33,12 @@ func TestALostAcknowledgement(t *testing.T) {
 				commit := func(value string, cut cut) error {
 					proven(s, f)
 					if queued {
-						return s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+						return s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 							defer w.arm(cut)
 							return put(ctx, q, "list", value)
 						})
 					}
-					return s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+					return s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 						defer w.arm(cut)
 						return put(ctx, tx, "list", value)
 					})
@@ -72,7 +72,7 @@ func TestACommitThatFollowsOneTakesOneRoundTripBesideItsHandlersAndAQueuedOneInA
 	for range 2 { // the first prepares
 		w.sent()
 		proven(s, f)
-		if err := s.Commit(t.Context(), advance(f, 1), putting("x", "1")); err != nil {
+		if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("x", "1")); err != nil {
 			t.Fatal(err)
 		}
 		f.Next++
@@ -83,7 +83,7 @@ func TestACommitThatFollowsOneTakesOneRoundTripBesideItsHandlersAndAQueuedOneInA
 	for range 2 {
 		w.sent()
 		pgsink.Forget(s)
-		if err := s.Commit(t.Context(), advance(f, 1), putting("x", "1")); err != nil {
+		if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("x", "1")); err != nil {
 			t.Fatal(err)
 		}
 		f.Next++
@@ -94,7 +94,7 @@ func TestACommitThatFollowsOneTakesOneRoundTripBesideItsHandlersAndAQueuedOneInA
 	for range 2 {
 		w.sent()
 		proven(s, f)
-		if err := s.Queued().Commit(t.Context(), advance(f, 1), queueing("x", "1")); err != nil {
+		if err := s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, queueing("x", "1")); err != nil {
 			t.Fatal(err)
 		}
 		f.Next++
@@ -129,11 +129,11 @@ func TestARefusalOfTheCommitItselfIsDefinite(t *testing.T) {
 			t.Fatalf("the fence is %+v, %v; want %+v", again, err, f)
 		}
 	}
-	check(s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	check(s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		_, err := tx.Exec(ctx, orphan)
 		return err
 	}))
-	check(s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+	check(s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 		_, err := q.Exec(ctx, orphan)
 		return err
 	}))
@@ -146,7 +146,7 @@ func TestASerializationFailureIsDefinite(t *testing.T) {
 		s := r.open(func(o *pgsink.Options) { o.Isolation = isolation })
 		seed(t, s, orders)
 		f := claim(t, s, orders, 5)
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			if err := tx.QueryRow(ctx, "select left_over from stock where item = 1").Scan(new(int)); err != nil {
 				return err
 			}
@@ -158,7 +158,7 @@ func TestASerializationFailureIsDefinite(t *testing.T) {
 		if !errors.As(err, &pg) || pg.Code != "40001" || errors.Is(err, epoch.ErrInDoubt) {
 			t.Fatalf("%s: err = %v", isolation, err)
 		}
-		if err := s.Commit(t.Context(), advance(f, 1), putting("x", "1")); err != nil {
+		if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("x", "1")); err != nil {
 			t.Fatalf("%s: the next try: %v", isolation, err)
 		}
 	}
@@ -170,9 +170,9 @@ func TestEveryTransactionIsBoundedOnTheServer(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	settings := func(ctx context.Context) (statement, idle, lock string) {
+	settings := func(ctx context.Context, o epoch.TxOptions) (statement, idle, lock string) {
 		t.Helper()
-		err := s.Commit(ctx, advance(f, 0), func(ctx context.Context, tx pgsink.Tx) error {
+		err := s.Commit(ctx, advance(f, 0), o, func(ctx context.Context, tx pgsink.Tx) error {
 			return tx.QueryRow(ctx, `select current_setting('statement_timeout'),
 				current_setting('idle_in_transaction_session_timeout'), current_setting('lock_timeout')`).Scan(&statement, &idle, &lock)
 		})
@@ -181,14 +181,14 @@ func TestEveryTransactionIsBoundedOnTheServer(t *testing.T) {
 		}
 		return statement, idle, lock
 	}
-	if a, b, c := settings(t.Context()); a != "30s" || b != "30s" || c != "10s" {
+	if a, b, c := settings(t.Context(), epoch.TxOptions{}); a != "30s" || b != "30s" || c != "10s" {
 		t.Errorf("without a deadline the bounds are %s, %s and %s", a, b, c)
 	}
 	const most = 10 * time.Second
 	ctx, cancel := context.WithTimeout(t.Context(), most)
 	defer cancel()
 	began := time.Now()
-	a, b, c := settings(ctx)
+	a, b, c := settings(ctx, epoch.TxOptions{})
 	least := most - time.Since(began)
 	for _, bound := range []string{a, b} {
 		if d, err := time.ParseDuration(bound); err != nil || d < least+time.Second-time.Millisecond || d > most+time.Second {
@@ -197,23 +197,23 @@ func TestEveryTransactionIsBoundedOnTheServer(t *testing.T) {
 	}
 	long, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
-	if a, b, _ := settings(long); a == "30s" || b == "30s" {
+	if a, b, _ := settings(long, epoch.TxOptions{}); a == "30s" || b == "30s" {
 		t.Errorf("with an hour left the bounds are %s and %s", a, b)
 	}
 	if d, err := time.ParseDuration(c); err != nil || d < least*8/10 || d > most*9/10 {
 		t.Errorf("with 10 s left a wait for a lock is bounded by %s, want less than is left", c)
 	}
-	if _, _, c := settings(epoch.WithLockWait(t.Context(), 40*time.Millisecond)); c != "40ms" {
+	if _, _, c := settings(t.Context(), epoch.TxOptions{LockWait: 40 * time.Millisecond}); c != "40ms" {
 		t.Errorf("where others wait for the transaction, a wait for a lock is bounded by %s", c)
 	}
-	if _, _, c := settings(epoch.WithLockWait(t.Context(), time.Hour)); c != "10s" {
+	if _, _, c := settings(t.Context(), epoch.TxOptions{LockWait: time.Hour}); c != "10s" {
 		t.Errorf("a caller that asks for an hour gets %s; the option says 10 s", c)
 	}
 	s = r.open(func(o *pgsink.Options) { o.LockTimeout, o.StatementTimeout = 24*time.Hour, 24*time.Hour })
 	for _, wait := range []time.Duration{time.Millisecond, 999 * time.Millisecond, time.Second, 1001 * time.Millisecond, 59 * time.Second,
 		time.Minute, 61 * time.Second, 90 * time.Minute, time.Hour, 20 * time.Hour} {
 		// The sink knows how the server shows it: see sessionState.
-		if a, _, c := settings(epoch.WithLockWait(t.Context(), wait)); a != pgsink.Setting(24*time.Hour) || c != pgsink.Setting(wait) {
+		if a, _, c := settings(t.Context(), epoch.TxOptions{LockWait: wait}); a != pgsink.Setting(24*time.Hour) || c != pgsink.Setting(wait) {
 			t.Errorf("the server shows 24 h as %s, %v as %s; the sink expects %s and %s", a, wait, c, pgsink.Setting(24*time.Hour), pgsink.Setting(wait))
 		}
 	}
@@ -221,7 +221,7 @@ func TestEveryTransactionIsBoundedOnTheServer(t *testing.T) {
 	var left string
 	pool := r.pool()
 	one := r.openOn(pool)
-	if err := one.Commit(t.Context(), advance(f, 0), func(context.Context, pgsink.Tx) error { return nil }); err != nil {
+	if err := one.Commit(t.Context(), advance(f, 0), epoch.TxOptions{}, func(context.Context, pgsink.Tx) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	err := pool.QueryRow(t.Context(), "select current_setting('statement_timeout') || current_setting('lock_timeout') || coalesce(current_setting('epochfence.transaction', true), '')").Scan(&left)
@@ -238,7 +238,7 @@ func TestACommitWithoutAFenceIsRefused(t *testing.T) {
 	f := claim(t, s, orders, 5)
 	for _, as := range [][]epoch.Advance{nil, append(advance(f, 1), advance(f, 1)...)} {
 		called := false
-		err := s.Commit(t.Context(), as, func(context.Context, pgsink.Tx) error { called = true; return nil })
+		err := s.Commit(t.Context(), as, epoch.TxOptions{}, func(context.Context, pgsink.Tx) error { called = true; return nil })
 		if err == nil || called {
 			t.Errorf("%d advances: err = %v, called %v", len(as), err, called)
 		}

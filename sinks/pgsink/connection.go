@@ -82,7 +82,7 @@ func closeNow(conn *pgx.Conn) {
 // on is each for an f that sends only the sink's own statements. If a prepared one has vanished, f
 // runs again on another connection.
 func (s *Sink) on(ctx context.Context, again repeat, f func(*pgx.Conn) error) error {
-	return s.each(ctx, again, func(conn *pgx.Conn) error {
+	return s.each(ctx, again, epoch.TxOptions{}, func(conn *pgx.Conn) error {
 		err := f(conn)
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) && outlives(pg) {
@@ -97,7 +97,7 @@ func (s *Sink) on(ctx context.Context, again repeat, f func(*pgx.Conn) error) er
 
 // each runs f on a connection. It runs f again on another one if the connection was lost before it
 // executed anything or, if a repetition is harmless, whenever it was lost.
-func (s *Sink) each(ctx context.Context, again repeat, f func(*pgx.Conn) error) error {
+func (s *Sink) each(ctx context.Context, again repeat, o epoch.TxOptions, f func(*pgx.Conn) error) error {
 	for try := 1; ; try++ {
 		conn, err := s.acquire(ctx)
 		if err != nil {
@@ -107,7 +107,7 @@ func (s *Sink) each(ctx context.Context, again repeat, f func(*pgx.Conn) error) 
 		err = func() error {
 			l := lent{conn: conn}
 			defer l.giveBack() // closes one that is still in a transaction, also after a panic
-			defer epoch.AfterAbandoned(ctx, l.takeOut)()
+			defer o.AfterAbandoned(l.takeOut)()
 			conn := conn.Conn()
 			err := f(conn)
 			if lost = err != nil && conn.IsClosed(); lost {

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 func TestALostConnectionMayLeadToAnotherServerAndIsSaid(t *testing.T) {
@@ -13,7 +15,7 @@ func TestALostConnectionMayLeadToAnotherServerAndIsSaid(t *testing.T) {
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
 	replaced := s.Replaced()
-	if err := s.Commit(t.Context(), advance(f, 1), putting("l", "v")); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("l", "v")); err != nil {
 		t.Fatal(err)
 	}
 	claim(t, s, orders, 6)

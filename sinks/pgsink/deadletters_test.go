@@ -43,12 +43,12 @@ func TestADeadLetterKeepsTheMessageByteForByte(t *testing.T) {
 		f := claim(t, s, p, 5)
 		for i, form := range []func() error{
 			func() error {
-				return s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				return s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 					return s.DeadLetter(ctx, tx, of(f, hostile), f.Epoch, errHostile)
 				})
 			},
 			func() error {
-				return s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+				return s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 					return s.Queued().DeadLetter(ctx, q, of(f, hostile), f.Epoch, errHostile)
 				})
 			},
@@ -108,7 +108,7 @@ func TestADeadLetterCommitsWithTheAdvanceOrNotAtAll(t *testing.T) {
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
 	own := errors.New("after all")
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		if err := s.DeadLetter(ctx, tx, hostile, f.Epoch, errHostile); err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func TestADeadLetterBelongsToItsTransaction(t *testing.T) {
 	f := claim(t, s, orders, 5)
 	elsewhere := hostile
 	elsewhere.Partition.Number = 4
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		if err := s.DeadLetter(ctx, struct{ pgsink.Tx }{tx}, hostile, 5, nil); err == nil || !strings.Contains(err.Error(), "not the transaction") {
 			t.Errorf("through another Tx: err = %v", err)
 		}
@@ -149,7 +149,7 @@ func TestADeadLettersTimeMayBeOutOfRange(t *testing.T) {
 	for _, at := range []time.Time{{}, time.UnixMilli(1 << 62), time.UnixMilli(-1 << 62)} {
 		m := hostile
 		m.Time = at
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			return s.DeadLetter(ctx, tx, m, f.Epoch, nil)
 		})
 		if err != nil {

@@ -100,7 +100,7 @@ func TestCallsBehindALostConnectionAreNotMade(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	err := s.Commit(t.Context(), advance(f, 2), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 2), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		_, _ = tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
 		return nil
 	}, func(context.Context, pgsink.Tx) error {
@@ -121,7 +121,7 @@ func TestAHandlersOwnTimeoutIsNotInDoubt(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		if err := put(ctx, tx, "x", "1"); err != nil {
 			return err
 		}
@@ -154,14 +154,14 @@ func TestMalformedInputIsTheMessages(t *testing.T) {
 		} {
 			f := claim(t, s, orders, 5)
 			for form, err := range map[string]error{
-				"statement": s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				"statement": s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 					if err := put(ctx, tx, "x", "1"); err != nil {
 						return err
 					}
 					_, err := tx.Exec(ctx, c.sql, c.args...)
 					return err
 				}),
-				"queued": s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+				"queued": s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 					_, err := q.Exec(ctx, c.sql, c.args...)
 					return err
 				}),
@@ -188,7 +188,7 @@ func TestWhatAFunctionOfTheUsersRaisesIsTheMessages(t *testing.T) {
 		"42501": nil, "42P01": nil, "3F000": nil, "42883": nil, "42703": nil, "25006": nil, "58030": nil, "53100": nil, "08006": nil, "08P01": nil,
 		"40001": epoch.ErrTransient, "55P03": epoch.ErrTransient,
 	} {
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			_, err := tx.Exec(ctx, "select refuse($1)", code)
 			return err
 		})
@@ -214,7 +214,7 @@ func TestAConnectionOnWhichSomethingWasNotFoundIsNotUsedAgain(t *testing.T) {
 		"23514": "", // a message's own: the connection is kept
 	} {
 		var before, after int
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			if err := tx.QueryRow(ctx, "select pg_backend_pid()").Scan(&before); err != nil {
 				return err
 			}
@@ -228,7 +228,7 @@ func TestAConnectionOnWhichSomethingWasNotFoundIsNotUsedAgain(t *testing.T) {
 		if !errors.As(err, &pg) || pg.Code != code {
 			t.Fatalf("%s: err = %v", code, err)
 		}
-		err = s.Commit(t.Context(), advance(f, 0), func(ctx context.Context, tx pgsink.Tx) error {
+		err = s.Commit(t.Context(), advance(f, 0), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			return tx.QueryRow(ctx, "select pg_backend_pid()").Scan(&after)
 		})
 		if err != nil || (before == after) != (sql == "") {

@@ -33,7 +33,7 @@ func takesOver(t *testing.T, s *pgsink.Sink, p epoch.Partition, number int64) (e
 	t.Helper()
 	began := time.Now()
 	f := claim(t, s, p, number)
-	if err := s.Commit(t.Context(), advance(f, 1), takingStock); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, takingStock); err != nil {
 		t.Fatal(err)
 	}
 	return f, time.Since(began)
@@ -56,8 +56,8 @@ func TestAnOwnerFrozenInItsHandlerDelaysTheNextByMilliseconds(t *testing.T) {
 		}
 		return nil
 	}
-	want(t, a.Commit(t.Context(), advance(fa, 1), frozen), epoch.ErrInDoubt)
-	want(t, a.Commit(t.Context(), advance(fa, 1), takingStock), epoch.ErrStale)
+	want(t, a.Commit(t.Context(), advance(fa, 1), epoch.TxOptions{}, frozen), epoch.ErrInDoubt)
+	want(t, a.Commit(t.Context(), advance(fa, 1), epoch.TxOptions{}, takingStock), epoch.ErrStale)
 	wantStock(r, 99)
 }
 
@@ -130,7 +130,7 @@ func TestAnOwnerWhoseStatementRunsIsEndedToo(t *testing.T) {
 	fa := claim(t, a, orders, 5)
 	outcome := make(chan error, 1)
 	go func() {
-		outcome <- a.Commit(t.Context(), advance(fa, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		outcome <- a.Commit(t.Context(), advance(fa, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			_, err := tx.Exec(ctx, takeStock+" and pg_sleep(300) is not null /* slow */")
 			return err
 		})
@@ -149,7 +149,7 @@ func TestAQueuedTransactionOfAReplacedClaimIsEndedToo(t *testing.T) {
 	fa := claim(t, a, orders, 5)
 	outcome := make(chan error, 1)
 	go func() {
-		outcome <- a.Queued().Commit(t.Context(), advance(fa, 1), func(ctx context.Context, q *pgsink.Queue) error {
+		outcome <- a.Queued().Commit(t.Context(), advance(fa, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 			_, err := q.Exec(ctx, takeStock+" and pg_sleep(300) is not null /* slow */")
 			return err
 		})
@@ -178,7 +178,7 @@ func TestWithoutTheRightToEndItTheIdleTimeoutBoundsTheDelay(t *testing.T) {
 		fa := claim(t, b, orders, int64(10*i+5))
 		if i == 0 {
 			a := r.openOn(newPool(t, otherURL), func(o *pgsink.Options) { o.IdleTimeout = idle })
-			want(t, a.Commit(t.Context(), advance(fa, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			want(t, a.Commit(t.Context(), advance(fa, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 				began := time.Now()
 				if err := takingStock(ctx, tx); err != nil {
 					return err
@@ -238,7 +238,7 @@ func TestAClaimEndsNoTransactionButThoseOfTheClaimItReplaces(t *testing.T) {
 	other := epoch.Partition{Group: orders.Group, Topic: orders.Topic, Number: 4}
 	seed(t, s, orders, other)
 	f, g := claim(t, s, orders, 5), claim(t, s, other, 5)
-	err := s.Commit(t.Context(), advance(g, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(g, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		if err := put(ctx, tx, "other", "1"); err != nil {
 			return err
 		}
@@ -250,7 +250,7 @@ func TestAClaimEndsNoTransactionButThoseOfTheClaimItReplaces(t *testing.T) {
 	}
 	late := f // what a slow claimant has read
 	f = claim(t, s, orders, 7)
-	err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err = s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		if _, err := s.Claim(ctx, late, epoch.NewClaim(lease(orders, 6))); !errors.Is(err, epoch.ErrStale) {
 			t.Errorf("the late claimant: err = %v", err)
 		}
@@ -271,7 +271,7 @@ func TestAStaleTransactionIsRefusedBeforeItsHandlerRuns(t *testing.T) {
 	fa := claim(t, s, orders, 5)
 	fb := claim(t, s, orders, 6)
 	called := false
-	err := s.Commit(t.Context(), advance(fa, 1), func(context.Context, pgsink.Tx) error { called = true; return nil })
+	err := s.Commit(t.Context(), advance(fa, 1), epoch.TxOptions{}, func(context.Context, pgsink.Tx) error { called = true; return nil })
 	want(t, err, epoch.ErrStale)
 	var stale *epoch.StaleError
 	if !errors.As(err, &stale) || stale.Held != fb || called {
@@ -287,7 +287,7 @@ func TestTheEarlyLookIsLeftOutOnlyAfterAProof(t *testing.T) {
 	a, b := r.open(), r.stranger()
 	seed(t, a, orders)
 	fa := claim(t, a, orders, 5)
-	if err := a.Commit(t.Context(), advance(fa, 1), putting("list", "first")); err != nil {
+	if err := a.Commit(t.Context(), advance(fa, 1), epoch.TxOptions{}, putting("list", "first")); err != nil {
 		t.Fatal(err)
 	}
 	fa.Next++
@@ -313,7 +313,7 @@ func TestTheEarlyLookIsLeftOutOnlyAfterAProof(t *testing.T) {
 	} {
 		c.before()
 		called := false
-		want(t, a.Commit(t.Context(), advance(fa, 1), func(context.Context, pgsink.Tx) error { called = true; return nil }), epoch.ErrStale)
+		want(t, a.Commit(t.Context(), advance(fa, 1), epoch.TxOptions{}, func(context.Context, pgsink.Tx) error { called = true; return nil }), epoch.ErrStale)
 		if called != c.called {
 			t.Errorf("%s: the handler was called: %v", c.name, called)
 		}
@@ -360,7 +360,7 @@ func TestATransactionThatBeganWhileTheClaimWaitedIsEndedToo(t *testing.T) {
 		swapped <- claimed{f, err}
 	}()
 	r.eventually("the claim waits for the fence", waiting, "%claim%")
-	want(t, a.Commit(t.Context(), advance(fa, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	want(t, a.Commit(t.Context(), advance(fa, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		if err := takingStock(ctx, tx); err != nil {
 			return err
 		}
@@ -372,7 +372,7 @@ func TestATransactionThatBeganWhileTheClaimWaitedIsEndedToo(t *testing.T) {
 			return got.err
 		}
 		began := time.Now()
-		if err := b.Commit(ctx, advance(got.f, 1), takingStock); err != nil {
+		if err := b.Commit(ctx, advance(got.f, 1), epoch.TxOptions{}, takingStock); err != nil {
 			t.Error(err)
 		}
 		if took := time.Since(began); took > takeoverBound {

@@ -36,7 +36,7 @@ func TestTheCheckAtTheEndHoldsByItself(t *testing.T) {
 		if looksEarly {
 			pgsink.Forget(zombie)
 		}
-		err := zombie.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		err := zombie.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			claim(t, s, orders, 6)
 			return put(ctx, tx, "list", "of a claim that was replaced meanwhile")
 		})
@@ -45,8 +45,8 @@ func TestTheCheckAtTheEndHoldsByItself(t *testing.T) {
 
 	f := claim(t, s, orders, 7)
 	pgsink.Forget(s) // a proof that runs out in the handler would bring the early look behind it
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
-		if err := s.Commit(ctx, advance(f, 1), putting("list", "first")); err != nil {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
+		if err := s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, putting("list", "first")); err != nil {
 			t.Error(err)
 		}
 		return put(ctx, tx, "list", "of a position that moved meanwhile")
@@ -54,7 +54,7 @@ func TestTheCheckAtTheEndHoldsByItself(t *testing.T) {
 	want(t, err, epoch.ErrMoved)
 
 	f = claim(t, s, orders, 8)
-	err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err = s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		r.sql("delete from epochfence.fence")
 		return put(ctx, tx, "list", "of a fence that was deleted meanwhile")
 	})
@@ -74,7 +74,7 @@ func TestAnAdvanceWaitsForWhoeverIsChangingTheFence(t *testing.T) {
 		other := r.db.Superuser(t)
 		result := make(chan error, 1)
 		go func() {
-			result <- zombie.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			result <- zombie.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 				_, err := other.Exec(ctx, "begin; update epochfence.fence set claim_id = gen_random_uuid(), epoch = epoch + 1")
 				if err == nil {
 					err = put(ctx, tx, outcome, "1")

@@ -56,8 +56,8 @@ func TestAHandlerThatLeavesTheTransactionIsFoundOut(t *testing.T) {
 				return c.result
 			}
 			for form, commit := range map[string]func(f epoch.Fence) error{
-				"advance": func(f epoch.Fence) error { return s.Commit(t.Context(), advance(f, 1), apply) },
-				"hold":    func(f epoch.Fence) error { return s.CommitHeld(t.Context(), holdOf(f), apply) },
+				"advance": func(f epoch.Fence) error { return s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, apply) },
+				"hold":    func(f epoch.Fence) error { return s.CommitHeld(t.Context(), holdOf(f), epoch.TxOptions{}, apply) },
 			} {
 				r.sql("truncate effects")
 				f := claim(t, s, orders, 5)
@@ -95,11 +95,11 @@ func TestAHandlerThatLeavesTheTransactionIsFoundOut(t *testing.T) {
 			return nil
 		}
 		f := claim(t, s, orders, 5)
-		if err := s.Queued().Commit(t.Context(), advance(f, 1), apply); !errors.Is(err, epoch.ErrTxControl) {
+		if err := s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, apply); !errors.Is(err, epoch.ErrTxControl) {
 			t.Errorf("queued %q: err = %v", statements, err)
 		}
 		f = claim(t, s, orders, 5)
-		if err := s.Queued().CommitHeld(t.Context(), holdOf(f), apply); !errors.Is(err, epoch.ErrTxControl) {
+		if err := s.Queued().CommitHeld(t.Context(), holdOf(f), epoch.TxOptions{}, apply); !errors.Is(err, epoch.ErrTxControl) {
 			t.Errorf("queued %q in a transaction that holds the claim: err = %v", statements, err)
 		}
 	}
@@ -122,7 +122,7 @@ func TestSavepointsAreTheHandlersOwn(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		for _, sql := range []string{
 			"insert into effects (list, value) values ('kept', '1')",
 			"savepoint before",
@@ -170,7 +170,7 @@ func TestAHandlerThatHidesAnErrorIsToldWhichOne(t *testing.T) {
 			return nil
 		},
 	} {
-		err := s.Commit(t.Context(), advance(f, 1), apply)
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, apply)
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != "23514" || errors.Is(err, epoch.ErrInDoubt) || !strings.Contains(err.Error(), "returned nil although") {
 			t.Errorf("%s: err = %v; want the check that was violated", name, err)
@@ -203,12 +203,12 @@ func TestResultsLeftOpenAreAnErrorThatSaysSo(t *testing.T) {
 			return nil
 		},
 	} {
-		err := s.Commit(t.Context(), advance(f, 1), apply)
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, apply)
 		if err == nil || errors.Is(err, epoch.ErrInDoubt) || !strings.Contains(err.Error(), "left a result open") {
 			t.Errorf("%s: err = %v", name, err)
 		}
 	}
-	if err := s.Commit(t.Context(), advance(f, 1), putting("x", "1")); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("x", "1")); err != nil {
 		t.Errorf("and then: %v", err)
 	}
 }
@@ -225,7 +225,7 @@ func TestNothingOfATransactionWorksAfterItsHandlerReturned(t *testing.T) {
 		rows pgx.Rows
 		row  pgx.Row
 	)
-	_ = s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) (err error) {
+	_ = s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) (err error) {
 		kept = tx
 		rows, err = tx.Query(ctx, "select 1")
 		return err
@@ -234,7 +234,7 @@ func TestNothingOfATransactionWorksAfterItsHandlerReturned(t *testing.T) {
 		t.Errorf("rows: err = %v", rows.Err())
 	}
 	rows.Close()
-	_ = s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	_ = s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		row = tx.QueryRow(ctx, "select 1")
 		return nil
 	})
@@ -250,7 +250,7 @@ func TestNothingOfATransactionWorksAfterItsHandlerReturned(t *testing.T) {
 	_, err = kept.CopyFrom(ctx, pgx.Identifier{"effects"}, []string{"value"}, pgx.CopyFromRows(nil))
 	errs = append(errs, err)
 	var q *pgsink.Queue
-	if err := s.Queued().Commit(ctx, advance(f, 1), func(_ context.Context, queue *pgsink.Queue) error { q = queue; return nil }); err != nil {
+	if err := s.Queued().Commit(ctx, advance(f, 1), epoch.TxOptions{}, func(_ context.Context, queue *pgsink.Queue) error { q = queue; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	_, err = q.Exec(ctx, "select 1")
@@ -269,7 +269,7 @@ func TestAGoroutineThatOutlivesItsHandlerCommitsNothing(t *testing.T) {
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
 	leaked := make(chan error, 1)
-	err := s.Commit(t.Context(), advance(f, 1), func(_ context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(_ context.Context, tx pgsink.Tx) error {
 		go func() {
 			_, err := tx.Exec(context.Background(), "select pg_sleep(300) /* leaked */")
 			leaked <- err
@@ -294,7 +294,7 @@ func TestATxIsNothingButATx(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		if _, is := tx.(interface{ Commit(context.Context) error }); is {
 			t.Error("it has a Commit")
 		}
@@ -351,7 +351,7 @@ func TestAConnectionThatTheHandlerBrokeIsTheHandlersFault(t *testing.T) {
 			return tx.SendBatch(ctx, b).Close()
 		},
 	} {
-		err := s.Commit(t.Context(), advance(f, 1), apply)
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, apply)
 		if err == nil || errors.Is(err, epoch.ErrInDoubt) {
 			t.Errorf("%s: err = %v", name, err)
 		}

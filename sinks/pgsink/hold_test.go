@@ -17,10 +17,10 @@ func holdOf(f epoch.Fence) epoch.Hold { return epoch.Hold{Partition: f.Partition
 // The ways to run handlers that queue statements, or do not.
 var heldForms = map[string]func(ctx context.Context, s *pgsink.Sink, f epoch.Fence, apply func(context.Context, execer) error) error{
 	"handler": func(ctx context.Context, s *pgsink.Sink, f epoch.Fence, apply func(context.Context, execer) error) error {
-		return s.CommitHeld(ctx, holdOf(f), func(ctx context.Context, tx pgsink.Tx) error { return apply(ctx, tx) })
+		return s.CommitHeld(ctx, holdOf(f), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { return apply(ctx, tx) })
 	},
 	"queue": func(ctx context.Context, s *pgsink.Sink, f epoch.Fence, apply func(context.Context, execer) error) error {
-		return s.Queued().CommitHeld(ctx, holdOf(f), func(ctx context.Context, q *pgsink.Queue) error { return apply(ctx, q) })
+		return s.Queued().CommitHeld(ctx, holdOf(f), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error { return apply(ctx, q) })
 	},
 }
 
@@ -68,13 +68,13 @@ func TestTheCheckOfAHeldClaimHoldsByItself(t *testing.T) {
 	s, zombie := r.open(), r.stranger()
 	seed(t, s, orders)
 	f := claim(t, zombie, orders, 5)
-	err := zombie.CommitHeld(t.Context(), holdOf(f), func(ctx context.Context, tx pgsink.Tx) error {
+	err := zombie.CommitHeld(t.Context(), holdOf(f), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		f = claim(t, s, orders, 6)
 		return put(ctx, tx, "list", "of a claim that was replaced meanwhile")
 	})
 	want(t, err, epoch.ErrStale)
-	err = s.CommitHeld(t.Context(), holdOf(f), func(ctx context.Context, tx pgsink.Tx) error {
-		if err := s.Commit(ctx, advance(f, 1), putting("list", "first")); err != nil {
+	err = s.CommitHeld(t.Context(), holdOf(f), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
+		if err := s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, putting("list", "first")); err != nil {
 			t.Error(err)
 		}
 		return put(ctx, tx, "list", "beside it")
@@ -82,7 +82,7 @@ func TestTheCheckOfAHeldClaimHoldsByItself(t *testing.T) {
 	if err != nil {
 		t.Errorf("the position has moved meanwhile: %v", err)
 	}
-	err = s.CommitHeld(t.Context(), holdOf(f), func(ctx context.Context, tx pgsink.Tx) error {
+	err = s.CommitHeld(t.Context(), holdOf(f), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		r.sql("delete from epochfence.fence")
 		return put(ctx, tx, "list", "of a fence that was deleted meanwhile")
 	})
@@ -197,15 +197,15 @@ func TestAnAdvancePassesBesideATransactionThatHoldsItsClaim(t *testing.T) {
 	open := connect(t, r.appURL)
 	freezeHeld(t, open, f, "outbox", "first")
 	for range 2 {
-		if err := s.Commit(t.Context(), advance(f, 1), putting("list", "1")); err != nil {
+		if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("list", "1")); err != nil {
 			t.Fatalf("a commit beside a transaction that holds its claim: %v", err)
 		}
 		f.Next++
 	}
 	moved := f
 	moved.Next--
-	want(t, s.Commit(t.Context(), advance(moved, 1), putting("list", "moved")), epoch.ErrMoved)
-	want(t, stranger.Commit(t.Context(), advance(old, 1), putting("list", "stale")), epoch.ErrStale)
+	want(t, s.Commit(t.Context(), advance(moved, 1), epoch.TxOptions{}, putting("list", "moved")), epoch.ErrMoved)
+	want(t, stranger.Commit(t.Context(), advance(old, 1), epoch.TxOptions{}, putting("list", "stale")), epoch.ErrStale)
 	if _, err := open.Exec(t.Context(), "commit"); err != nil {
 		t.Fatal(err)
 	}
@@ -231,8 +231,8 @@ func TestARefusedAdvanceDoesNotWaitForATransactionThatHoldsTheClaim(t *testing.T
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
 	open := connect(t, r.appURL)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
-		if err := s.Commit(ctx, advance(f, 1), putting("list", "first")); err != nil {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
+		if err := s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, putting("list", "first")); err != nil {
 			return err
 		}
 		freezeHeld(t, open, f, "outbox", "open")
@@ -260,7 +260,7 @@ func TestAHeldClaimInEachIsolation(t *testing.T) {
 			seed(t, s, orders)
 			advances := func(s *pgsink.Sink, f epoch.Fence) {
 				t.Helper()
-				if err := s.Commit(t.Context(), advance(f, 1), putting("list", "1")); err != nil {
+				if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("list", "1")); err != nil {
 					t.Error(err)
 				}
 			}
@@ -282,7 +282,7 @@ func TestAHeldClaimInEachIsolation(t *testing.T) {
 				{"an advance, the next claim and its advance", func(f epoch.Fence) { advances(s, f); advances(next, claim(t, next, orders, 6)) }, refusal},
 			} {
 				f := claim(t, s, orders, 5)
-				err := s.CommitHeld(t.Context(), holdOf(f), func(ctx context.Context, tx pgsink.Tx) error {
+				err := s.CommitHeld(t.Context(), holdOf(f), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 					if err := begins(ctx, tx); err != nil { // and has its snapshot
 						return err
 					}

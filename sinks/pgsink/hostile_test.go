@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -101,7 +102,7 @@ func TestAValueThatPanicsInACopyPanicsInItsHandler(t *testing.T) {
 		} {
 			failed := func() (failed bool) {
 				defer func() { failed = recover() != nil || failed }()
-				return s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				return s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 					_, err := tx.CopyFrom(ctx, pgx.Identifier{"docs"}, []string{"doc", "word", "n", "tags"}, pgx.CopyFromRows([][]any{{nil, "w", 1, nil}, row}))
 					return err
 				}) != nil
@@ -114,7 +115,7 @@ func TestAValueThatPanicsInACopyPanicsInItsHandler(t *testing.T) {
 			}
 		}
 		for _, own := range []error{hostileError{}, (*fs.PathError)(nil), errors.New("no rows today")} {
-			err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 				_, err := tx.CopyFrom(ctx, pgx.Identifier{"docs"}, []string{"word"}, failingRows{own})
 				return err
 			})
@@ -122,7 +123,7 @@ func TestAValueThatPanicsInACopyPanicsInItsHandler(t *testing.T) {
 				t.Errorf("%v: err = %v", mode, err)
 			}
 		}
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			var rows [][]any
 			for i := range 3000 { // several times what is sent at once
 				rows = append(rows, []any{map[string]int{"n": i}, strings.Repeat("w", i%100), fmt.Sprint(i), []string{"a", "b"}})
@@ -157,7 +158,7 @@ func TestACopyTakesTextsForWhatIsNoText(t *testing.T) {
 	r.sql("create table texts (at date, tags int[], doc jsonb); grant insert, select on texts to " + r.role)
 	s := r.open()
 	seed(t, s, orders)
-	must(t, s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), func(ctx context.Context, tx pgsink.Tx) error {
+	must(t, s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		_, err := tx.CopyFrom(ctx, pgx.Identifier{"texts"}, []string{"at", "tags", "doc"}, pgx.CopyFromRows([][]any{
 			{"2026-01-02", "{{1,2},{3,4}}", `{"a": 1}`}, {day("2026-01-03"), nil, nil},
 		}))
@@ -194,7 +195,7 @@ func TestACopyIsTraced(t *testing.T) {
 	var traced copyTracer
 	s := r.openOn(r.pool(func(c *pgxpool.Config) { c.ConnConfig.Tracer = &traced }))
 	seed(t, s, orders)
-	must(t, s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), func(ctx context.Context, tx pgsink.Tx) error {
+	must(t, s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		_, err := tx.CopyFrom(ctx, pgx.Identifier{"effects"}, []string{"list", "value"}, pgx.CopyFromRows([][]any{{"x", "1"}, {"x", "2"}}))
 		return err
 	}))
@@ -212,7 +213,7 @@ func TestACopyAfterItsTableHasChangedFailsOnce(t *testing.T) {
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
 	copies := func() error {
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			_, err := tx.CopyFrom(ctx, pgx.Identifier{"docs"}, []string{"n"}, pgx.CopyFromRows([][]any{{7}}))
 			return err
 		})
@@ -261,7 +262,7 @@ func TestAnArgumentsErrorThatPanicsIsTheStatements(t *testing.T) {
 		} {
 			for _, late := range []bool{true, false} {
 				f := claim(t, s, orders, 5)
-				err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 					if !late {
 						if err := put(ctx, tx, "x", "1"); err != nil {
 							return err
@@ -275,7 +276,7 @@ func TestAnArgumentsErrorThatPanicsIsTheStatements(t *testing.T) {
 			}
 		}
 		f := claim(t, s, orders, 5)
-		err := s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+		err := s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 			_, err := q.Exec(ctx, insert, failsHostile{bad})
 			return err
 		})
@@ -286,7 +287,7 @@ func TestAnArgumentsErrorThatPanicsIsTheStatements(t *testing.T) {
 	}
 	r.wantList("x")
 	f := claim(t, s, orders, 5)
-	if err := s.Commit(t.Context(), advance(f, 1), putting("x", "1")); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("x", "1")); err != nil {
 		t.Error(err)
 	}
 }

@@ -33,7 +33,7 @@ func TestAnIdentityThatIsBehindItsRowsIsFoundBeforeTheFirstNewOne(t *testing.T) 
 			seed(t, s, orders)
 			f := claim(t, s, orders, 5)
 			dead := func() error {
-				err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 					return s.DeadLetter(ctx, tx, epoch.Message{Partition: orders}, f.Epoch, errHostile)
 				})
 				if err == nil {
@@ -116,7 +116,7 @@ func TestRowsThatAreNumberedAtATimeDoNotRefuseEachOther(t *testing.T) {
 	seed(t, s, orders, shipping)
 	a, b := claim(t, s, orders, 5), claim(t, s, shipping, 5)
 	dead := func(f epoch.Fence, beside func()) error {
-		return s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		return s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			for range 2 {
 				if err := s.DeadLetter(ctx, tx, epoch.Message{Partition: f.Partition}, f.Epoch, errHostile); err != nil {
 					return err

@@ -30,7 +30,7 @@ func TestAWaitForALockThatIsNotTheFirstIsTransientToo(t *testing.T) {
 	const slow, locked = "select pg_sleep(0.5)", "update stock set left_over = left_over - 1 where item = 1"
 	for name, commit := range map[string]func(context.Context) error{
 		"handler": func(ctx context.Context) error {
-			return s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			return s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 				_, err := tx.Exec(ctx, slow)
 				if err == nil {
 					_, err = tx.Exec(ctx, locked)
@@ -39,13 +39,13 @@ func TestAWaitForALockThatIsNotTheFirstIsTransientToo(t *testing.T) {
 			})
 		},
 		"a timeout of the handler's": func(ctx context.Context) error {
-			return s.Commit(t.Context(), advance(f, 1), func(_ context.Context, tx pgsink.Tx) error {
+			return s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(_ context.Context, tx pgsink.Tx) error {
 				_, err := tx.Exec(ctx, locked)
 				return err
 			})
 		},
 		"queue": func(ctx context.Context) error {
-			return s.Queued().Commit(ctx, advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+			return s.Queued().Commit(ctx, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 				_, err := q.Exec(ctx, slow)
 				if err == nil {
 					_, err = q.Exec(ctx, locked)
@@ -64,7 +64,7 @@ func TestAWaitForALockThatIsNotTheFirstIsTransientToo(t *testing.T) {
 	var err error
 	for range 10 { // a machine that stalls keeps the server from answering
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		err = s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		err = s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			_, err := tx.Exec(ctx, "select pg_sleep(300)")
 			return err
 		})
@@ -104,7 +104,7 @@ func TestAWaitIsFoundByAServerThatAnswersLateToo(t *testing.T) {
 	late.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
 	defer cancel()
-	err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		_, err := tx.Exec(ctx, "select pg_sleep(5)") // with lock_timeout, much more than the time there is
 		if err == nil {
 			_, err = tx.Exec(ctx, "update stock set left_over = left_over - 1 where item = 1")
@@ -148,7 +148,7 @@ func TestATimeoutOnAServerThatDoesNotAnswerIsTransient(t *testing.T) {
 			seed(t, s, at)
 			f := claim(t, s, at, 5)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			err := s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 				now := time.Now()
 				begun.Store(&now)
 				_, err := tx.Exec(ctx, "select pg_sleep(300)")

@@ -31,11 +31,11 @@ func TestSettingsOfTheRoleDoNotChangeWhatIsStoredAndRead(t *testing.T) {
 				m.Time, m.Offset = at, f.Next
 				var err error
 				if i%2 == 0 {
-					err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+					err = s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 						return s.DeadLetter(ctx, tx, m, f.Epoch, errHostile)
 					})
 				} else {
-					err = s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+					err = s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 						return s.Queued().DeadLetter(ctx, q, m, f.Epoch, errHostile)
 					})
 				}

@@ -135,7 +135,7 @@ func TestAReadOnlySessionIsNamed(t *testing.T) {
 		t.Errorf("claim: err = %v", err)
 	}
 	nothing := func(context.Context, pgsink.Tx) error { return nil }
-	if err := s.Commit(t.Context(), advance(f, 1), nothing); err == nil || !strings.Contains(err.Error(), "read-only") {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, nothing); err == nil || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("commit: err = %v", err)
 	}
 }
@@ -179,7 +179,7 @@ func TestNamesThatTextCannotHoldAreRefusedByNameOfTheField(t *testing.T) {
 		}
 		as := advance(f, 1)
 		as[0].Partition.Topic = bad
-		if err := s.Commit(t.Context(), as, nothing); err == nil || errors.Is(err, epoch.ErrInDoubt) {
+		if err := s.Commit(t.Context(), as, epoch.TxOptions{}, nothing); err == nil || errors.Is(err, epoch.ErrInDoubt) {
 			t.Errorf("commit: err = %v", err)
 		}
 	}
@@ -207,15 +207,15 @@ func TestAnUnreachableServerIsDoubtToACommitAndBlamesNoHandler(t *testing.T) {
 		t.Fatal(err)
 	}
 	proven(s, f)
-	want(t, s.Commit(t.Context(), advance(f, 1), func(context.Context, pgsink.Tx) error { return nil }), epoch.ErrInDoubt)
+	want(t, s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(context.Context, pgsink.Tx) error { return nil }), epoch.ErrInDoubt)
 	pgsink.Forget(s)
 	called := false
-	err = s.Commit(t.Context(), advance(f, 1), func(context.Context, pgsink.Tx) error { called = true; return nil })
+	err = s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(context.Context, pgsink.Tx) error { called = true; return nil })
 	want(t, err, epoch.ErrInDoubt)
 	if called {
 		t.Error("the handler was called without a transaction")
 	}
-	want(t, s.Queued().Commit(t.Context(), advance(f, 1), queueing("x", "1")), epoch.ErrInDoubt)
+	want(t, s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, queueing("x", "1")), epoch.ErrInDoubt)
 	if _, err := s.Fence(t.Context(), orders); err == nil || errors.Is(err, epoch.ErrMissing) {
 		t.Errorf("read: err = %v", err)
 	}
@@ -228,7 +228,7 @@ func TestAnUnreachableServerIsDoubtToACommitAndBlamesNoHandler(t *testing.T) {
 	if again.Epoch != 6 || again.Next != 0 {
 		t.Fatalf("the fence is %+v", again)
 	}
-	if err := s.Commit(t.Context(), advance(again, 1), func(context.Context, pgsink.Tx) error { return nil }); err != nil {
+	if err := s.Commit(t.Context(), advance(again, 1), epoch.TxOptions{}, func(context.Context, pgsink.Tx) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -257,7 +257,7 @@ func TestConnectionsThatDiedInThePoolAreReplacedUnseen(t *testing.T) {
 	}
 	kill()
 	calls := 0
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		calls++
 		return put(ctx, tx, "form 1", "1")
 	})
@@ -266,7 +266,7 @@ func TestConnectionsThatDiedInThePoolAreReplacedUnseen(t *testing.T) {
 	}
 	f.Next = 1
 	kill()
-	if err := s.Queued().Commit(t.Context(), advance(f, 1), queueing("form 2", "1")); err != nil {
+	if err := s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, queueing("form 2", "1")); err != nil {
 		t.Errorf("queued commit: %v", err)
 	}
 	kill()

@@ -35,7 +35,7 @@ func TestEachKindOfRoleMayDoWhatItIsFor(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		return s.DeadLetter(ctx, tx, epoch.Message{Partition: orders, Value: []byte("secret")}, f.Epoch, errors.New("poison"))
 	})
 	if err != nil {
@@ -180,11 +180,11 @@ func TestAnActThatIsRefusedLeavesTheOwnersTransactionAlone(t *testing.T) {
 	f := claim(t, s, orders, 5)
 	late := operate.NewAct(operate.ActRewind, f, "anna", "test")
 	late.To = &epoch.Position{Offset: 0, Mark: epoch.NoMark}
-	if err := s.Commit(t.Context(), advance(f, 1), takingStock); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, takingStock); err != nil {
 		t.Fatal(err)
 	}
 	f.Next++
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		if err := takingStock(ctx, tx); err != nil { // begins it
 			return err
 		}

@@ -34,7 +34,7 @@ func TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault(t *testing.T) {
 			s := r.openOn(r.pool(mode))
 			seed(t, s, orders)
 			f := claim(t, s, orders, 5)
-			if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+			if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 				return s.DeadLetter(ctx, tx, epoch.Message{Partition: orders}, f.Epoch, errHostile)
 			}); err != nil {
 				t.Fatal(err)
@@ -58,31 +58,31 @@ func TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault(t *testing.T) {
 			}
 			hold := epoch.Hold{Partition: orders, Claim: f.Claim}
 			for what, err := range map[string]error{
-				"an entry": s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return add(ctx, tx) }),
-				"an entry, after other statements of a text": s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				"an entry": s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { return add(ctx, tx) }),
+				"an entry, after other statements of a text": s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 					return errors.Join(put(ctx, tx, "l", "v"), add(ctx, tx))
 				}),
-				"an entry, whose error the handler hides": s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				"an entry, whose error the handler hides": s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 					_ = add(ctx, tx)
 					return errors.New("could not ask for the charge")
 				}),
-				"an entry, through a pgx.Tx": s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				"an entry, through a pgx.Tx": s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 					return add(ctx, pgsink.AsPgxTx(tx))
 				}),
-				"an entry beside the messages": s.CommitHeld(t.Context(), hold, func(ctx context.Context, tx pgsink.Tx) error { return add(ctx, tx) }),
-				"a queued entry": s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+				"an entry beside the messages": s.CommitHeld(t.Context(), hold, epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { return add(ctx, tx) }),
+				"a queued entry": s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 					return errors.Join(put(ctx, q, "l", "v"), add(ctx, q))
 				}),
-				"a queued entry, behind several statements": s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+				"a queued entry, behind several statements": s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 					_, err := q.Exec(ctx, several(name))
 					return errors.Join(err, add(ctx, q), put(ctx, q, "l", "v"))
 				}),
-				"a dead letter": s.Commit(t.Context(), advance(f, 1), dead),
-				"a queued dead letter": s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+				"a dead letter": s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, dead),
+				"a queued dead letter": s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 					return s.Queued().DeadLetter(ctx, q, epoch.Message{Partition: orders}, f.Epoch, errHostile)
 				}),
-				"a replay": s.CommitHeld(t.Context(), hold, func(ctx context.Context, tx pgsink.Tx) error { return s.Replayed(ctx, tx, replay, f.Epoch) }),
-				"a queued replay": s.Queued().CommitHeld(t.Context(), hold, func(ctx context.Context, q *pgsink.Queue) error {
+				"a replay": s.CommitHeld(t.Context(), hold, epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { return s.Replayed(ctx, tx, replay, f.Epoch) }),
+				"a queued replay": s.Queued().CommitHeld(t.Context(), hold, epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 					return s.Queued().Replayed(ctx, q, replay, f.Epoch)
 				}),
 				"a claim":    func() error { _, err := tryClaim(t.Context(), s, orders, 6); return err }(),
@@ -136,7 +136,7 @@ func TestWhatOnlyLooksLikeATableOfEpochfencesIsTheMessages(t *testing.T) {
 		}
 	}
 	// A statement of ours that comes too late is not what has aborted the transaction.
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		_, _ = tx.Exec(ctx, "select 1/0")
 		return s.DeadLetter(ctx, tx, epoch.Message{Partition: orders}, f.Epoch, errHostile)
 	})

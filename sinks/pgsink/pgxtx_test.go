@@ -106,7 +106,7 @@ func TestAHandlersTxIsAPgxTxWithSavepoints(t *testing.T) {
 			for name, use := range pgxTxUses {
 				r.sql("truncate effects")
 				as := advance(f, 1)
-				if err := s.Commit(t.Context(), as, func(ctx context.Context, tx pgsink.Tx) error {
+				if err := s.Commit(t.Context(), as, epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 					if got := configOf(pgsink.AsPgxTx(tx)).ConnConfig.DefaultQueryExecMode.String(); got != strings.ReplaceAll(mode, "_", " ") {
 						t.Errorf("the query mode is said to be %s", got)
 					}
@@ -216,7 +216,7 @@ func TestAHandleMeansWhatItMeansToPgxAsFarAsItsCallIsConcerned(t *testing.T) {
 	} {
 		r.sql("truncate effects")
 		as := advance(f, 1)
-		err := s.Commit(t.Context(), as, c.handle)
+		err := s.Commit(t.Context(), as, epoch.TxOptions{}, c.handle)
 		if c.err == nil && err == nil {
 			f.Next = as[0].To
 		}
@@ -237,7 +237,7 @@ func TestACallThatUndoesWhatItWroteIsToBeAlone(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	err := s.Commit(t.Context(), advance(f, 2), putting("list", "innocent"), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 2), epoch.TxOptions{}, putting("list", "innocent"), func(ctx context.Context, tx pgsink.Tx) error {
 		must(t, put(ctx, tx, "list", "a"))
 		return pgsink.AsPgxTx(tx).Rollback(ctx)
 	})

@@ -28,7 +28,7 @@ func BenchmarkProtectedTable(b *testing.B) {
 			transaction := func(table string) time.Duration {
 				sql := fmt.Sprintf("insert into %s select g, 'filler' from generate_series(1, %d) g", table, c.rows)
 				began := time.Now()
-				must(b, s.Commit(b.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+				must(b, s.Commit(b.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 					for range c.statements {
 						if _, err := tx.Exec(ctx, sql); err != nil {
 							return err
@@ -63,7 +63,7 @@ func BenchmarkAdvanceThatNotesItself(b *testing.B) {
 	}
 	transaction := func(i int) time.Duration {
 		began := time.Now()
-		must(b, sinks[i].Commit(b.Context(), advance(fences[i], 1), putting("x", "y")))
+		must(b, sinks[i].Commit(b.Context(), advance(fences[i], 1), epoch.TxOptions{}, putting("x", "y")))
 		fences[i].Next++
 		return time.Since(began)
 	}

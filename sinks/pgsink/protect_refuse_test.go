@@ -67,17 +67,17 @@ func TestAHandlerThatCommitsByItselfIsRefused(t *testing.T) {
 		return nil
 	}
 	f := claim(t, s, orders, 5)
-	want(t, s.Commit(t.Context(), advance(f, 1), commits), epoch.ErrTxEndedByHandler)
+	want(t, s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, commits), epoch.ErrTxEndedByHandler)
 	r.wantList("escaped", "1") // without the protection
 
 	r.protect("effects", pgsink.Protection{})
 	f = claim(t, s, orders, 6)
-	want(t, s.Commit(t.Context(), advance(f, 1), commits), epoch.ErrTxEndedByHandler)
+	want(t, s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, commits), epoch.ErrTxEndedByHandler)
 	r.wantOutside("an escaped transaction", "effects:app:1")
 
 	r.protect("effects", pgsink.Protection{Refuse: true})
 	f = claim(t, s, orders, 7)
-	if err := s.Commit(t.Context(), advance(f, 1), commits); err == nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, commits); err == nil {
 		t.Error("a transaction that the handler has ended was committed")
 	}
 	r.wantList("escaped", "1", "1")

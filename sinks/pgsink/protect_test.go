@@ -69,7 +69,7 @@ func fencedForms(t *testing.T, r *rig, s *pgsink.Sink, write func(ctx context.Co
 	in := func(ctx context.Context, tx pgsink.Tx) error { return write(ctx, tx) }
 	queued := func(ctx context.Context, q *pgsink.Queue) error { return write(ctx, q) }
 	commit := func(n epoch.Offset, calls ...func(context.Context, pgsink.Tx) error) error {
-		err := s.Commit(ctx, advance(f, n), calls...)
+		err := s.Commit(ctx, advance(f, n), epoch.TxOptions{}, calls...)
 		f.Next += n
 		return err
 	}
@@ -77,12 +77,12 @@ func fencedForms(t *testing.T, r *rig, s *pgsink.Sink, write func(ctx context.Co
 	errs["one"] = commit(1, in)
 	errs["no message"] = commit(0, in)
 	errs["calls that share the transaction"] = commit(2, in, in)
-	errs["queued"] = s.Queued().Commit(ctx, advance(f, 1), queued, queued)
+	errs["queued"] = s.Queued().Commit(ctx, advance(f, 1), epoch.TxOptions{}, queued, queued)
 	f.Next++
-	errs["several partitions"] = s.Commit(ctx, append(advance(f, 1), advance(g, 1)...), in)
+	errs["several partitions"] = s.Commit(ctx, append(advance(f, 1), advance(g, 1)...), epoch.TxOptions{}, in)
 	f.Next, g.Next = f.Next+1, g.Next+1
-	errs["held"] = s.CommitHeld(ctx, holdOf(f), in)
-	errs["held and queued"] = s.Queued().CommitHeld(ctx, holdOf(f), queued)
+	errs["held"] = s.CommitHeld(ctx, holdOf(f), epoch.TxOptions{}, in)
+	errs["held and queued"] = s.Queued().CommitHeld(ctx, holdOf(f), epoch.TxOptions{}, queued)
 	errs["a nested transaction"] = commit(1, func(ctx context.Context, tx pgsink.Tx) error {
 		p := pgsink.AsPgxTx(tx)
 		undone := pgx.BeginFunc(ctx, p, func(in pgx.Tx) error { return errors.Join(write(ctx, in), errHostile) })
@@ -117,7 +117,7 @@ func fencedForms(t *testing.T, r *rig, s *pgsink.Sink, write func(ctx context.Co
 	op := r.operatorAt(t, r.operatorsURL)
 	letter, err := op.DoDeadLetter(ctx, operate.DeadLetterAct{Kind: operate.Replay, Seen: r.letters(op)[0], By: "anna", Reason: "again"})
 	must(t, err)
-	errs["a replay"] = s.CommitHeld(ctx, holdOf(f), func(ctx context.Context, tx pgsink.Tx) error {
+	errs["a replay"] = s.CommitHeld(ctx, holdOf(f), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		replay := operate.RequestedReplay{ID: letter.ID, Request: letter.Request, Message: letter.Message}
 		return errors.Join(write(ctx, tx), s.Replayed(ctx, tx, replay, f.Epoch))
 	})

@@ -56,6 +56,7 @@ type Queue struct {
 // queue is what all calls of a transaction have queued.
 type queue struct {
 	as      *advances
+	asked   epoch.TxOptions
 	alone   bool
 	gone    atomic.Bool // the transaction was abandoned
 	items   []queuedStatement
@@ -101,7 +102,7 @@ func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 // callAll runs the calls. There is no transaction yet, so a call that hangs holds no lock, and
 // what it queues after it was abandoned is never sent.
 func (q *queue) callAll(ctx context.Context, calls []func(context.Context, *Queue) error) error {
-	stop := epoch.AfterAbandoned(ctx, func() { q.gone.Store(true) })
+	stop := q.asked.AfterAbandoned(func() { q.gone.Store(true) })
 	defer stop() // also when a call panics
 	for i, call := range calls {
 		err := q.call(ctx, i, call)
@@ -153,34 +154,34 @@ func (q *Queue) close() {
 
 // Commit implements [epoch.Sink]. The calls run before there is a transaction: if one returns an
 // error, nothing is sent.
-func (s Queued) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, q *Queue) error) error {
+func (s Queued) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(ctx context.Context, q *Queue) error) error {
 	set, err := newAdvances(as)
 	if err != nil {
 		return err
 	}
-	if err := s.commit(ctx, set, calls...); err != nil {
+	if err := s.commit(ctx, set, o, calls...); err != nil {
 		return fmt.Errorf("pgsink: commit %s: %w", set, err)
 	}
 	return nil
 }
 
 // CommitHeld implements [epoch.Holding]. It is [Queued.Commit] with the check of [Sink.CommitHeld].
-func (s Queued) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, q *Queue) error) error {
+func (s Queued) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(ctx context.Context, q *Queue) error) error {
 	set, err := newHeld(h)
 	if err != nil {
 		return err
 	}
-	if err := s.commit(ctx, set, apply); err != nil {
+	if err := s.commit(ctx, set, o, apply); err != nil {
 		return fmt.Errorf("pgsink: commit %s under its claim: %w", set, err)
 	}
 	return nil
 }
 
-func (s Queued) commit(ctx context.Context, as *advances, calls ...func(context.Context, *Queue) error) error {
+func (s Queued) commit(ctx context.Context, as *advances, o epoch.TxOptions, calls ...func(context.Context, *Queue) error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	q := &queue{as: as, alone: len(calls) <= 1}
+	q := &queue{as: as, asked: o, alone: len(calls) <= 1}
 	if err := q.callAll(ctx, calls); err != nil {
 		return err
 	}
@@ -202,7 +203,7 @@ func (s Queued) sendWhole(ctx context.Context, q *queue) error {
 			return err
 		}
 	}
-	return s.Sink.commit(ctx, q.as, q.alone, func(ctx context.Context, tx Tx) error {
+	return s.Sink.commit(ctx, q.as, q.asked, q.alone, func(ctx context.Context, tx Tx) error {
 		for i, q := range items {
 			as := ctx
 			if q.ours {
@@ -235,12 +236,12 @@ func (e vanishedError) Unwrap() error { return e.error }
 
 // sendAll sends the statements of a queue in one batch. All of them are plain.
 func (s Queued) sendAll(ctx context.Context, q *queue) error {
-	return s.onCommit(ctx, func(conn *pgx.Conn) (err error) {
-		t := s.newFenced(ctx, conn, q.as, q.alone)
+	return s.onCommit(ctx, q.asked, func(conn *pgx.Conn) (err error) {
+		t := s.newFenced(ctx, conn, q.as, q.asked, q.alone)
 		locks := s.watchLocks(ctx, conn, q.as)
 		defer func() { err = locks.judge(ctx, err) }()
 		defer t.discard()
-		defer epoch.AfterAbandoned(ctx, t.cut)() // the arguments' methods are the handler's, and may hang
+		defer q.asked.AfterAbandoned(t.cut)() // the arguments' methods are the handler's, and may hang
 		return t.send(ctx, q.items)
 	})
 }

@@ -36,7 +36,7 @@ func TestAFailedQueuedStatementIsNamed(t *testing.T) {
 			{"a syntax error", "insert into effects valuse ($1::text)", []any{"x"}, "42601", name == "simple_protocol"},
 			{"an argument of no type", "insert into effects (value) values ($1::text)", []any{make(chan int)}, "", true},
 		} {
-			err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+			err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 				for i := range 5 {
 					if i == 2 {
 						if _, err := q.Exec(ctx, bad.sql, bad.args...); err != nil {
@@ -75,7 +75,7 @@ func TestAQueuedStatementIsNotNamedForAnothersArgument(t *testing.T) {
 	s := r.open().Queued()
 	seed(t, s.Sink, orders)
 	f := claim(t, s.Sink, orders, 5)
-	err := s.Commit(t.Context(), advance(f, 2), func(ctx context.Context, q *pgsink.Queue) error {
+	err := s.Commit(t.Context(), advance(f, 2), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 		const sql = "insert into effects (value) values ($1::text)"
 		_, err := q.Exec(ctx, sql, "fine")
 		if err == nil {
@@ -97,7 +97,7 @@ func TestAQueueKeepsItsOrder(t *testing.T) {
 	f := claim(t, s.Sink, orders, 5)
 	const n = 3000 // more than any buffer on the way takes at once
 	var all []string
-	err := s.Commit(t.Context(), advance(f, n), func(ctx context.Context, q *pgsink.Queue) error {
+	err := s.Commit(t.Context(), advance(f, n), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 		for i := range n {
 			all = append(all, fmt.Sprint(i, strings.Repeat(" ", 500)))
 			if err := put(ctx, q, "long", all[i]); err != nil {
@@ -118,7 +118,7 @@ func TestAQueueIsBounded(t *testing.T) {
 	s := r.open().Queued()
 	seed(t, s.Sink, orders)
 	f := claim(t, s.Sink, orders, 5)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 		for {
 			if _, err := q.Exec(ctx, "select 1"); err != nil {
 				return err
@@ -136,7 +136,7 @@ func TestAQueueHasNothingToRead(t *testing.T) {
 	s := r.open().Queued()
 	seed(t, s.Sink, orders)
 	f := claim(t, s.Sink, orders, 5)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 		rows, err := q.Query(ctx, "select 1")
 		if err == nil || rows.Next() || rows.Err() == nil {
 			t.Errorf("Query: err = %v", err)
@@ -154,7 +154,7 @@ func TestAQueryRewriterMayUseItsQueue(t *testing.T) {
 	s := r.open().Queued()
 	seed(t, s.Sink, orders)
 	f := claim(t, s.Sink, orders, 5)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 		_, err := q.Exec(ctx, "", rewrite(func(*pgx.Conn) string {
 			must(t, put(ctx, q, "list", "inner"))
 			return "insert into effects (list, value) values ('list', 'outer')"

@@ -185,7 +185,7 @@ func TestASchemaMayHaveAnyName(t *testing.T) {
 		s := r.open(func(o *pgsink.Options) { o.Schema = name })
 		seed(t, s, orders)
 		f := claim(t, s, orders, 5)
-		if err := s.Commit(t.Context(), advance(f, 1), putting(name, "1")); err != nil {
+		if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting(name, "1")); err != nil {
 			t.Fatal(err)
 		}
 		r.wantList(name, "1")
@@ -251,7 +251,7 @@ func TestTwoGroupsOnOneTableAreIndependent(t *testing.T) {
 	if a.Epoch != 5 || b.Epoch != 9 {
 		t.Fatalf("epochs %d and %d", a.Epoch, b.Epoch)
 	}
-	if err := s.Commit(t.Context(), advance(a, 3), putting("a", "1")); err != nil {
+	if err := s.Commit(t.Context(), advance(a, 3), epoch.TxOptions{}, putting("a", "1")); err != nil {
 		t.Fatal(err)
 	}
 	if f, err := s.Fence(t.Context(), shipping); err != nil || f != b {
@@ -259,13 +259,13 @@ func TestTwoGroupsOnOneTableAreIndependent(t *testing.T) {
 	}
 	claim(t, s, shipping, 10)
 	a.Next = 3
-	if err := s.Commit(t.Context(), advance(a, 1), putting("a", "2")); err != nil {
+	if err := s.Commit(t.Context(), advance(a, 1), epoch.TxOptions{}, putting("a", "2")); err != nil {
 		t.Fatalf("after the other group's takeover: %v", err)
 	}
 	// In a transaction of both, a message belongs to the group that it names.
 	b = claim(t, s, shipping, 11)
 	a.Next = 4
-	err := s.Commit(t.Context(), append(advance(a, 1), advance(b, 1)...), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), append(advance(a, 1), advance(b, 1)...), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		return s.DeadLetter(ctx, tx, epoch.Message{Partition: shipping, Offset: 4}, b.Epoch, errors.New("bad"))
 	})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/internal/servers/tlstest"
 	"github.com/epochfence/epochfence/sinks/pgsink"
@@ -51,7 +52,7 @@ func TestASecuredServerTakesCommitsOfTheApplicationsRole(t *testing.T) {
 	}
 	seed(t, sink, orders)
 	f := claim(t, sink, orders, 1)
-	err = sink.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err = sink.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		var tls bool
 		if err := tx.QueryRow(ctx, `select ssl from pg_stat_ssl where pid = pg_backend_pid()`).Scan(&tls); err != nil || !tls {
 			t.Errorf("TLS: %v, %v", tls, err)

@@ -48,7 +48,7 @@ type Options struct {
 	// LockTimeout limits each wait for a lock in a Commit (lock_timeout). It is reduced to nine
 	// tenths of the time that StatementTimeout and the Commit's context leave, so that a wait for a
 	// lock ends as [epoch.ErrTransient], and reduced further while other messages wait for the
-	// transaction ([epoch.WithLockWait]). Lower it so that a transaction is tried again sooner if
+	// transaction ([epoch.TxOptions]). Lower it so that a transaction is tried again sooner if
 	// another application holds its locks. Defaults to 10 s.
 	LockTimeout time.Duration
 
@@ -125,14 +125,15 @@ func (o *Options) wait() pgschema.Wait { return pgschema.Wait{Timeout: o.StartTi
 // sees its context end and not an error of the server.
 const grace = time.Second
 
-// bounds returns the server's timeouts for a transaction of ctx, in the form of its settings.
-func (o *Options) bounds(ctx context.Context) (statement, idle, lock, whole string) {
+// bounds returns the server's timeouts for a transaction of ctx, in the form of its settings. lockWait
+// is that of its [epoch.TxOptions].
+func (o *Options) bounds(ctx context.Context, lockWait time.Duration) (statement, idle, lock, whole string) {
 	left := o.left(ctx)
 	late := min(left+grace, maxTimeout)
 	statementLimit := limitIn(ctx, o.StatementTimeout)
 	wait := min(o.LockTimeout, min(statementLimit, left)/10*9)
-	if asked, ok := epoch.LockWait(ctx); ok {
-		wait = min(wait, asked)
+	if lockWait > 0 {
+		wait = min(wait, lockWait)
 	}
 	return setting(min(statementLimit, late)), setting(min(limitIn(ctx, o.IdleTimeout), late)), setting(wait), setting(late)
 }

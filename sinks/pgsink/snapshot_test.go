@@ -75,7 +75,7 @@ func (c *committing) holdSnapshot(t *testing.T) {
 func (c *committing) commit(t *testing.T, n int) time.Duration {
 	began := time.Now()
 	for range n {
-		err := c.sink.Queued().Commit(t.Context(), advance(c.fence, 1), func(ctx context.Context, q *pgsink.Queue) error { return put(ctx, q, "list", "message") })
+		err := c.sink.Queued().Commit(t.Context(), advance(c.fence, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error { return put(ctx, q, "list", "message") })
 		must(t, err)
 		c.fence.Next++
 	}

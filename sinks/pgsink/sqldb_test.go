@@ -74,7 +74,7 @@ func TestADBOfATransactionHasTheValuesOfStdlib(t *testing.T) {
 		pool := newPool(t, r.appURL, mode)
 		std := stdlib.OpenDBFromPool(pool)
 		as := advance(f, 1)
-		err := r.openOn(pool).Commit(t.Context(), as, func(ctx context.Context, tx pgsink.Tx) error {
+		err := r.openOn(pool).Commit(t.Context(), as, epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			return onDB(tx, func(db *sql.DB) error {
 				for _, value := range sqlValues {
 					got, want := ask(ctx, db, value), ask(ctx, std, value)
@@ -122,7 +122,7 @@ func TestADBOfATransactionHasSavepoints(t *testing.T) {
 			r := newRig(t)
 			s := r.openOn(newPool(t, r.appURL, mode))
 			seed(t, s, orders)
-			err := s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), func(ctx context.Context, tx pgsink.Tx) error {
+			err := s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 				return onDB(tx, func(db *sql.DB) error { return useSavepoints(ctx, t, db) })
 			})
 			if err != nil {
@@ -183,7 +183,7 @@ func TestAHandlerThatCommitsThroughADBIsFoundOut(t *testing.T) {
 	r := newRig(t)
 	s := r.open()
 	seed(t, s, orders)
-	err := s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), func(ctx context.Context, tx pgsink.Tx) error {
+	err := s.Commit(t.Context(), advance(claim(t, s, orders, 5), 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		return onDB(tx, func(db *sql.DB) error { _, err := db.ExecContext(ctx, "commit"); return err })
 	})
 	want(t, err, epoch.ErrTxControl)

@@ -83,9 +83,9 @@ func TestWhateverAHandlerSendsItsOutcomeIsTold(t *testing.T) {
 					}
 					var err error
 					if queued {
-						err = s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { return send(ctx, q) })
+						err = s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error { return send(ctx, q) })
 					} else {
-						err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) })
+						err = s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) })
 					}
 					again, ferr := s.Fence(t.Context(), p)
 					effects, lerr := r.list(t.Context(), list)
@@ -136,7 +136,7 @@ func TestAHandlerThatHasLeftTheTransactionCommitsNothingOfItsOwn(t *testing.T) {
 					}
 					return nil
 				}
-				err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) })
+				err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) })
 				var call *epoch.CallError
 				if !errors.As(err, &call) || errors.Is(err, epoch.ErrTxEndedByHandler) {
 					t.Errorf("%s: %q, careless %v: err = %v; want one of the call's", name, texts, careless, err)
@@ -144,7 +144,7 @@ func TestAHandlerThatHasLeftTheTransactionCommitsNothingOfItsOwn(t *testing.T) {
 			}
 			r.wantList(name)
 			before, _ := r.list(t.Context(), name)
-			err := s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+			err := s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 				for _, text := range append([]string{setEscapes}, texts...) {
 					if _, err := q.Exec(ctx, text); err != nil {
 						return err
@@ -177,7 +177,7 @@ func TestAnAnswerIsThatOfItsStatement(t *testing.T) {
 		"-- nothing":                             nil,
 		insert("three") + "; select 1; select 2": nil,
 	} {
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 			_, err := q.Exec(ctx, text)
 			return err
 		})
@@ -207,7 +207,7 @@ func TestAnArgumentThatPanicsCostsItsTransaction(t *testing.T) {
 		seed(t, s.Sink, p)
 		f := claim(t, s.Sink, p, 5)
 		commit := func(arg any) error {
-			return s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+			return s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 				for _, v := range []any{"1", arg} {
 					if _, err := q.Exec(ctx, "insert into effects (list, value) values ('hostile', $1::text)", v); err != nil {
 						return err
@@ -254,7 +254,7 @@ func TestASourceOfACopyThatPanicsCostsItsTransaction(t *testing.T) {
 				err = fmt.Errorf("panic: %v", v)
 			}
 		}()
-		return s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+		return s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			n, err := tx.CopyFrom(ctx, pgx.Identifier{"effects"}, []string{"list", "value"}, source)
 			if err == nil && n != 3 {
 				t.Errorf("copied %d rows", n)
@@ -313,8 +313,8 @@ func TestAHandlersOwnSQLSTATEIsNotTheSinks(t *testing.T) {
 		code := fmt.Sprintf("XF00%d", n)
 		sql := "select raises('" + code + "', '" + detail + "')"
 		for form, err := range map[string]error{
-			"handler": s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { _, err := tx.Exec(ctx, sql); return err }),
-			"queue":   s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { _, err := q.Exec(ctx, sql); return err }),
+			"handler": s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { _, err := tx.Exec(ctx, sql); return err }),
+			"queue":   s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error { _, err := q.Exec(ctx, sql); return err }),
 		} {
 			var pg *pgconn.PgError
 			if !errors.As(err, &pg) || pg.Code != code {
@@ -351,7 +351,7 @@ func TestWhatAHandlerDoesToItsSessionStaysInItsTransaction(t *testing.T) {
 			for _, queued := range []bool{false, true} {
 				commit := func(sql string) error {
 					if queued {
-						return s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error {
+						return s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 							if err := put(ctx, q, name, sql); err != nil {
 								return err
 							}
@@ -359,7 +359,7 @@ func TestWhatAHandlerDoesToItsSessionStaysInItsTransaction(t *testing.T) {
 							return err
 						})
 					}
-					return s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error {
+					return s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 						if err := put(ctx, tx, name, sql); err != nil {
 							return err
 						}
@@ -412,9 +412,9 @@ func TestTheConnectionIsClosedBehindATextThatIsNotPlain(t *testing.T) {
 			before := pid()
 			var err error
 			if queued {
-				err = s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { _, err := q.Exec(ctx, sql); return err })
+				err = s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error { _, err := q.Exec(ctx, sql); return err })
 			} else {
-				err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { _, err := tx.Exec(ctx, sql); return err })
+				err = s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { _, err := tx.Exec(ctx, sql); return err })
 			}
 			if after := pid(); err != nil || (after == before) != kept {
 				t.Errorf("%s, queued %v: the connection is kept: %v; want %v; err = %v", sql, queued, after == before, kept, err)
@@ -446,9 +446,9 @@ func TestStatementsThatAFunctionDeallocatesAreDoneWithout(t *testing.T) {
 			}
 			var err error
 			if done%2 == 0 {
-				err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) })
+				err = s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) })
 			} else {
-				err = s.Queued().Commit(t.Context(), advance(f, 1), func(ctx context.Context, q *pgsink.Queue) error { return send(ctx, q) })
+				err = s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error { return send(ctx, q) })
 			}
 			if tries++; err != nil && !errors.Is(err, epoch.ErrTransient) || tries > 30 {
 				t.Fatalf("%s: try %d: %v", name, tries, err)

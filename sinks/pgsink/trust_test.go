@@ -97,7 +97,7 @@ func TestEpochsThatAreUsedUpGoOnAfterTheDocumentedStatement(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	zombie := claim(t, s, orders, 41)
-	must(t, s.Commit(t.Context(), advance(zombie, 1), putting("l", "1")))
+	must(t, s.Commit(t.Context(), advance(zombie, 1), epoch.TxOptions{}, putting("l", "1")))
 	r.sql(string(text))
 	if f, err := s.Fence(t.Context(), orders); err != nil || f.Claim != zombie.Claim {
 		t.Errorf("a fence with epochs left was changed: %+v, %v", f, err)
@@ -111,11 +111,11 @@ func TestEpochsThatAreUsedUpGoOnAfterTheDocumentedStatement(t *testing.T) {
 	}
 	r.sql(string(text))
 	zombie.Next++
-	want(t, s.Commit(t.Context(), advance(zombie, 1), putting("l", "of a zombie")), epoch.ErrStale)
+	want(t, s.Commit(t.Context(), advance(zombie, 1), epoch.TxOptions{}, putting("l", "of a zombie")), epoch.ErrStale)
 	f := claim(t, s, orders, 6)
 	if f.Epoch != 43 || f.Next != 1 {
 		t.Errorf("claimed epoch %d at %d, want 43 at 1", f.Epoch, f.Next)
 	}
-	must(t, s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx pgsink.Tx) error { return put(ctx, tx, "l", "2") }))
+	must(t, s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { return put(ctx, tx, "l", "2") }))
 	r.wantList("l", "1", "2")
 }

@@ -160,7 +160,7 @@ func TestAShardThatIsDownHoldsUpFirstClaimsAndNoOthers(t *testing.T) {
 		Seed: func(context.Context, []epoch.Start, func() error) error { return errCrash },
 	})
 	f := claim(t, s, orders(0))
-	if err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, write("one")); err != nil {
+	if err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, write("one")); err != nil {
 		t.Error(err)
 	}
 	if _, err := s.Look(t.Context(), []epoch.Partition{orders(0), orders(2)}); err != nil {

@@ -17,7 +17,7 @@ func TestAPartitionThatIsInNoShardHidesNoRequestsOfTheOthers(t *testing.T) {
 	s := newSink(t, func(p epoch.Partition, _ int) int { return int(p.Number) }, databases...)
 	f := claim(t, s, orders(0))
 	message := epoch.Message{Partition: orders(0), Offset: f.Next, Value: []byte("poison")}
-	if err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, func(ctx context.Context, tx *memsink.Tx) error {
+	if err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, func(ctx context.Context, tx *memsink.Tx) error {
 		return databases[0].DeadLetter(ctx, tx, message, f.Epoch, errors.New("no order"))
 	}); err != nil {
 		t.Fatal(err)

@@ -138,7 +138,7 @@ func TestAFenceThatIsLostBeginsAgainWhereThePartitionBegan(t *testing.T) {
 	empty := dbs[1].Snapshot()
 	seed(t, s, orders(0), orders(1))
 	f := claim(t, s, orders(1))
-	if err := s.Commit(t.Context(), []epoch.Advance{advance(f, 50)}, write("once")); err != nil {
+	if err := s.Commit(t.Context(), []epoch.Advance{advance(f, 50)}, epoch.TxOptions{}, write("once")); err != nil {
 		t.Fatal(err)
 	}
 	dbs[1].Restore(empty)

@@ -137,7 +137,7 @@ func (s *Sink[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences
 
 // Commit runs a transaction in the shard of the partitions that it advances. If they are in several
 // shards, it fails before it calls anything.
-func (s *Sink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx TX) error) error {
+func (s *Sink[TX]) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(ctx context.Context, tx TX) error) error {
 	shard := 0 // which refuses a transaction without partitions
 	for i, a := range as {
 		home, err := s.home(a.Partition)
@@ -151,14 +151,14 @@ func (s *Sink[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func
 		}
 		shard = home
 	}
-	return s.shards[shard].Commit(ctx, as, calls...)
+	return s.shards[shard].Commit(ctx, as, o, calls...)
 }
 
 // CommitHeld runs a transaction in the shard of h's partition.
-func (s *Sink[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx TX) error) error {
+func (s *Sink[TX]) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(ctx context.Context, tx TX) error) error {
 	home, err := s.home(h.Partition)
 	if err != nil {
 		return fmt.Errorf("shardsink: commit %s under its claim: %w", h.Partition, err)
 	}
-	return epoch.CommitHeld(ctx, s.shards[home], h, apply)
+	return epoch.CommitHeld(ctx, s.shards[home], h, o, apply)
 }

@@ -103,13 +103,13 @@ func TestATransactionIsOneOfItsPartitionsShard(t *testing.T) {
 	s := newSink(t, shardsink.ByNumber, dbs...)
 	seed(t, s, orders(0), orders(1), orders(2), orders(3))
 	zero, one, two, three := claim(t, s, orders(0)), claim(t, s, orders(1)), claim(t, s, orders(2)), claim(t, s, orders(3))
-	if err := s.Commit(t.Context(), []epoch.Advance{advance(zero, 1), advance(two, 1)}, write("even")); err != nil {
+	if err := s.Commit(t.Context(), []epoch.Advance{advance(zero, 1), advance(two, 1)}, epoch.TxOptions{}, write("even")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Commit(t.Context(), []epoch.Advance{advance(three, 1), advance(one, 1)}, write("odd")); err != nil {
+	if err := s.Commit(t.Context(), []epoch.Advance{advance(three, 1), advance(one, 1)}, epoch.TxOptions{}, write("odd")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.CommitHeld(t.Context(), epoch.Hold{Partition: orders(1), Claim: one.Claim}, write("held")); err != nil {
+	if err := s.CommitHeld(t.Context(), epoch.Hold{Partition: orders(1), Claim: one.Claim}, epoch.TxOptions{}, write("held")); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []string{"even", "odd held"} {
@@ -128,7 +128,7 @@ func TestATransactionOfTwoShardsIsRefusedBeforeTheHandlerIsCalled(t *testing.T) 
 	s := newSink(t, shardsink.ByNumber, dbs...)
 	seed(t, s, orders(0), orders(1))
 	as := []epoch.Advance{advance(claim(t, s, orders(0)), 1), advance(claim(t, s, orders(1)), 1)}
-	err := s.Commit(t.Context(), as, func(context.Context, *memsink.Tx) error {
+	err := s.Commit(t.Context(), as, epoch.TxOptions{}, func(context.Context, *memsink.Tx) error {
 		t.Error("the handler was called")
 		return nil
 	})
@@ -145,7 +145,7 @@ func TestADeadLetterIsInTheDatabaseOfItsPartitionWhicheverShardsFunctionWritesIt
 	s := newSink(t, shardsink.ByNumber, dbs...)
 	seed(t, s, orders(1))
 	f := claim(t, s, orders(1))
-	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, func(ctx context.Context, tx *memsink.Tx) error {
+	err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, func(ctx context.Context, tx *memsink.Tx) error {
 		return dbs[0].DeadLetter(ctx, tx, epoch.Message{Partition: orders(1), Offset: f.Next}, f.Epoch, errors.New("poison"))
 	})
 	if err != nil || len(dbs[0].DeadLetters()) != 0 || len(dbs[1].DeadLetters()) != 1 {
@@ -235,8 +235,8 @@ func TestARouteThatIsWrongIsAnErrorOfWhateverWasAsked(t *testing.T) {
 		_, swap := s.Claim(t.Context(), epoch.Fence{Origin: start(p).Origin}, epoch.NewClaim(epoch.Lease{Origin: start(p).Origin, Generation: 1}))
 		for call, err := range map[string]error{
 			"Fence": fence, "Look": look, "Claim": swap, "Seed": s.Seed(t.Context(), starts(p)),
-			"Commit":     s.Commit(t.Context(), []epoch.Advance{{Partition: p, To: 1}}, write("never")),
-			"CommitHeld": s.CommitHeld(t.Context(), epoch.Hold{Partition: p}, write("never")),
+			"Commit":     s.Commit(t.Context(), []epoch.Advance{{Partition: p, To: 1}}, epoch.TxOptions{}, write("never")),
+			"CommitHeld": s.CommitHeld(t.Context(), epoch.Hold{Partition: p}, epoch.TxOptions{}, write("never")),
 		} {
 			t.Run(what+"/"+call, func(t *testing.T) { wantSays(t, err, "shardsink: ", "billing/orders/0", what) })
 		}

@@ -39,7 +39,7 @@ func (t *tenure) hangs(messages int, writes bool) *hang {
 	w, a := t.w, t.advance(messages)
 	h := &hang{w: w, returns: make(chan struct{}), committed: make(chan error, 1)}
 	abandoned, abandon := context.WithCancel(context.Background())
-	ctx, cancel := context.WithCancel(epoch.WithAbandonment(w.ctx, abandoned))
+	ctx, cancel := context.WithCancel(w.ctx)
 	hanging := make(chan error, 1)
 	go func() {
 		var err error
@@ -47,7 +47,7 @@ func (t *tenure) hangs(messages int, writes bool) *hang {
 			hanging <- err // in case the handler is never called
 			h.committed <- err
 		}()
-		err = t.runs(ctx, a, func(ctx context.Context, tx any) error {
+		err = t.runsWith(ctx, a, epoch.TxOptions{Abandoned: abandoned}, func(ctx context.Context, tx any) error {
 			if writes {
 				if err := w.effects(ctx, tx, a, t.Epoch); err != nil {
 					return err
@@ -150,7 +150,7 @@ func abandonedBetweenCalls(w *world) {
 	ta := w.process("A").claims(orders0, 5)
 	ended, abandon := context.WithCancel(context.Background())
 	second := false
-	err := ta.sink.Commit(epoch.WithAbandonment(w.ctx, ended), []epoch.Advance{ta.advance(2)},
+	err := ta.sink.Commit(w.ctx, []epoch.Advance{ta.advance(2)}, epoch.TxOptions{Abandoned: ended},
 		func(ctx context.Context, tx any) error {
 			abandon()
 			_ = w.appendsUntilRefused(ctx, tx)
@@ -176,7 +176,7 @@ func notAbandoned(w *world) {
 	ta := w.process("A").claims(orders0, 5)
 	ended, abandon := context.WithCancel(context.Background())
 	as := ta.advance(2)
-	err := ta.runs(epoch.WithAbandonment(w.ctx, ended), as, func(ctx context.Context, tx any) error {
+	err := ta.runsWith(w.ctx, as, epoch.TxOptions{Abandoned: ended}, func(ctx context.Context, tx any) error {
 		return w.effects(ctx, tx, as, ta.Epoch)
 	})
 	abandon() // too late

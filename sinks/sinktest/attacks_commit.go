@@ -94,7 +94,7 @@ func commitInFlight(w *world) {
 			as := []epoch.Advance{ta.advance(1)}
 			once := sync.OnceFunc(func() { close(written) })
 			defer once() // in case the handler is never called
-			committed <- a.sink.Commit(w.ctx, as, func(ctx context.Context, tx any) error {
+			committed <- a.sink.Commit(w.ctx, as, epoch.TxOptions{}, func(ctx context.Context, tx any) error {
 				defer once()
 				return w.effects(ctx, tx, as[0], ta.Epoch)
 			})

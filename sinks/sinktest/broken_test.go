@@ -195,8 +195,8 @@ var broken = []struct {
 	{"the refusal is returned, but the effects are in", "R3", func(db *toy) {
 		db.advance = func(fs epoch.Fences, as []epoch.Advance) error { return nil }
 		commit := db.commit
-		db.commit = func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
-			if err := commit(ctx, as, apply); err != nil {
+		db.commit = func(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
+			if err := commit(ctx, as, o, apply); err != nil {
 				return err
 			}
 			db.mu.Lock()
@@ -239,14 +239,14 @@ var broken = []struct {
 			return f, nil
 		})
 		commit := db.commit
-		db.commit = func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
+		db.commit = func(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
 			db.mu.Lock()
 			err := advance(maps.Clone(db.fences), as)
 			db.mu.Unlock()
 			if err != nil {
 				return err
 			}
-			return commit(ctx, as, apply)
+			return commit(ctx, as, o, apply)
 		}
 	}, "frozen with the transaction open, before its first write"},
 	{"the partitions of a transaction advance one by one", "R1", func(db *toy) {
@@ -261,11 +261,11 @@ var broken = []struct {
 	}, "of several partitions one is refused"},
 	{"what cannot be committed is tried again by the sink", "R5", func(db *toy) {
 		commit := db.commit
-		db.commit = func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
-			if err := commit(ctx, as, apply); err == nil {
+		db.commit = func(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
+			if err := commit(ctx, as, o, apply); err == nil {
 				return nil
 			}
-			return commit(ctx, as, apply)
+			return commit(ctx, as, o, apply)
 		}
 	}, "stale writer"},
 	{"a moved advance is patched up instead of claimed again", "R5", func(db *toy) {
@@ -396,14 +396,14 @@ var broken = []struct {
 	}, "stale writer"},
 	{"the context is not looked at", "R12", func(db *toy) {
 		commit := db.commit
-		db.commit = func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
-			return commit(context.WithoutCancel(ctx), as, apply)
+		db.commit = func(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
+			return commit(context.WithoutCancel(ctx), as, o, apply)
 		}
 	}, "a context that ends in the handler"},
 	{"a commit that took too long is reported as one that was not made", "R5", func(db *toy) {
 		commit := db.commit
-		db.commit = func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
-			if err := commit(ctx, as, apply); err != nil {
+		db.commit = func(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
+			if err := commit(ctx, as, o, apply); err != nil {
 				return err
 			}
 			if end, ok := ctx.Deadline(); ok && time.Until(end) < time.Second { // the answer takes its time
@@ -415,37 +415,37 @@ var broken = []struct {
 	}, "a commit cut off at any moment"},
 	{"a handler's panic is swallowed", "R12", func(db *toy) {
 		commit := db.commit
-		db.commit = func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) (err error) {
+		db.commit = func(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, apply func(context.Context, *toyTx) error) (err error) {
 			defer func() {
 				if r := recover(); r != nil {
 					err = fmt.Errorf("%v", r)
 				}
 			}()
-			return commit(ctx, as, apply)
+			return commit(ctx, as, o, apply)
 		}
 	}, "a handler's panic"},
 	{"a handler that ends early commits", "R12", func(db *toy) {
 		commit := db.commit
-		db.commit = func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
+		db.commit = func(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
 			var tx *toyTx
 			returned := false
 			defer func() {
 				if !returned {
-					_ = commit(ctx, as, func(_ context.Context, again *toyTx) error {
+					_ = commit(ctx, as, o, func(_ context.Context, again *toyTx) error {
 						again.list, again.value = tx.list, tx.value
 						return nil
 					})
 				}
 			}()
-			err := commit(ctx, as, func(ctx context.Context, t *toyTx) error { tx = t; return apply(ctx, t) })
+			err := commit(ctx, as, o, func(ctx context.Context, t *toyTx) error { tx = t; return apply(ctx, t) })
 			returned = true
 			return err
 		}
 	}, "a handler that ends its goroutine"},
 	{"the handler's error is described, not returned", "R3", func(db *toy) {
 		commit := db.commit
-		db.commit = func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
-			err := commit(ctx, as, apply)
+		db.commit = func(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
+			err := commit(ctx, as, o, apply)
 			if err != nil && !errors.Is(err, epoch.ErrStale) && !errors.Is(err, epoch.ErrMoved) {
 				return errors.New(err.Error())
 			}
@@ -509,19 +509,19 @@ var broken = []struct {
 		}
 	}, "a held claim that another one has replaced"},
 	{"a held claim is an advance that applies nothing", "R1", func(db *toy) {
-		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+		db.held = func(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
 			db.mu.Lock()
 			at := db.fences[h.Partition].Next
 			db.mu.Unlock()
-			return db.soundCommit(ctx, []epoch.Advance{{Partition: h.Partition, Claim: h.Claim, From: at, To: at}}, apply)
+			return db.soundCommit(ctx, []epoch.Advance{{Partition: h.Partition, Claim: h.Claim, From: at, To: at}}, o, apply)
 		}
 	}, "a held claim commits wherever the position is"},
 	{"a held claim's transaction writes back the fence it began with", "R1", func(db *toy) {
-		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+		db.held = func(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
 			db.mu.Lock()
 			before, ok := db.fences[h.Partition]
 			db.mu.Unlock()
-			err := db.soundHeld(ctx, h, apply)
+			err := db.soundHeld(ctx, h, o, apply)
 			if err == nil && ok {
 				db.mu.Lock()
 				defer db.mu.Unlock()
@@ -543,19 +543,19 @@ var broken = []struct {
 		db.hold = func(fs epoch.Fences, h epoch.Hold) error { return nil }
 	}, "a held claim that another one has replaced"},
 	{"a held claim is looked at first, and not again", "R4", func(db *toy) {
-		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+		db.held = func(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
 			db.mu.Lock()
 			err := db.fences.Hold(h)
 			db.mu.Unlock()
 			if err != nil {
 				return err
 			}
-			return db.transact(ctx, func() error { return nil }, apply)
+			return db.transact(ctx, o, func() error { return nil }, apply)
 		}
 	}, "a held claim is looked at last"},
 	{"a held claim is looked at last, and the next one does not wait for the commit behind it", "R4", func(db *toy) {
-		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
-			return db.transact(ctx, func() error {
+		db.held = func(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
+			return db.transact(ctx, o, func() error {
 				if err := db.fences.Hold(h); err != nil {
 					return err
 				}
@@ -568,26 +568,26 @@ var broken = []struct {
 		}
 	}, "a held claim and the next one in any order"},
 	{"a held claim's transaction looks at no context", "R12", func(db *toy) {
-		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
-			return db.soundHeld(context.WithoutCancel(ctx), h, apply)
+		db.held = func(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
+			return db.soundHeld(context.WithoutCancel(ctx), h, o, apply)
 		}
 	}, "a context that ends in the handler commits nothing, even if the handler does not care, under a held claim"},
 	{"a handler's panic is swallowed under a held claim", "R12", func(db *toy) {
-		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) (err error) {
+		db.held = func(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, *toyTx) error) (err error) {
 			defer func() {
 				if r := recover(); r != nil {
 					err = fmt.Errorf("%v", r)
 				}
 			}()
-			return db.soundHeld(ctx, h, apply)
+			return db.soundHeld(ctx, h, o, apply)
 		}
 	}, "a handler's panic reaches the caller, nothing is committed, and the sink works on, under a held claim"},
 	{"a refused held claim is tried again by the sink", "R5", func(db *toy) {
-		db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
-			if err := db.soundHeld(ctx, h, apply); err == nil {
+		db.held = func(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
+			if err := db.soundHeld(ctx, h, o, apply); err == nil {
 				return nil
 			}
-			return db.soundHeld(ctx, h, apply)
+			return db.soundHeld(ctx, h, o, apply)
 		}
 	}, "a held claim is looked at last"},
 	{"a transaction is not abandoned", "L7", func(db *toy) { db.deaf = true }, "a handler that hangs is abandoned"},

@@ -311,7 +311,7 @@ func oppositeOrders(w *world) {
 			if n == 1 {
 				slices.Reverse(as)
 			}
-			err := a.sink.Commit(w.ctx, as, func(ctx context.Context, tx any) error {
+			err := a.sink.Commit(w.ctx, as, epoch.TxOptions{}, func(ctx context.Context, tx any) error {
 				for _, one := range as {
 					if err := w.effects(ctx, tx, one, 5); err != nil {
 						return err
@@ -337,7 +337,7 @@ func sameAdvanceTwice(w *world) {
 		as := []epoch.Advance{ta.advance(1)}
 		accepted := make(chan struct{}, 4)
 		w.together(4, func(_ int, a *process) {
-			err := a.sink.Commit(w.ctx, as, func(ctx context.Context, tx any) error {
+			err := a.sink.Commit(w.ctx, as, epoch.TxOptions{}, func(ctx context.Context, tx any) error {
 				return w.effects(ctx, tx, as[0], ta.Epoch)
 			})
 			if err == nil {

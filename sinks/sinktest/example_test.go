@@ -65,7 +65,7 @@ func (s *Store) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (f e
 
 // Commit runs calls, and then, in one step that nobody sees half of, checks the
 // fences and lets the writes be seen.
-func (s *Store) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *Tx) error) error {
+func (s *Store) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *Tx) error) error {
 	if len(as) == 0 {
 		return errors.New("store: commit without an advance")
 	}
@@ -79,7 +79,7 @@ func (s *Store) Commit(ctx context.Context, as []epoch.Advance, calls ...func(co
 	}
 	lists := map[string][]string{}
 	var abandoned atomic.Bool
-	stop := epoch.AfterAbandoned(ctx, func() { abandoned.Store(true) }) // with a connection: close it, too, so that the server releases its locks
+	stop := o.AfterAbandoned(func() { abandoned.Store(true) }) // with a connection: close it, too, so that the server releases its locks
 	defer stop()
 	for _, call := range calls {
 		tx := &Tx{lists: lists, abandoned: &abandoned}

@@ -150,7 +150,7 @@ func heldInFlight(w *world) {
 			once := sync.OnceFunc(func() { close(written) })
 			defer once() // in case the handler is never called
 			h := epoch.Hold{Partition: orders0, Claim: ta.Claim}
-			committed <- epoch.CommitHeld(w.ctx, a.sink, h, func(ctx context.Context, tx any) error {
+			committed <- epoch.CommitHeld(w.ctx, a.sink, h, epoch.TxOptions{}, func(ctx context.Context, tx any) error {
 				defer once()
 				return w.db.Append(ctx, tx, "outbox", value)
 			})

@@ -41,7 +41,7 @@ type toyCall struct {
 
 type write struct{ list, value string }
 
-func (db *sqlToy) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *toyCall) error) error {
+func (db *sqlToy) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *toyCall) error) error {
 	session := db.session
 	if db.lacks != "the session is reset" {
 		session = &atomic.Bool{}
@@ -64,7 +64,7 @@ func (db *sqlToy) Commit(ctx context.Context, as []epoch.Advance, calls ...func(
 			return nil
 		}
 	}
-	err := db.Sink.Commit(ctx, as, typed...)
+	err := db.Sink.Commit(ctx, as, o, typed...)
 	if db.lacks == "only the guilty partition halts" && errors.Is(err, epoch.ErrTxControl) {
 		return epoch.ErrTxEndedByHandler
 	}
@@ -192,8 +192,8 @@ func (h *toyHandle) end(ctx context.Context, back bool) error {
 
 // The sink's other methods.
 
-func (db *sqlToy) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyCall) error) error {
-	return db.Sink.CommitHeld(ctx, h, func(ctx context.Context, tx *memsink.Tx) error {
+func (db *sqlToy) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, *toyCall) error) error {
+	return db.Sink.CommitHeld(ctx, h, o, func(ctx context.Context, tx *memsink.Tx) error {
 		var writes []write
 		c := &toyCall{db: db, tx: tx, writes: &writes, session: &atomic.Bool{}, marks: map[string]int{}, alone: true}
 		defer func() { c.ended.Store(true) }()

@@ -58,7 +58,7 @@ func actsAgainstModel(w *world) {
 			"advance": func(t *rapid.T) {
 				f := draw()
 				d := epoch.Advance{Partition: p, Claim: f.Claim, From: f.Next, To: f.Next + 2, Mark: 7}
-				err := a.sink.Commit(w.ctx, []epoch.Advance{d}, func(context.Context, any) error { return nil })
+				err := a.sink.Commit(w.ctx, []epoch.Advance{d}, epoch.TxOptions{}, func(context.Context, any) error { return nil })
 				check("advance", epoch.Fence{}, epoch.Fence{}, err, model.Advance([]epoch.Advance{d}))
 			},
 		})
@@ -151,7 +151,7 @@ func (a *process) worksUntil(ctx context.Context, p epoch.Partition) {
 		f, err := a.sink.Claim(a.w.ctx, seen, epoch.NewClaim(lease(p, 1, a.name)))
 		for n := 0; err == nil && n < 20 && ctx.Err() == nil; n++ {
 			d := epoch.Advance{Partition: p, Claim: f.Claim, From: f.Next, To: f.Next + 1, Mark: epoch.NoMark}
-			err = a.sink.Commit(a.w.ctx, []epoch.Advance{d}, func(ctx context.Context, tx any) error { return a.w.effects(ctx, tx, d, f.Epoch) })
+			err = a.sink.Commit(a.w.ctx, []epoch.Advance{d}, epoch.TxOptions{}, func(ctx context.Context, tx any) error { return a.w.effects(ctx, tx, d, f.Epoch) })
 			f.Next++
 		}
 		switch {

@@ -187,7 +187,7 @@ func (m *model) transact(t *rapid.T, as []epoch.Advance, fails error) {
 	}
 	calls := 0
 	value := fmt.Sprintf("transaction %d", groups.Add(1))
-	got := by.sink.Commit(m.ctx, as, func(ctx context.Context, tx any) error {
+	got := by.sink.Commit(m.ctx, as, epoch.TxOptions{}, func(ctx context.Context, tx any) error {
 		calls++
 		for _, a := range by.withEffects(as) {
 			if err := m.w.db.Append(ctx, tx, a.Partition.String(), value); err != nil {
@@ -323,7 +323,7 @@ func (a *process) commitSome(r *rand.Rand, held map[epoch.Partition]*tenure, end
 	}
 	w := a.w
 	as = a.fit(as)
-	err := a.sink.Commit(w.ctx, as, func(ctx context.Context, tx any) error {
+	err := a.sink.Commit(w.ctx, as, epoch.TxOptions{}, func(ctx context.Context, tx any) error {
 		for i, one := range as {
 			if err := w.effects(ctx, tx, one, ts[i].Epoch); err != nil {
 				return err

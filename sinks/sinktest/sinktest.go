@@ -174,12 +174,12 @@ func erase[TX any](db Database[TX]) Database[any] {
 
 type erased[TX any] struct{ epoch.Sink[TX] }
 
-func (e erased[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, any) error) error {
+func (e erased[TX]) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, any) error) error {
 	typed := make([]func(context.Context, TX) error, len(calls))
 	for i, call := range calls {
 		typed[i] = func(ctx context.Context, tx TX) error { return call(ctx, tx) }
 	}
-	return e.Sink.Commit(ctx, as, typed...)
+	return e.Sink.Commit(ctx, as, o, typed...)
 }
 
 func (e erased[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
@@ -188,8 +188,8 @@ func (e erased[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fence
 
 func (e erased[TX]) Bounds() epoch.Bounds { return epoch.BoundsOf(e.Sink) }
 
-func (e erased[TX]) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, any) error) error {
-	return epoch.CommitHeld(ctx, e.Sink, h, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
+func (e erased[TX]) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, any) error) error {
+	return epoch.CommitHeld(ctx, e.Sink, h, o, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
 }
 
 func (e erased[TX]) operable() (operate.Operable[any], bool) {

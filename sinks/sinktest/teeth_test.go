@@ -54,21 +54,21 @@ func (narrow) Look()                {} // it has none of what a consumer asks fo
 func (narrow) CommitHeld()          {}
 func (narrow) Bounds() epoch.Bounds { return epoch.Bounds{Partitions: 1} }
 
-func (s narrow) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *toyTx) error) error {
+func (s narrow) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *toyTx) error) error {
 	if len(as) > 1 && as[0].Partition != as[1].Partition {
 		return fmt.Errorf("narrow: %d partitions: %w", len(as), epoch.ErrTooLarge)
 	}
-	return s.toySink.Commit(ctx, as, calls...)
+	return s.toySink.Commit(ctx, as, o, calls...)
 }
 
 // boastful takes more partitions than it says, and moves the first one.
 type boastful struct{ narrow }
 
-func (s boastful) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *toyTx) error) error {
+func (s boastful) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *toyTx) error) error {
 	if len(as) > 1 && as[0].Partition != as[1].Partition {
 		as = as[:1]
 	}
-	return s.toySink.Commit(ctx, as, calls...)
+	return s.toySink.Commit(ctx, as, o, calls...)
 }
 
 func opening(sink func(*toy) epoch.Sink[*toyTx]) func() *toy {
@@ -151,19 +151,19 @@ func TestASinkThatLocksTheFenceFirstIsCaughtByTheUnblockedHistories(t *testing.T
 				}
 			}
 			commit, held, claim := db.commit, db.held, db.claim
-			db.commit = func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
+			db.commit = func(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
 				if err := enter(ctx); err != nil {
 					return err
 				}
 				defer func() { <-lock }()
-				return commit(ctx, as, apply)
+				return commit(ctx, as, o, apply)
 			}
-			db.held = func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+			db.held = func(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
 				if err := enter(ctx); err != nil {
 					return err
 				}
 				defer func() { <-lock }()
-				return held(ctx, h, apply)
+				return held(ctx, h, o, apply)
 			}
 			db.claim = func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 				if err := enter(t.Context()); err != nil {

@@ -26,8 +26,8 @@ type toy struct {
 	claim   func(fs epoch.Fences, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error)
 	advance func(fs epoch.Fences, as []epoch.Advance) error
 	hold    func(fs epoch.Fences, h epoch.Hold) error
-	held    func(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error
-	commit  func(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error
+	held    func(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error
+	commit  func(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error
 	append  func(tx *toyTx, list, value string) error
 	look    func(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error)
 
@@ -65,7 +65,7 @@ func newToy() *toy {
 	return db
 }
 
-func (db *toy) soundCommit(ctx context.Context, as []epoch.Advance, apply func(context.Context, *toyTx) error) error {
+func (db *toy) soundCommit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -79,20 +79,20 @@ func (db *toy) soundCommit(ctx context.Context, as []epoch.Advance, apply func(c
 		}
 		given[a.Partition] = true
 	}
-	return db.transact(ctx, func() error { return db.advance(db.fences, as) }, apply)
+	return db.transact(ctx, o, func() error { return db.advance(db.fences, as) }, apply)
 }
 
-func (db *toy) soundHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
+func (db *toy) soundHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return db.transact(ctx, func() error { return db.hold(db.fences, h) }, apply)
+	return db.transact(ctx, o, func() error { return db.hold(db.fences, h) }, apply)
 }
 
-func (db *toy) transact(ctx context.Context, fenced func() error, apply func(context.Context, *toyTx) error) error {
+func (db *toy) transact(ctx context.Context, o epoch.TxOptions, fenced func() error, apply func(context.Context, *toyTx) error) error {
 	tx := &toyTx{db: db, abandoned: &atomic.Bool{}}
 	defer func() { tx.ended = true }()
-	stop := epoch.AfterAbandoned(ctx, func() { tx.abandoned.Store(!db.deaf) })
+	stop := o.AfterAbandoned(func() { tx.abandoned.Store(!db.deaf) })
 	defer stop()
 	err := apply(ctx, tx)
 	if !stop() && !db.deaf && !db.lingering {
@@ -254,8 +254,8 @@ func (s toySink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (ep
 	return s.db.claim(s.db.fences, seen, c)
 }
 
-func (s toySink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, *toyTx) error) error {
-	return s.db.commit(ctx, as, func(ctx context.Context, tx *toyTx) error {
+func (s toySink) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *toyTx) error) error {
+	return s.db.commit(ctx, as, o, func(ctx context.Context, tx *toyTx) error {
 		for _, call := range calls {
 			if err := tx.call(ctx, call); err != nil {
 				return err
@@ -265,8 +265,8 @@ func (s toySink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(c
 	})
 }
 
-func (s toySink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(context.Context, *toyTx) error) error {
-	return s.db.held(ctx, h, apply)
+func (s toySink) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, *toyTx) error) error {
+	return s.db.held(ctx, h, o, apply)
 }
 
 // outcome plays h on the databases that create makes, and reports whether it

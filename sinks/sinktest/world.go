@@ -167,7 +167,9 @@ func effect(o epoch.Offset, e epoch.Epoch) string { return fmt.Sprintf("%d@%d", 
 
 func (a *process) commit(as []epoch.Advance, apply func(ctx context.Context, tx any) error) error {
 	a.w.Helper()
-	return a.once(as, apply, func(apply func(context.Context, any) error) error { return a.sink.Commit(a.w.ctx, as, apply) })
+	return a.once(as, apply, func(apply func(context.Context, any) error) error {
+		return a.sink.Commit(a.w.ctx, as, epoch.TxOptions{}, apply)
+	})
 }
 
 // once fails the test if commit calls apply twice.
@@ -188,18 +190,28 @@ func (a *process) once(what any, apply func(context.Context, any) error, commit 
 // advance.
 func (t *tenure) runs(ctx context.Context, a epoch.Advance, apply func(ctx context.Context, tx any) error) error {
 	t.w.Helper()
+	return t.runsWith(ctx, a, epoch.TxOptions{}, apply)
+}
+
+func (t *tenure) runsWith(ctx context.Context, a epoch.Advance, o epoch.TxOptions, apply func(ctx context.Context, tx any) error) error {
+	t.w.Helper()
 	if t.w.held {
-		return t.holds(ctx, apply)
+		return t.holdsWith(ctx, o, apply)
 	}
 	return t.once(a, apply, func(apply func(context.Context, any) error) error {
-		return t.sink.Commit(ctx, []epoch.Advance{a}, apply)
+		return t.sink.Commit(ctx, []epoch.Advance{a}, o, apply)
 	})
 }
 
 func (t *tenure) holds(ctx context.Context, apply func(ctx context.Context, tx any) error) error {
 	t.w.Helper()
+	return t.holdsWith(ctx, epoch.TxOptions{}, apply)
+}
+
+func (t *tenure) holdsWith(ctx context.Context, o epoch.TxOptions, apply func(ctx context.Context, tx any) error) error {
+	t.w.Helper()
 	h := epoch.Hold{Partition: t.Partition, Claim: t.Claim}
-	return t.once(h, apply, func(apply func(context.Context, any) error) error { return epoch.CommitHeld(ctx, t.sink, h, apply) })
+	return t.once(h, apply, func(apply func(context.Context, any) error) error { return epoch.CommitHeld(ctx, t.sink, h, o, apply) })
 }
 
 func (t *tenure) writesHeld(value string) error {

@@ -34,7 +34,7 @@ func BenchmarkCommit(b *testing.B) {
 				as = append(as, advance(f, c.messages)...)
 			}
 			for b.Loop() {
-				err := s.Commit(b.Context(), as, func(ctx context.Context, tx *sqlsink.Tx) error {
+				err := s.Commit(b.Context(), as, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 					for range c.partitions * c.messages {
 						if err := appendEffect(ctx, tx, "l", "v"); err != nil {
 							return err

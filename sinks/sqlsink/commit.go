@@ -19,7 +19,7 @@ import (
 //
 // The transaction begins when a call first uses its [Tx]. From then on no other process can write
 // to the database. If no call uses its Tx, the transaction begins at the fence.
-func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx context.Context, tx *Tx) error) error {
+func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(ctx context.Context, tx *Tx) error) error {
 	if len(as) == 0 {
 		return errors.New("sqlsink: commit: no partition to advance, so no fence to commit under")
 	}
@@ -35,7 +35,7 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 			return fmt.Errorf("sqlsink: commit: advance %s from %d back to %d", a.Partition, a.From, a.To)
 		}
 	}
-	err := s.transact(ctx, as, calls, func(ctx context.Context, t *sqltx.Tx) error { return s.advanceAll(ctx, t, as) })
+	err := s.transact(ctx, as, o, calls, func(ctx context.Context, t *sqltx.Tx) error { return s.advanceAll(ctx, t, as) })
 	if err = s.explain(err); err != nil {
 		if len(as) == 1 {
 			return fmt.Errorf("sqlsink: commit %s: %w", as[0].Partition, err)
@@ -47,8 +47,8 @@ func (s *Sink) Commit(ctx context.Context, as []epoch.Advance, calls ...func(ctx
 
 // CommitHeld runs apply in a transaction, then checks that the fence has the claim of h, and
 // commits. See [epoch.Holding]. Like [Sink.Commit], it excludes other writers.
-func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx context.Context, tx *Tx) error) error {
-	err := s.transact(ctx, nil, []func(context.Context, *Tx) error{apply}, func(ctx context.Context, t *sqltx.Tx) error { return s.hold(ctx, t, h) })
+func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(ctx context.Context, tx *Tx) error) error {
+	err := s.transact(ctx, nil, o, []func(context.Context, *Tx) error{apply}, func(ctx context.Context, t *sqltx.Tx) error { return s.hold(ctx, t, h) })
 	if err = s.explain(err); err != nil {
 		return fmt.Errorf("sqlsink: commit %s under its claim: %w", h.Partition, err)
 	}
@@ -57,14 +57,14 @@ func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, apply func(ctx cont
 
 // transact runs calls in a transaction, then fenced, which checks the fences and moves those of as.
 // Then it commits.
-func (s *Sink) transact(ctx context.Context, as []epoch.Advance, calls []func(context.Context, *Tx) error,
+func (s *Sink) transact(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls []func(context.Context, *Tx) error,
 	fenced func(context.Context, *sqltx.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	shared := s.newShared(as, len(calls))
 	defer shared.end() // also when a call panics: rolls back whatever is open
-	if err := shared.runAll(ctx, calls); err != nil {
+	if err := shared.runAll(ctx, o, calls); err != nil {
 		return err
 	}
 	t := shared.guard.Tx()

@@ -20,7 +20,7 @@ func TestADeadLetterKeepsWhatIsNeededToSendTheMessageAgain(t *testing.T) {
 		Headers: []epoch.Header{{Key: "a", Value: []byte("\xfe")}, {Key: "a", Value: nil}, {Key: "\xff\x00", Value: []byte{}}},
 		Time:    time.Date(2026, 3, 4, 5, 6, 7, 8000, time.FixedZone("", 3600)),
 	}
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		return s.DeadLetter(ctx, tx, m, f.Epoch, errors.New("it's \"poison\""))
 	})
 	if err != nil {
@@ -55,7 +55,7 @@ func TestADeadLetterOfARefusedTransactionIsRolledBack(t *testing.T) {
 	s := newSink(t, db, sqlsink.Options{})
 	old := claim(t, s, 7)
 	claim(t, s, 8)
-	err := s.Commit(t.Context(), advance(old, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err := s.Commit(t.Context(), advance(old, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		return s.DeadLetter(ctx, tx, epoch.Message{Partition: old.Partition}, old.Epoch, errors.New("poison"))
 	})
 	if !errors.Is(err, epoch.ErrStale) {
@@ -71,7 +71,7 @@ func TestADeadLetterOfAnotherPartitionIsRefused(t *testing.T) {
 	db := open(t, newFile(t))
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 7)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		return s.DeadLetter(ctx, tx, epoch.Message{Partition: epoch.Partition{Group: "billing", Topic: "orders", Number: 3}}, f.Epoch, errors.New("poison"))
 	})
 	wantError(t, err, "orders/3", "applies no messages of that partition")

@@ -101,7 +101,7 @@ func TestNothingIsSentOnceTheDatabaseHasRolledBack(t *testing.T) {
 				s := newSink(t, db, sqlsink.Options{})
 				f := claim(t, s, 1)
 				later := false
-				err := s.Commit(t.Context(), advance(f, 3),
+				err := s.Commit(t.Context(), advance(f, 3), epoch.TxOptions{},
 					func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) },
 					func(ctx context.Context, tx *sqlsink.Tx) error {
 						before, err := tx.PrepareContext(ctx, insert)
@@ -135,7 +135,7 @@ func TestNothingIsSentOnceTheDatabaseHasRolledBack(t *testing.T) {
 					t.Errorf("effects %q, %v", got, err)
 				}
 				wantNext(t, s, 0)
-				if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
+				if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
 					t.Error(err)
 				}
 			})
@@ -155,7 +155,7 @@ func TestWhatACallLeavesBehindIsRefusedInTheNext(t *testing.T) {
 		rows *sql.Rows
 		db   *sql.DB
 	}
-	err := s.Commit(t.Context(), advance(f, 2), func(_ context.Context, tx *sqlsink.Tx) (err error) {
+	err := s.Commit(t.Context(), advance(f, 2), epoch.TxOptions{}, func(_ context.Context, tx *sqlsink.Tx) (err error) {
 		ctx := context.Background() // not the context that the handler was given
 		kept.tx, kept.db = tx, sqlsink.OpenDB(tx)
 		if err := run(ctx, tx, insert, insert); err != nil {
@@ -216,7 +216,7 @@ func TestAContextThatEndsWithACallDoesNotInterruptTheNext(t *testing.T) {
 			return errors.Join(rows.Err(), run(ctx, tx, insert))
 		})
 	}
-	if err := s.Commit(t.Context(), advance(f, len(calls)), calls...); err != nil {
+	if err := s.Commit(t.Context(), advance(f, len(calls)), epoch.TxOptions{}, calls...); err != nil {
 		t.Fatal(err)
 	}
 	wantNext(t, s, epoch.Offset(len(calls)))

@@ -100,7 +100,7 @@ func TestAHandlersTransactionControlIsNotSentAndFailsItsCall(t *testing.T) {
 			t.Run(strings.Join(statements, "; "), func(t *testing.T) {
 				f := claim(t, s, 1)
 				seen, later := error(nil), false
-				err := s.Commit(t.Context(), advance(f, 3),
+				err := s.Commit(t.Context(), advance(f, 3), epoch.TxOptions{},
 					func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) },
 					func(ctx context.Context, tx *sqlsink.Tx) error {
 						for _, statement := range statements {
@@ -140,16 +140,16 @@ func TestAHiddenCommitIsFoundOut(t *testing.T) {
 		return err
 	}
 	again := func(context.Context, *sqlsink.Tx) error { return nil }
-	err := s.Commit(t.Context(), advance(f, 2), commits, again)
+	err := s.Commit(t.Context(), advance(f, 2), epoch.TxOptions{}, commits, again)
 	wantCallError(t, err, 0, epoch.ErrOwnTransaction)
-	if err := s.Commit(t.Context(), advance(f, 1), commits); !errors.Is(err, epoch.ErrTxEndedByHandler) {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, commits); !errors.Is(err, epoch.ErrTxEndedByHandler) {
 		t.Errorf("err = %v, want ErrTxEndedByHandler", err)
 	}
 	if got, err := effects(t.Context(), db, "escaped"); err != nil || len(got) != 1 {
 		t.Errorf("effects %q, %v: one is committed, and nothing after it", got, err)
 	}
 	wantNext(t, s, 0)
-	if err := s.Commit(t.Context(), advance(f, 1), again); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, again); err != nil {
 		t.Error(err)
 	}
 }
@@ -160,7 +160,7 @@ func TestAFullFileUnderAPreparedStatementIsNoEscape(t *testing.T) {
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 1)
 	mustExec(t, db, `PRAGMA max_page_count = 20`)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		stmt, err := tx.PrepareContext(ctx, `INSERT INTO effects (list, value) VALUES ('l', ?)`)
 		if err != nil {
 			return err
@@ -189,7 +189,7 @@ func TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround(t *testi
 			s := newSink(t, db, sqlsink.Options{})
 			f := claim(t, s, 1)
 			mustExec(t, db, `PRAGMA max_page_count = 20`)
-			err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+			err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 				stmt, err := tx.PrepareContext(ctx, `INSERT INTO effects (list, value) VALUES ('escaped', ?)`)
 				if err != nil {
 					return err
@@ -222,7 +222,7 @@ func TestAHandlerMayUseSavepointsOfItsOwn(t *testing.T) {
 	db := open(t, newFile(t))
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 1)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		return run(ctx, tx,
 			`SAVEPOINT a`, `INSERT INTO effects (list, value) VALUES ('l', 'taken back')`, `ROLLBACK TO a`, `RELEASE a`,
 			`INSERT INTO effects (list, value) VALUES ('l', 'kept')`,
@@ -242,7 +242,7 @@ func TestAHandlersFailedStatementLeavesTheTransactionUsable(t *testing.T) {
 	db := open(t, newFile(t))
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 1)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		if err := run(ctx, tx, `INSERT INTO effects (id, list, value) VALUES (1, 'l', 'a')`); err != nil {
 			return err
 		}
@@ -265,7 +265,7 @@ func TestWhatAHandlerLeavesOpenIsClosed(t *testing.T) {
 	background := context.Background() // not the context that the handler was given
 	var kept *sql.Stmt
 	for n := range 3 {
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 			if _, err := tx.ExecContext(background, `INSERT INTO effects (list, value) VALUES ('l', 'a'), ('l', 'b')`); err != nil {
 				return err
 			}
@@ -301,7 +301,7 @@ func TestAllMethodsOfAnEndedTransactionFailWithTheReason(t *testing.T) {
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 1)
 	var kept *sqlsink.Tx
-	if err := s.Commit(t.Context(), advance(f, 1), func(_ context.Context, tx *sqlsink.Tx) error { kept = tx; return nil }); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(_ context.Context, tx *sqlsink.Tx) error { kept = tx; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
@@ -324,7 +324,7 @@ func TestAllMethodsOfAnEndedTransactionFailWithTheReason(t *testing.T) {
 func TestACommitWithoutAPartitionIsRefused(t *testing.T) {
 	s := newSink(t, open(t, newFile(t)), sqlsink.Options{})
 	called := false
-	err := s.Commit(t.Context(), nil, func(context.Context, *sqlsink.Tx) error { called = true; return nil })
+	err := s.Commit(t.Context(), nil, epoch.TxOptions{}, func(context.Context, *sqlsink.Tx) error { called = true; return nil })
 	if err == nil || called {
 		t.Errorf("err = %v, handler called: %v", err, called)
 	}

@@ -63,10 +63,10 @@ func Example() {
 		return handle(ctx, tx, epoch.Message{Partition: p, Offset: ours.Next, Value: []byte("lamp")}, ours.Epoch)
 	}
 	advance := []epoch.Advance{{Partition: p, Claim: ours.Claim, From: 0, To: 1, Mark: epoch.NoMark}}
-	fmt.Println(sink.Commit(ctx, advance, apply))
+	fmt.Println(sink.Commit(ctx, advance, epoch.TxOptions{}, apply))
 
 	// Once more, as after a lost acknowledgement: refused, and rolled back.
-	err = sink.Commit(ctx, advance, apply)
+	err = sink.Commit(ctx, advance, epoch.TxOptions{}, apply)
 	fmt.Println(errors.Is(err, epoch.ErrMoved))
 	fmt.Println(err)
 

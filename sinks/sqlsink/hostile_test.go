@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
@@ -64,7 +65,7 @@ func TestAnErrorThatPanicsWhereItIsAskedForItsCode(t *testing.T) {
 						t.Errorf("%s, %s: Commit panicked: %v", name, how, v)
 					}
 				}()
-				return s.Commit(t.Context(), advance(f, 1), apply)
+				return s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, apply)
 			}()
 			if err == nil || err.Error() == "" {
 				t.Errorf("%s, %s: err = %v", name, how, err)
@@ -72,7 +73,7 @@ func TestAnErrorThatPanicsWhereItIsAskedForItsCode(t *testing.T) {
 			wantNext(t, s, 0)
 		}
 	}
-	if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
 		t.Error(err)
 	}
 }
@@ -91,7 +92,7 @@ func TestAnArgumentThatUsesItsTransactionWaitsAsLongAsItsHandlerMay(t *testing.T
 		"Begin":       func(tx *sqlsink.Tx, _ *sql.Rows) error { _, err := sqlsink.OpenDB(tx).Begin(); return err },
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+		err := s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 			rows, err := tx.QueryContext(context.Background(), `SELECT 1`)
 			if err != nil {
 				return err
@@ -105,7 +106,7 @@ func TestAnArgumentThatUsesItsTransactionWaitsAsLongAsItsHandlerMay(t *testing.T
 			t.Errorf("%s: err = %v", name, err)
 		}
 	}
-	if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
 		t.Error(err)
 	}
 	wantNext(t, s, 1)

@@ -38,19 +38,19 @@ func TestWhatAMessageLeavesOnItsConnectionIsNotMetWithByOthers(t *testing.T) {
 			leaves := func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, text) }
 			innocent := func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }
 
-			err := s.Commit(t.Context(), advance(f, 3), innocent, leaves, innocent)
+			err := s.Commit(t.Context(), advance(f, 3), epoch.TxOptions{}, innocent, leaves, innocent)
 			wantCallError(t, err, 1, epoch.ErrOwnTransaction)
 			wantNext(t, s, 0)
 
 			for range 3 { // each time as if for the first time
-				err := s.Commit(t.Context(), advance(f, 1), leaves)
+				err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, leaves)
 				if err == nil {
 					f.Next++
 				} else if wantCallError(t, err, 0, nil); errors.Is(err, epoch.ErrUnhealthy) {
 					t.Errorf("err = %v, but it is the message that is at fault", err)
 				}
 				wantNext(t, s, f.Next)
-				if err := s.Commit(t.Context(), advance(f, 2), innocent, innocent); err != nil {
+				if err := s.Commit(t.Context(), advance(f, 2), epoch.TxOptions{}, innocent, innocent); err != nil {
 					t.Fatal(err)
 				}
 				f.Next += 2
@@ -70,7 +70,7 @@ func TestATemporaryTableDoesNotTakeTheAdvance(t *testing.T) {
 	db := open(t, newFile(t))
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 1)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		if err := run(ctx, tx, `CREATE TEMP TABLE epochfence_fence AS SELECT * FROM main.epochfence_fence`,
 			`CREATE TEMP TABLE epochfence_dead_letter AS SELECT * FROM main.epochfence_dead_letter`, insert); err != nil {
 			return err
@@ -93,14 +93,14 @@ func TestATemporaryTriggerOnTheFenceHoldsNobodyElseUp(t *testing.T) {
 	db.SetMaxOpenConns(1)
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 1)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		return run(ctx, tx, insert, `CREATE TEMP TRIGGER ignore BEFORE UPDATE ON main.epochfence_fence BEGIN SELECT RAISE(IGNORE); END`)
 	})
 	if err == nil {
 		t.Error("committed without its advance")
 	}
 	wantNext(t, s, 0)
-	if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
 		t.Fatal(err)
 	}
 	wantNext(t, s, 1)
@@ -123,7 +123,7 @@ func TestOrdinaryStatementsShareATransaction(t *testing.T) {
 	} {
 		calls = append(calls, func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, text) })
 	}
-	if err := s.Commit(t.Context(), advance(f, len(calls)), calls...); err != nil {
+	if err := s.Commit(t.Context(), advance(f, len(calls)), epoch.TxOptions{}, calls...); err != nil {
 		t.Fatal(err)
 	}
 	wantNext(t, s, epoch.Offset(len(calls)))

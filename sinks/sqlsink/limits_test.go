@@ -42,13 +42,13 @@ func TestAWaitForTheWriteLockIsBoundedAndSaysSo(t *testing.T) {
 	_, err := s.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: f.Origin, Generation: 2}))
 	wantError(t, err, "sqlsink: claim billing/orders/0:", "write lock was not free for 400ms", "frozen")
 	wantTransient(t, err)
-	err = s.Commit(t.Context(), advance(f, 1), func(context.Context, *sqlsink.Tx) error { return nil })
+	err = s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(context.Context, *sqlsink.Tx) error { return nil })
 	wantError(t, err, "sqlsink: commit billing/orders/0:", "write lock was not free")
 	wantTransient(t, err)
 	if errors.Is(err, epoch.ErrInDoubt) {
 		t.Error("a transaction that never began is in doubt")
 	}
-	err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err = s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		_ = run(ctx, tx, insert) // the handler does not look
 		return nil
 	})
@@ -60,7 +60,7 @@ func TestAWaitForTheWriteLockIsBoundedAndSaysSo(t *testing.T) {
 		t.Errorf("a reader waits for a writer: %v", err)
 	}
 	release()
-	if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }); err != nil {
 		t.Fatal(err)
 	}
 	wantNext(t, s, 1)
@@ -73,7 +73,7 @@ func TestAWaitForTheWriteLockEndsWithItsContext(t *testing.T) {
 	defer holdLock(t, file)()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) })
+	err := s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) })
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("err = %v, want the context's", err)
 	}
@@ -119,7 +119,7 @@ func TestAConflictOnAConnectionOfTheHandlersOwnIsTheHandlers(t *testing.T) {
 		_, err = conn.ExecContext(ctx, `INSERT INTO effects (list, value) VALUES ('l', 'mine')`)
 		return err
 	}
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, _ *sqlsink.Tx) error { return conflict(ctx) })
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, _ *sqlsink.Tx) error { return conflict(ctx) })
 	var code interface{ Code() int }
 	if !errors.As(err, &code) || code.Code() != 517 { // SQLITE_BUSY_SNAPSHOT
 		t.Fatalf("err = %v, want SQLITE_BUSY_SNAPSHOT", err)
@@ -128,7 +128,7 @@ func TestAConflictOnAConnectionOfTheHandlersOwnIsTheHandlers(t *testing.T) {
 		t.Errorf("err = %v, of a connection of the handler's own; want it to be the handler's to judge", err)
 	}
 
-	err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err = s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		return run(ctx, tx, `INSERT INTO nowhere VALUES (1)`)
 	})
 	if errors.Is(err, epoch.ErrTransient) || !errors.Is(err, epoch.ErrUnhealthy) {
@@ -147,7 +147,7 @@ func TestAFullFileCommitsNothingAndSaysSo(t *testing.T) {
 	big := strings.Repeat("x", 100_000)
 	for name, hide := range map[string]bool{"the handler returns it": false, "the handler hides it": true} {
 		t.Run(name, func(t *testing.T) {
-			err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+			err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 				if err := appendEffect(ctx, tx, "l", "small"); err != nil {
 					return err
 				}
@@ -180,7 +180,7 @@ func TestAFullFileCommitsNothingAndSaysSo(t *testing.T) {
 		})
 	}
 	mustExec(t, db, `PRAGMA max_page_count = 1000000`)
-	if err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return appendEffect(ctx, tx, "l", big) }); err != nil {
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error { return appendEffect(ctx, tx, "l", big) }); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
 	wantNext(t, s, 1)
@@ -192,7 +192,7 @@ func TestAHandlerThatGoesOnAfterAnInterruptedWriteCommitsNothing(t *testing.T) {
 	db := open(t, newFile(t))
 	s := newSink(t, db, sqlsink.Options{})
 	f := claim(t, s, 1)
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		if err := appendEffect(ctx, tx, "l", "before"); err != nil {
 			return err
 		}
@@ -246,7 +246,7 @@ func TestWhoWaitsForTheWriteLockInOneProcessGetsItInTurn(t *testing.T) {
 		}
 		var order []int32 // written by whoever has the lock
 		commit := func(f epoch.Fence, before func()) {
-			err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+			err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 				if err := run(ctx, tx, insert); err != nil {
 					return err
 				}

@@ -85,7 +85,7 @@ func work(role, file string) error {
 		fmt.Println(where)
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 	}
-	err = s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err = s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		if role == "pause before writes" {
 			pause("paused")
 		}
@@ -143,7 +143,7 @@ func consume(ctx context.Context, s *sqlsink.Sink) error {
 		if len(as) == 0 {
 			continue
 		}
-		err := s.Commit(ctx, as, func(ctx context.Context, tx *sqlsink.Tx) error {
+		err := s.Commit(ctx, as, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 			for n, f := range held {
 				if err := appendEffect(ctx, tx, partition(n).Partition.String(), fmt.Sprintf("%d@%d", f.Next, f.Epoch)); err != nil {
 					return err
@@ -212,7 +212,7 @@ func takeOver(t testing.TB, s *sqlsink.Sink) {
 	if f.Next != 0 {
 		t.Errorf("the next owner continues at offset %d, want 0", f.Next)
 	}
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		return appendEffect(ctx, tx, orders0.String(), "next owner")
 	})
 	if err != nil {

@@ -25,7 +25,7 @@ func busy(t *testing.T, file string, held time.Duration) (stop func()) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		for next := epoch.Offset(1); ctx.Err() == nil; next++ {
-			err := s.Commit(t.Context(), []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: next - 1, To: next}}, func(ctx context.Context, tx *sqlsink.Tx) error {
+			err := s.Commit(t.Context(), []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: next - 1, To: next}}, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 				if err := run(ctx, tx, insert); err != nil {
 					return err
 				}
@@ -70,7 +70,7 @@ func TestABusyProcessLetsThoseWhoWaitForTheWriteLockGoFirst(t *testing.T) {
 					}
 				}
 				var within, after string
-				err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+				err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 					return tx.QueryRowContext(ctx, `SELECT timeout FROM pragma_busy_timeout`).Scan(&within)
 				})
 				if err == nil {
@@ -95,7 +95,7 @@ func TestAQueueForTheWriteLockIsToldFromAFrozenProcess(t *testing.T) {
 		stop := busy(t, file, 30*time.Millisecond)
 		var err error
 		for tries := 0; err == nil && tries < 20; tries++ { // now and then it is its turn
-			err = s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) })
+			err = s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) })
 			f.Next++
 		}
 		stop()

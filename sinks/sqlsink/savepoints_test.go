@@ -107,14 +107,14 @@ func TestATransactionOfOpenDBThatIsNotEndedFailsItsMessageAndNoOther(t *testing.
 			f := claim(t, s, 1)
 			other := func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }
 			for range 10 {
-				err := s.Commit(t.Context(), advance(f, 3), other, c.handle, other)
+				err := s.Commit(t.Context(), advance(f, 3), epoch.TxOptions{}, other, c.handle, other)
 				wantCallError(t, err, 1, c.is)
 			}
 			if got, err := effects(t.Context(), db, "escaped"); err != nil || len(got) > 0 {
 				t.Errorf("effects %q, %v", got, err)
 			}
 			wantNext(t, s, 0)
-			if err := s.Commit(t.Context(), advance(f, 2), other, other); err != nil {
+			if err := s.Commit(t.Context(), advance(f, 2), epoch.TxOptions{}, other, other); err != nil {
 				t.Error(err)
 			}
 			if got, err := effects(t.Context(), db, "escaped"); err != nil || len(got) != 2 {
@@ -145,7 +145,7 @@ func TestATransactionOfOpenDBThatIsEndedDoesWhatItSays(t *testing.T) {
 		}
 	}
 	direct := func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }
-	err := s.Commit(t.Context(), advance(f, 4), direct, in((*sql.Tx).Commit), in((*sql.Tx).Rollback), direct)
+	err := s.Commit(t.Context(), advance(f, 4), epoch.TxOptions{}, direct, in((*sql.Tx).Commit), in((*sql.Tx).Rollback), direct)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestASavepointInATextNeedsATransactionOfItsOwn(t *testing.T) {
 	other := func(ctx context.Context, tx *sqlsink.Tx) error { return run(ctx, tx, insert) }
 	for _, text := range []string{`SAVEPOINT a`, `RELEASE epochfence_handler`, `ROLLBACK TO epochfence_handler`, `ROLLBACK TRANSACTION TO SAVEPOINT a`} {
 		var seen error
-		err := s.Commit(t.Context(), advance(f, 2), other, func(ctx context.Context, tx *sqlsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 2), epoch.TxOptions{}, other, func(ctx context.Context, tx *sqlsink.Tx) error {
 			seen = run(ctx, tx, text)
 			_ = run(ctx, tx, insert)
 			return nil
@@ -175,7 +175,7 @@ func TestASavepointInATextNeedsATransactionOfItsOwn(t *testing.T) {
 		}
 		wantNext(t, s, 0)
 	}
-	err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		return errors.Join(run(ctx, tx, insert), run(ctx, tx, `ROLLBACK TO epochfence_handler`))
 	})
 	wantError(t, err, "no such savepoint")

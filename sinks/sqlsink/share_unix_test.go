@@ -49,7 +49,7 @@ func share(ctx context.Context, s *sqlsink.Sink) error {
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 
 	for enough := false; !enough; f.Next++ {
-		err := s.Commit(ctx, advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+		err := s.Commit(ctx, advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO turns (process)
 				SELECT ? WHERE ? IS NOT (SELECT process FROM turns ORDER BY n DESC LIMIT 1)`, n, n)
 			if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/sinktest"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
@@ -38,7 +39,7 @@ func onDB(tx *sqlsink.Tx, do func(db *sql.DB) error) error {
 func TestADBOfATransactionHasSavepointsAndTheDriversValues(t *testing.T) {
 	db := open(t, newFile(t))
 	s := newSink(t, db, sqlsink.Options{})
-	err := s.Commit(t.Context(), advance(claim(t, s, 5), 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+	err := s.Commit(t.Context(), advance(claim(t, s, 5), 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		return onDB(tx, func(db *sql.DB) error {
 			kept, err := db.BeginTx(ctx, nil)
 			if err != nil {

@@ -96,9 +96,9 @@ func (t *shared) end() {
 	}
 }
 
-func (t *shared) runAll(ctx context.Context, calls []func(context.Context, *Tx) error) error {
+func (t *shared) runAll(ctx context.Context, o epoch.TxOptions, calls []func(context.Context, *Tx) error) error {
 	gone := make(chan struct{})
-	stop := epoch.AfterAbandoned(ctx, func() {
+	stop := o.AfterAbandoned(func() {
 		defer close(gone)
 		t.guard.Abandon()
 	})

@@ -41,7 +41,7 @@ func TestWhatAMessageCannotBeBlamedForIsSaid(t *testing.T) {
 			if c.before != "" {
 				mustExec(t, db, c.before)
 			}
-			err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+			err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 				return run(ctx, tx, c.sql)
 			})
 			if err == nil || errors.Is(err, epoch.ErrTransient) != (c.want == epoch.ErrTransient) || errors.Is(err, epoch.ErrUnhealthy) != (c.want == epoch.ErrUnhealthy) {
@@ -72,7 +72,7 @@ func TestAnErrorOfSomethingElseIsTheHandlers(t *testing.T) {
 	s := newSink(t, open(t, newFile(t)), sqlsink.Options{})
 	f := claim(t, s, 1)
 	for _, foreign := range []error{code(5), code(6), code(13), code(522), code(11), driver.ErrBadConn, sql.ErrConnDone} {
-		err := s.Commit(t.Context(), advance(f, 1), func(ctx context.Context, tx *sqlsink.Tx) error {
+		err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 			if err := appendEffect(ctx, tx, "l", "v"); err != nil {
 				return err
 			}

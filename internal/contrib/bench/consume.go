@@ -133,9 +133,9 @@ type timing[TX any] struct {
 
 func (s timing[TX]) Unwrap() epoch.Sink[TX] { return s.Sink }
 
-func (s timing[TX]) Commit(ctx context.Context, as []epoch.Advance, calls ...func(context.Context, TX) error) error {
+func (s timing[TX]) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, TX) error) error {
 	s.clock.start(0)
-	return s.Sink.Commit(ctx, as, calls...)
+	return s.Sink.Commit(ctx, as, o, calls...)
 }
 
 func applySet[TX execer](table string) consumer.BatchHandler[TX] {

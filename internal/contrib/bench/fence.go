@@ -86,7 +86,7 @@ func fenced(ctx context.Context, pool *pgxpool.Pool, j job) (func(int64, *set) e
 		return nil, err
 	}
 	return func(from int64, s *set) error {
-		return sink.Commit(ctx, advance(fence, from, len(s.ids)), func(ctx context.Context, tx pgsink.Tx) error {
+		return sink.Commit(ctx, advance(fence, from, len(s.ids)), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 			return s.insert(ctx, tx, j.Table)
 		})
 	}, nil
@@ -98,7 +98,7 @@ func queued(ctx context.Context, pool *pgxpool.Pool, j job) (func(int64, *set) e
 		return nil, err
 	}
 	return func(from int64, s *set) error {
-		return sink.Queued().Commit(ctx, advance(fence, from, len(s.ids)), func(ctx context.Context, q *pgsink.Queue) error {
+		return sink.Queued().Commit(ctx, advance(fence, from, len(s.ids)), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 			return s.insert(ctx, q, j.Table)
 		})
 	}, nil

@@ -149,7 +149,7 @@ func (o *owned) message(n int) epoch.Message {
 func (o *owned) commits(calls []call, size int) error {
 	f := &o.fence
 	a := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + epoch.Offset(size), Mark: epoch.NoMark}
-	err := o.sink.Commit(o.ctx, []epoch.Advance{a}, calls...)
+	err := o.sink.Commit(o.ctx, []epoch.Advance{a}, epoch.TxOptions{}, calls...)
 	f.Next = a.To
 	return err
 }

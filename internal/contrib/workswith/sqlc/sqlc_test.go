@@ -48,7 +48,7 @@ func TestCodeThatSqlcGeneratesRunsOnATx(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = sink.Commit(t.Context(), []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 1}}, func(ctx context.Context, tx pgsink.Tx) error {
+	err = sink.Commit(t.Context(), []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 1}}, epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
 		q := sqlc.New(tx)
 		left, err := q.Deduct(ctx, sqlc.DeductParams{Item: 1, LeftOver: 3})
 		if err != nil || left != 97 {

@@ -162,7 +162,7 @@ func (open Opener) RowsOfACall(t *testing.T) {
 		return err
 	}
 	commit := func(calls ...func(context.Context, *sqlsink.Tx) error) error {
-		return sink.Commit(t.Context(), []epoch.Advance{{Partition: p, Claim: f.Claim, From: f.Next, To: f.Next + 1}}, calls...)
+		return sink.Commit(t.Context(), []epoch.Advance{{Partition: p, Claim: f.Claim, From: f.Next, To: f.Next + 1}}, epoch.TxOptions{}, calls...)
 	}
 	calls := []func(context.Context, *sqlsink.Tx) error{insert}
 	for range 100 {

@@ -9,20 +9,14 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-func TestAfterAbandonedCallsOnceItIsAbandonedAndNotWhenTheContextEnds(t *testing.T) {
+func TestAfterAbandonedCallsOnceItIsAbandonedAndNotAfterStop(t *testing.T) {
 	abandoned, abandon := context.WithCancel(context.Background())
-	ctx, cancel := context.WithCancel(epoch.WithAbandonment(t.Context(), abandoned))
+	o := epoch.TxOptions{Abandoned: abandoned}
 	called := make(chan struct{})
-	stop := epoch.AfterAbandoned(ctx, func() { close(called) })
-	cancel()
-	stopped := epoch.AfterAbandoned(ctx, func() { t.Error("called after stop") })
+	stop := o.AfterAbandoned(func() { close(called) })
+	stopped := o.AfterAbandoned(func() { t.Error("called after stop") })
 	if !stopped() {
 		t.Error("stop returned false before the abandonment")
-	}
-	select {
-	case <-called:
-		t.Error("called as the context ended")
-	default:
 	}
 	abandon()
 	<-called
@@ -31,8 +25,9 @@ func TestAfterAbandonedCallsOnceItIsAbandonedAndNotWhenTheContextEnds(t *testing
 	}
 }
 
-func TestAContextWithoutAbandonmentIsNeverAbandoned(t *testing.T) {
-	if stop := epoch.AfterAbandoned(t.Context(), func() { t.Error("called") }); !stop() {
+func TestTheZeroTxOptionsAreNeverAbandoned(t *testing.T) {
+	var none epoch.TxOptions
+	if stop := none.AfterAbandoned(func() { t.Error("called") }); !stop() {
 		t.Error("stop returned false")
 	}
 }
