@@ -10,8 +10,9 @@ import (
 )
 
 // This file decides what the result of a transaction means for each partition in it: what is in doubt
-// (R5), what is stale (R6), and which message is blamed (L2). It does not act, log or wait: loop.go and
-// next.go do what it says, bisection.go narrows a batch down, and sizing.go has the sizes (L1).
+// (R5), what is stale (R6), and whether a message or the environment is blamed (L2), and so what is
+// tried again, goes to OnFailure, or halts. It does not act, log or wait: loop.go and next.go do what
+// it says, bisection.go narrows a batch down, and sizing.go has the sizes (L1).
 
 // trial is what was tried of one partition, and what is known of its first message.
 type trial struct {

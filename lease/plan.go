@@ -11,7 +11,7 @@ import (
 )
 
 // This file decides which resources a member takes and gives back, from what it knows of the group:
-// who serves which resources, and who holds them. Package shares has the algorithm.
+// who serves which resources, and who holds them. Package shares computes how many each should have.
 //
 // Members that know the same compute the same shares. A member that knows less may compute others;
 // then a swap is refused, or a resource moves once more.

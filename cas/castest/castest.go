@@ -1,4 +1,5 @@
-// Package castest is the suite that every [cas.Store] must pass.
+// Package castest is the suite that every [cas.Store] must pass: [Run] plays its histories. Its own
+// tests, in castest_test.go, show that a history catches each broken store.
 package castest
 
 import (

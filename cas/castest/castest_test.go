@@ -14,6 +14,9 @@ import (
 	"github.com/epochfence/epochfence/internal/suites/verdict"
 )
 
+// This file shows that a history catches each broken store, those of broken_test.go and the broken
+// clients below, and that each history catches one.
+
 func remotely(t testing.TB, get func(*remote)) Rig {
 	address := serve(t, memstore.New())
 	return Rig{Served: true, Open: func(_ testing.TB, via func(string) string) cas.Store {

@@ -1,5 +1,6 @@
 // Package shares computes how many partitions each member of a group should have when not every
-// member can take every partition.
+// member can take every partition. Which ones they are is decided in lease/plan.go for NATS and
+// schedules, and in consumer/memsource.
 //
 // The shares are as equal as possible (max-min fair): a member can get one more only if a member
 // with as few or fewer loses one. Among all such shares, Fair chooses the shares that move the
