@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file decides when the source is asked for the lag of a partition that does not advance. The
@@ -67,10 +68,7 @@ func (l *lags) want(t Tenure, at epoch.Fence, once bool, in time.Duration) {
 		a.due = earliest
 	}
 	a.at, a.wanted, a.once = at, true, once
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	waits.Notify(l.wake)
 }
 
 // moves cancels the request: the partition advances.

@@ -97,10 +97,7 @@ func (l *life) changed() {
 	if l == nil {
 		return
 	}
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	waits.Notify(l.wake)
 }
 
 // live sends signs of life until ctx ends, and then reports the end, so that operators can

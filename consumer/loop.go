@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file decides which partitions share the next transaction, which one goes alone, and which
@@ -210,10 +211,7 @@ func (l *loop[TX]) committed(p *pending[TX], did part[TX], took time.Duration) {
 		return
 	}
 	for _, applied := range p.applied {
-		select {
-		case applied <- struct{}{}:
-		default:
-		}
+		waits.Notify(applied)
 	}
 	// A copy, for tools that show lag: nothing reads it back (R8).
 	p.tenure.Mirror(p.fence)

@@ -61,7 +61,7 @@ func (r *runner[TX]) own(ctx context.Context, t Tenure) {
 	for o.hang == nil && o.running(ctx) {
 		// Taken before the claim, so that an action which an operator takes during the claim is not
 		// missed.
-		acted := r.acted.wait()
+		acted := r.acted.Next()
 		// What the handler wrote before it ended its transaction may be committed without the
 		// fence. Calling it again would write that again, in whichever tenure of this process.
 		if err := r.endedTxOf(p); err != nil {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -75,7 +75,7 @@ func (q *requests[TX]) once(ctx context.Context, ps []epoch.Partition) {
 	}
 	q.failed = 0
 	if q.known && found.Acts != q.acts {
-		q.run.acted.notify()
+		q.run.acted.Fire()
 		q.run.lookAtAll()
 	}
 	q.acts, q.known = found.Acts, true
@@ -91,35 +91,5 @@ func (q *requests[TX]) looks() int64 { return q.began.Load() }
 
 // again makes the next look begin at once.
 func (q *requests[TX]) again() {
-	select {
-	case q.now <- struct{}{}:
-	default:
-	}
-}
-
-// news wakes all who wait when something has happened.
-type news struct {
-	mu   sync.Mutex
-	next chan struct{}
-}
-
-// wait returns a channel that is closed at the next notify. Whoever calls it before reading what
-// may have changed misses nothing.
-func (n *news) wait() <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.next == nil {
-		n.next = make(chan struct{})
-	}
-	return n.next
-}
-
-// notify wakes all who wait.
-func (n *news) notify() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.next != nil {
-		close(n.next)
-		n.next = nil
-	}
+	waits.Notify(q.now)
 }

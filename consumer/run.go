@@ -13,6 +13,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/text/inert"
 	"github.com/epochfence/epochfence/internal/text/troubles"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -59,7 +60,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 		Options: o, usual: usual, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, bounds: bounds, stop: stop,
 		shards: shardsOf(sink), troubles: troubleLog{troubles.New[epoch.Partition](o.Logger, "partitions")}, lags: newLags(o.Observe),
 		pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
-		hung: newHangs(o.MaxHung), acted: &news{}, owners: map[epoch.Partition]*ownership[TX]{},
+		hung: newHangs(o.MaxHung), acted: &waits.Signal{}, owners: map[epoch.Partition]*ownership[TX]{},
 	}
 	r.membership = &membership{observe: o.Observe, log: o.Logger, idle: r.idle}
 	if operable, ok := epoch.As[operate.Operable[TX]](sink); ok {
@@ -90,7 +91,7 @@ type runner[TX any] struct {
 	operable operate.Operable[TX] // the sink's; nil where it is none
 	recorder *recorder
 	life     *life
-	acted    *news // operators have acted on fences
+	acted    *waits.Signal // operators have acted on fences
 
 	membership *membership
 	tenures    gate

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file decides whether a call of Acquire gets the lease now, waits, or fails, and which of the
@@ -82,7 +83,7 @@ func (m *Member) queue(ctx context.Context, sl *slot, by *call) (*Held, error) {
 	tick := time.NewTicker(min(time.Second, m.TTL/10))
 	defer tick.Stop()
 	for {
-		woken := m.wake.next()
+		woken := m.wake.Next()
 		h, err := m.tryAcquire(sl, by)
 		if err == nil || errors.Is(err, ErrClosed) {
 			return h, err
@@ -205,10 +206,10 @@ func (m *Member) dequeue(sl *slot, by *call) {
 	sl.queue = slices.DeleteFunc(sl.queue, func(c *call) bool { return c == by })
 	switch {
 	case len(sl.queue) > 0:
-		m.wake.fire() // another call may be the first now
+		m.wake.Fire() // another call may be the first now
 	case sl.wanted:
 		sl.wanted = false
-		notify(m.changed)
+		waits.Notify(m.changed)
 	}
 }
 
@@ -218,7 +219,7 @@ func (m *Member) want(sl *slot) {
 	defer m.mu.Unlock()
 	if !sl.wanted {
 		sl.wanted = true
-		notify(m.changed)
+		waits.Notify(m.changed)
 	}
 }
 

@@ -60,7 +60,7 @@ func (m *Member) balance() {
 		m.follow(g.plan(me.id), now, me)
 	}
 	if r, known := now.members[me.id]; known && r.Ended {
-		notify(m.changed) // somebody has ended our registration; a renewal asks the store
+		waits.Notify(m.changed) // somebody has ended our registration; a renewal asks the store
 	}
 	m.endDead(now)
 	m.forgetDisbelieved(now)
@@ -145,7 +145,7 @@ func (m *Member) resetDeclined(now *picture) {
 	for _, sl := range m.slots {
 		if sl.declined && !sl.hung {
 			sl.declined = false
-			notify(m.changed)
+			waits.Notify(m.changed)
 		}
 	}
 }
@@ -268,7 +268,7 @@ func (m *Member) markFree(sl *slot, failure error) {
 		sl.notUntil = time.Now().Add(waits.Jitter(max(m.TTL/10, 100*time.Millisecond)))
 	}
 	m.mu.Unlock()
-	m.wake.fire()
+	m.wake.Fire()
 }
 
 // use acquires a lease and calls own with it.
@@ -356,7 +356,7 @@ func (m *Member) decline(sl *slot, until <-chan struct{}) {
 	m.mu.Lock()
 	sl.declined, sl.hung = true, until != nil
 	m.mu.Unlock()
-	notify(m.changed)
+	waits.Notify(m.changed)
 	if until == nil {
 		m.log.Info("the function that had a resource returned before the resource had to be given back; other members can take the resource, or it stays idle until a member joins or leaves", "resource", sl.String())
 		return
@@ -370,7 +370,7 @@ func (m *Member) decline(sl *slot, until <-chan struct{}) {
 		m.mu.Lock()
 		sl.declined, sl.hung = false, false
 		m.mu.Unlock()
-		notify(m.changed)
-		m.wake.fire()
+		waits.Notify(m.changed)
+		m.wake.Fire()
 	}()
 }

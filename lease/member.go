@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/internal/text/troubles"
 	"github.com/epochfence/epochfence/internal/waits"
@@ -27,7 +29,7 @@ type Member struct {
 	log      *slog.Logger
 	view     *view
 	troubles *troubles.Log[string]
-	wake     *signal
+	wake     *waits.Signal
 	changed  chan struct{} // asks stayRegistered to renew, because our record has changed
 
 	base    context.Context // outlives Open's ctx until Close
@@ -40,8 +42,8 @@ type Member struct {
 	joining    *registration // may have been written; belongs to the goroutine that registers
 	membership sync.Mutex
 	renewed    time.Time
-	joined     bool          // Joined was reported, and Left was not since
-	asking     chan struct{} // holds a token while a registration is asked for
+	joined     bool                // Joined was reported, and Left was not since
+	asking     *semaphore.Weighted // one request for a registration at a time
 
 	mu           sync.Mutex
 	own          func(*Held)
@@ -80,7 +82,7 @@ func Open(ctx context.Context, store cas.Store, o Options) (*Member, error) {
 
 func newMember(ctx context.Context, store cas.Store, o Options) *Member {
 	m := &Member{
-		Options: o, store: store, keys: keysOf(o.Group), id: newMemberID(), wake: newSignal(), changed: make(chan struct{}, 1), asking: make(chan struct{}, 1),
+		Options: o, store: store, keys: keysOf(o.Group), id: newMemberID(), wake: &waits.Signal{}, changed: make(chan struct{}, 1), asking: semaphore.NewWeighted(1),
 		slots: map[Resource]*slot{}, handing: map[Resource]*handoff{}, pace: 1, disbelieved: map[string]bool{}, ending: map[string]bool{}, releasing: map[Resource]bool{},
 	}
 	m.log = o.Logger.With("member", m.id)
@@ -170,7 +172,7 @@ func (m *Member) Run(ctx context.Context, own func(*Held)) error {
 	m.mu.Lock()
 	m.own = own
 	m.mu.Unlock()
-	m.wake.fire()
+	m.wake.Fire()
 	select {
 	case <-ctx.Done():
 	case <-m.base.Done():
@@ -185,7 +187,7 @@ func (m *Member) lead(ctx context.Context) {
 	tick := time.NewTicker(min(time.Second, m.TTL/10))
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		woken, began := m.wake.next(), time.Now()
+		woken, began := m.wake.Next(), time.Now()
 		m.balance()
 		// The changes of a moment are one. A large group takes half of a processor at most.
 		waits.Sleep(ctx, max(balanceRest, time.Since(began)))
@@ -223,7 +225,7 @@ func (m *Member) drain() {
 		}
 	}
 	m.mu.Unlock()
-	notify(m.changed) // the others assign without us; our leases last until they are released
+	waits.Notify(m.changed) // the others assign without us; our leases last until they are released
 	done := make(chan struct{})
 	go func() {
 		m.workers.Wait()
@@ -313,7 +315,7 @@ func (m *Member) begin(context.Context) error {
 func (m *Member) endTrial(now *picture) {
 	if m.onTrial && m.trialLeft(now) <= 0 {
 		m.onTrial = false
-		notify(m.changed)
+		waits.Notify(m.changed)
 	}
 }
 
@@ -358,7 +360,7 @@ func (m *Member) learnFromDeaths(was, now *picture) {
 			continue
 		}
 		m.trial, m.trialUntil = min(2*lived, mostTrial*m.TTL), time.Now().Add(memory*m.TTL)
-		notify(m.changed)
+		waits.Notify(m.changed)
 		m.log.Warn("a member has died soon after it joined: for a while, new members serve nothing until they have lived for longer",
 			"registration", id, "name", shorten(r.Name), "lived", lived.Round(time.Millisecond), "longer", m.trial.Round(time.Millisecond), "while", memory*m.TTL)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/internal/suites/bubble"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 var viewed = Resource{"orders", 0}
@@ -273,7 +274,7 @@ func TestAnOlderAnswerDoesNotHideWhatIsKnownAndAsksForAFullRead(t *testing.T) {
 // testView returns a view of the group "billing" that nobody runs.
 func testView(s cas.Store) *view {
 	return &view{
-		store: s, keys: keysOf("billing"), ttl: testTTL, wake: newSignal(), again: make(chan struct{}, 1), now: newPicture(),
+		store: s, keys: keysOf("billing"), ttl: testTTL, wake: &waits.Signal{}, again: make(chan struct{}, 1), now: newPicture(),
 		trouble: func(string, error) {}, well: func() {}, asked: func(error) {}, whole: true,
 	}
 }

@@ -206,7 +206,7 @@ func (m *Member) remain(ctx context.Context, r *registration) error {
 	if err := m.register(ctx); err != nil {
 		return err
 	}
-	m.wake.fire()
+	m.wake.Fire()
 	return nil
 }
 
@@ -293,12 +293,10 @@ func (m *Member) goodbyeLimit() time.Duration { return min(2*time.Second, m.TTL/
 // deletion, because an id is registered once. If the key does not exist, isGone writes such a value with a swap that the store accepts
 // only in that case.
 func (m *Member) isGone(ctx context.Context, id string) (bool, error) {
-	select { // one request serves all resources
-	case m.asking <- struct{}{}:
-	case <-ctx.Done():
-		return false, ctx.Err()
+	if err := m.asking.Acquire(ctx, 1); err != nil {
+		return false, err
 	}
-	defer func() { <-m.asking }()
+	defer m.asking.Release(1)
 	if m.view.hasEnded(id) {
 		return true, nil
 	}

@@ -464,13 +464,15 @@ func TestAMemberThatLeavesKeepsItsLeasesUntilTheyAreGivenBack(t *testing.T) {
 func TestAQuestionForARegistrationWaitsForAnotherNoLongerThanItsContext(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := join(t, memstore.New())
-		m.asking <- struct{}{}
+		if !m.asking.TryAcquire(1) {
+			t.Fatal("somebody asks already")
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if gone, err := m.isGone(ctx, "dead"); gone || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v, %v", gone, err)
 		}
-		<-m.asking
+		m.asking.Release(1)
 		if gone, err := m.isGone(t.Context(), "dead"); !gone || err != nil {
 			t.Errorf("%v, %v", gone, err)
 		}

@@ -21,7 +21,7 @@ type view struct {
 	store   cas.Store
 	keys    keys
 	ttl     time.Duration
-	wake    *signal       // fires at every change that matters
+	wake    *waits.Signal // fires at every change that matters
 	again   chan struct{} // asks for a full read
 	trouble func(what string, err error)
 	well    func()
@@ -37,34 +37,6 @@ type view struct {
 	suits time.Time // when suitable last asked
 }
 
-// signal wakes all who wait for it.
-type signal struct {
-	mu sync.Mutex
-	ch chan struct{}
-}
-
-func newSignal() *signal { return &signal{ch: make(chan struct{})} }
-
-func (s *signal) next() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ch
-}
-
-func (s *signal) fire() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.ch)
-	s.ch = make(chan struct{})
-}
-
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 func (v *view) snapshot() *picture {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -77,7 +49,7 @@ func (v *view) hasEnded(id string) bool {
 	return v.now.members[id].Ended
 }
 
-func (v *view) refresh() { notify(v.again) }
+func (v *view) refresh() { waits.Notify(v.again) }
 
 // learn records an answer of the store. It reports false if the answer is older than the view: then the
 // store may be another one.
@@ -87,7 +59,7 @@ func (v *view) learn(item cas.Item) bool {
 	changed := v.now.apply(v.keys, item, time.Now())
 	v.mu.Unlock()
 	if changed {
-		v.wake.fire()
+		v.wake.Fire()
 	}
 	if isOlder(item, was) {
 		v.refresh()
@@ -182,7 +154,7 @@ func (v *view) replace(fresh *picture, asked time.Time) {
 	fresh.keep(v.now, asked)
 	v.now = fresh
 	v.mu.Unlock()
-	v.wake.fire()
+	v.wake.Fire()
 }
 
 // follow reads everything and then applies changes until the next full read is due. Changes do not
@@ -317,7 +289,7 @@ func (v *view) apply(item cas.Item) {
 	changed := v.now.apply(v.keys, item, time.Now())
 	v.mu.Unlock()
 	if changed {
-		v.wake.fire()
+		v.wake.Fire()
 	}
 }
 

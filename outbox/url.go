@@ -3,6 +3,7 @@ package outbox
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,19 +13,15 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/internal/text/secret"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // This file decides which URLs an entry may have, and which parts of a URL or a header may be seen
 // in logs and errors. entry.go calls the checks; send.go hides the rest in its errors.
 
-// receiverOf returns the scheme and host of a URL, for texts. The rest may be secret: a password, a
-// token in the query, the path of a webhook.
+// receiverOf returns what texts may show of a URL.
 func receiverOf(text string) string {
-	u, err := url.Parse(text)
-	if err != nil {
-		return "a URL that cannot be read"
-	}
-	return u.Scheme + "://" + u.Host
+	return cmp.Or(operate.Receiver(text), "a URL that cannot be read")
 }
 
 // checkURL returns an error if no request can be sent to the URL. Its errors contain no secrets.

@@ -9,9 +9,11 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file sends positions to the coordinator, and decides whether its answer confirms a tenure
@@ -22,7 +24,7 @@ import (
 // requests.
 type commits struct {
 	s    *Source
-	busy chan struct{} // full while a request is under way
+	busy *semaphore.Weighted // one request at a time
 	wake chan struct{}
 
 	mu      sync.Mutex
@@ -43,7 +45,7 @@ type outcome struct {
 }
 
 func newCommits(s *Source) *commits {
-	return &commits{s: s, busy: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	return &commits{s: s, busy: semaphore.NewWeighted(1), wake: make(chan struct{}, 1)}
 }
 
 // confirm commits a position and returns the generation under which the coordinator accepted it.
@@ -53,10 +55,7 @@ func (c *commits) confirm(ctx context.Context, t *tenure, id [16]byte, at commit
 	c.mu.Lock()
 	c.waiting = append(c.waiting, one)
 	c.mu.Unlock()
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	waits.Notify(c.wake)
 	select {
 	case o := <-one.outcome:
 		return o.number, o.err
@@ -93,12 +92,10 @@ func (c *commits) flush(ts []*tenure) {
 }
 
 func (c *commits) sendOnce(ctx context.Context, mirror []*tenure) {
-	select {
-	case c.busy <- struct{}{}:
-		defer func() { <-c.busy }()
-	case <-ctx.Done():
+	if c.busy.Acquire(ctx, 1) != nil {
 		return
 	}
+	defer c.busy.Release(1)
 	c.mu.Lock()
 	all := c.waiting
 	c.waiting = nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
@@ -51,7 +52,7 @@ type groupOffsets struct {
 	client *kgo.Client
 	group  string
 	topics []string
-	asking chan struct{} // full while a request is under way
+	asking *semaphore.Weighted // one request at a time; whoever waits may use its answer
 
 	mu    sync.Mutex
 	since time.Time // when the newest request was sent
@@ -59,18 +60,16 @@ type groupOffsets struct {
 }
 
 func newGroupOffsets(cl *kgo.Client, group string, topics []string) *groupOffsets {
-	return &groupOffsets{client: cl, group: group, topics: topics, asking: make(chan struct{}, 1)}
+	return &groupOffsets{client: cl, group: group, topics: topics, asking: semaphore.NewWeighted(1)}
 }
 
 // fresh returns what the group has committed for a partition, from a request that was not sent
 // before since. Concurrent calls share a request.
 func (g *groupOffsets) fresh(ctx context.Context, p topicPartition, since time.Time) (committed, bool, error) {
-	select {
-	case g.asking <- struct{}{}:
-		defer func() { <-g.asking }()
-	case <-ctx.Done():
-		return committed{}, false, ctx.Err()
+	if err := g.asking.Acquire(ctx, 1); err != nil {
+		return committed{}, false, err
 	}
+	defer g.asking.Release(1)
 	g.mu.Lock()
 	old := g.since.Before(since)
 	g.mu.Unlock()

@@ -198,10 +198,7 @@ func (f *feed) fail(err error, drop bool) {
 }
 
 func (f *feed) wake() {
-	select {
-	case f.ready <- struct{}{}:
-	default:
-	}
+	waits.Notify(f.ready)
 }
 
 // take releases the batch taken before and returns the next one, or nil if nothing is queued. The

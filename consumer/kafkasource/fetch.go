@@ -10,6 +10,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file decides what the reading client fetches, and when a partition is paused. budget.go has
@@ -90,10 +92,7 @@ func (f *fetcher) run(ctx context.Context) {
 
 // taken wakes hold after something was taken from a feed.
 func (f *fetcher) taken() {
-	select {
-	case f.freed <- struct{}{}:
-	default:
-	}
+	waits.Notify(f.freed)
 }
 
 // follow carries out all orders together, because each change to what the client reads costs the

@@ -83,10 +83,7 @@ func (s *Source) unhung(t *tenure) {
 }
 
 func (s *Source) lookForHung() {
-	select {
-	case s.gaveUp <- struct{}{}:
-	default:
-	}
+	waits.Notify(s.gaveUp)
 }
 
 // anyHung reports whether a handler hangs, and whether one hangs on a partition that we hold.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
@@ -21,7 +22,7 @@ import (
 const startsAge = time.Second
 
 type listing struct {
-	asking chan struct{} // full while a request is under way
+	asking *semaphore.Weighted // one request at a time; whoever waits may use its answer
 	at     time.Time
 	starts []epoch.Start
 }
@@ -42,12 +43,10 @@ func (t *tenure) Starts(ctx context.Context, policy consumer.StartPolicy) ([]epo
 func (t *tenure) listStarts(ctx context.Context, policy consumer.StartPolicy) ([]epoch.Start, error) {
 	id := t.topicID()
 	l := t.s.listing(listingKey{t.topic, id, policy})
-	select {
-	case l.asking <- struct{}{}:
-		defer func() { <-l.asking }()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("kafkasource: where topic %q starts (%v): %w", t.topic, policy, ctx.Err())
+	if err := l.asking.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("kafkasource: where topic %q starts (%v): %w", t.topic, policy, err)
 	}
+	defer l.asking.Release(1)
 	// A listing from before the tenure may lack a new partition.
 	if l.starts != nil && !l.at.Before(t.began) && time.Since(l.at) < startsAge {
 		return l.starts, nil
@@ -93,7 +92,7 @@ func (s *Source) listing(k listingKey) *listing {
 	}
 	l := s.listings[k]
 	if l == nil {
-		l = &listing{asking: make(chan struct{}, 1)}
+		l = &listing{asking: semaphore.NewWeighted(1)}
 		s.listings[k] = l
 	}
 	return l

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -22,8 +23,8 @@ import (
 type topicIDs struct {
 	client *kgo.Client
 	names  []string
-	heard  func()        // called after every answer
-	asking chan struct{} // full while a request is under way
+	heard  func()              // called after every answer
+	asking *semaphore.Weighted // one request at a time; whoever waits may use its answer
 
 	mu    sync.Mutex
 	ids   map[string][16]byte
@@ -32,7 +33,7 @@ type topicIDs struct {
 }
 
 func newTopicIDs(cl *kgo.Client, names []string, heard func()) *topicIDs {
-	return &topicIDs{client: cl, names: names, heard: heard, asking: make(chan struct{}, 1)}
+	return &topicIDs{client: cl, names: names, heard: heard, asking: semaphore.NewWeighted(1)}
 }
 
 func (ts *topicIDs) known(topic string) [16]byte {
@@ -44,12 +45,10 @@ func (ts *topicIDs) known(topic string) [16]byte {
 // fresh returns the id from a request that was not sent before since. Concurrent calls share a
 // request.
 func (ts *topicIDs) fresh(ctx context.Context, topic string, since time.Time) ([16]byte, error) {
-	select {
-	case ts.asking <- struct{}{}:
-		defer func() { <-ts.asking }()
-	case <-ctx.Done():
-		return [16]byte{}, ctx.Err()
+	if err := ts.asking.Acquire(ctx, 1); err != nil {
+		return [16]byte{}, err
 	}
+	defer ts.asking.Release(1)
 	ts.mu.Lock()
 	old := ts.since.Before(since)
 	ts.mu.Unlock()

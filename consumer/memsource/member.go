@@ -9,6 +9,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file has what one process hears and does: join, freeze, thaw, stop. group.go decides what is
@@ -98,10 +99,7 @@ func (m *Member) Run(ctx context.Context, joined func(error), own func(context.C
 // member queues news for joined: nil, or why the member is not in the group.
 func (m *Member) member(err error) {
 	m.news = append(m.news, err)
-	select {
-	case m.unread <- struct{}{}:
-	default:
-	}
+	waits.Notify(m.unread)
 }
 
 // pass passes the news to joined, without the broker's lock: observers may use the broker.

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file keeps what was read for a partition and not yet taken, within the bytes that all
@@ -81,7 +82,7 @@ func (f *feed) put(s slice) {
 		f.queue = append(f.queue, s)
 	}
 	f.mu.Unlock()
-	signal(f.ready)
+	waits.Notify(f.ready)
 }
 
 func (s slice) takes(next slice, most int) bool {
@@ -93,7 +94,7 @@ func (f *feed) fail(err error) {
 	f.mu.Lock()
 	f.err = err
 	f.mu.Unlock()
-	signal(f.ready)
+	waits.Notify(f.ready)
 }
 
 // take returns the next slice, or the error behind the last one. It releases the bytes of the slice
@@ -114,7 +115,7 @@ func (f *feed) take() (*consumer.Batch, error) {
 	f.mu.Unlock()
 	if before > 0 {
 		f.hold(-before)
-		signal(f.freed)
+		waits.Notify(f.freed)
 	}
 	if batch != nil {
 		return batch, nil
@@ -138,13 +139,6 @@ func (f *feed) close() {
 	f.budget.give(f.held)
 	f.held, f.queue, f.closed = 0, nil, true
 	f.leave()
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 const (

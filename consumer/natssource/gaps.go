@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/internal/jsapi"
@@ -102,7 +103,7 @@ func (l *streamLog) lost(ctx context.Context, info *jetstream.StreamInfo, s span
 func whole(s jetstream.StreamState) bool { return s.Msgs == 0 || s.LastSeq-s.FirstSeq+1 == s.Msgs }
 
 type mirrorGaps struct {
-	asking chan struct{} // has an element while the mirror is asked what is missing
+	asking *semaphore.Weighted // one request at a time, what is missing in the mirror
 
 	mu        sync.Mutex
 	of        incarnation
@@ -179,12 +180,10 @@ func (l *streamLog) originBegins(ctx context.Context, info *jetstream.StreamInfo
 
 func (l *streamLog) lacks(ctx context.Context, s span) (bool, error) {
 	g := &l.mirror
-	select {
-	case g.asking <- struct{}{}: // one answer serves all partitions
-		defer func() { <-g.asking }()
-	case <-ctx.Done():
-		return false, ctx.Err()
+	if err := g.asking.Acquire(ctx, 1); err != nil {
+		return false, err
 	}
+	defer g.asking.Release(1)
 	if lacks, known := g.lacks(s); known {
 		return lacks, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/epochfence/epochfence/internal/jsapi"
 )
@@ -76,7 +77,7 @@ func openLog(ctx context.Context, o Options, s Stream, f *flight) (*streamLog, e
 	l := &streamLog{
 		js: o.JetStream, group: o.Group, stream: s, budget: newBudget(o.BufferBytes / max(len(o.Streams), 1)),
 		flight: f, log: o.Logger, ttl: o.LeaseTTL,
-		skipEvery: skipEvery, renewed: func() {}, mirror: mirrorGaps{asking: make(chan struct{}, 1)},
+		skipEvery: skipEvery, renewed: func() {}, mirror: mirrorGaps{asking: semaphore.NewWeighted(1)},
 	}
 	l.asking.ask = l.request
 	if err := l.open(ctx); err != nil {

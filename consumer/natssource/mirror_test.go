@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
@@ -171,8 +172,10 @@ func TestTheGapsOfAMirrorAreAskedAboutWhileTheOriginKnows(t *testing.T) {
 // One request of all partitions is under way, and is not answered.
 func TestAPartitionWaitsForAMirrorsAnswerNoLongerThanItsContext(t *testing.T) {
 	t.Parallel()
-	l := &streamLog{mirror: mirrorGaps{asking: make(chan struct{}, 1)}}
-	l.mirror.asking <- struct{}{}
+	l := &streamLog{mirror: mirrorGaps{asking: semaphore.NewWeighted(1)}}
+	if !l.mirror.asking.TryAcquire(1) {
+		t.Fatal("somebody asks already")
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := l.lacks(ctx, span{1, 2}); !errors.Is(err, context.Canceled) {

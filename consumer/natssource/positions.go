@@ -198,12 +198,10 @@ func (s *Source) mirrored(ctx context.Context, r lease.Resource) (position, bool
 func (t *tenure) publish(ctx context.Context) {
 	// One write at a time: if two writes crossed, the older position could stay for as long as the
 	// partition is quiet.
-	select {
-	case t.writing <- struct{}{}:
-		defer func() { <-t.writing }()
-	case <-ctx.Done():
+	if t.writing.Acquire(ctx, 1) != nil {
 		return
 	}
+	defer t.writing.Release(1)
 	_, due := t.Unpublished()
 	at, known := t.Newest()
 	lag := t.log.lag(t.Number)

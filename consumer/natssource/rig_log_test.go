@@ -16,6 +16,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // logRig is one stream with its log, without leases.
@@ -123,7 +124,7 @@ func (r *logRig) readSlowly(from epoch.Fence, hold chan struct{}) *reading {
 			g.ms, g.ends, g.err = append(g.ms, b.Messages...), append(g.ends, epoch.Position{Offset: b.Next, Mark: b.Mark}), err
 			g.behind = append(g.behind, int64(b.End-b.Next))
 			g.mu.Unlock()
-			signal(g.arrive)
+			waits.Notify(g.arrive)
 			if hold != nil {
 				select {
 				case <-hold:

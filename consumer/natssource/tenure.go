@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/leased"
@@ -30,8 +31,8 @@ type tenure struct {
 	tenures.Position
 	s           *Source
 	log         *streamLog
-	incarnation incarnation   // of the stream
-	writing     chan struct{} // holds a token while the position is being published
+	incarnation incarnation         // of the stream
+	writing     *semaphore.Weighted // whoever publishes the position
 	published   published
 	publishing  sync.WaitGroup // after confirmations
 }
@@ -39,7 +40,7 @@ type tenure struct {
 var _ consumer.Tenure = (*tenure)(nil)
 
 func (s *Source) newTenure(log *streamLog, l *lease.Held) *tenure {
-	t := &tenure{s: s, log: log, incarnation: log.incarnation(), writing: make(chan struct{}, 1)}
+	t := &tenure{s: s, log: log, incarnation: log.incarnation(), writing: semaphore.NewWeighted(1)}
 	t.Tenure = leased.New(s.base, l, t.originOf(l.Name, l.Number), s.member.Term())
 	return t
 }
@@ -83,12 +84,11 @@ func (t *tenure) Confirm(ctx context.Context, seen epoch.Fence) (epoch.Lease, er
 		return epoch.Lease{}, fmt.Errorf("natssource: confirm %s: %w", t.Origin().Partition, err)
 	}
 	t.inTime(ctx, func(ctx context.Context) {
-		select {
-		case t.writing <- struct{}{}: // who writes the key learns as well, and says what is wrong with it
-			_ = t.learn(ctx, seen) // or the next who writes it
-			<-t.writing
-		case <-ctx.Done():
+		if t.writing.Acquire(ctx, 1) != nil {
+			return
 		}
+		defer t.writing.Release(1) // who writes the key learns as well, and says what is wrong with it
+		_ = t.learn(ctx, seen)     // or the next who writes it
 	})
 	t.Compare(seen)
 	t.publishing.Go(func() { t.inTime(t.s.base, t.publish) }) // the claim does not wait for it

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 	"time"
 
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
@@ -72,7 +71,7 @@ func (o *Operator) Entries(ctx context.Context, q operate.OutboxQuery) (found []
 	err = o.transactions.Rows(ctx, func() { found = nil }, o.list, args, func(rows *sql.Rows) error {
 		var e operate.OutboxEntry
 		err := scanEntry(rows, &e)
-		e.URL = receiver(e.URL)
+		e.URL = operate.Receiver(e.URL)
 		found = append(found, e)
 		return err
 	})
@@ -80,15 +79,6 @@ func (o *Operator) Entries(ctx context.Context, q operate.OutboxQuery) (found []
 		return nil, fmt.Errorf("sqloutbox: list entries: %w", err)
 	}
 	return found, nil
-}
-
-// receiver returns the parts of a URL that are not secret.
-func receiver(address string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		return ""
-	}
-	return u.Scheme + "://" + u.Host
 }
 
 // Entry implements [operate.Outbox].

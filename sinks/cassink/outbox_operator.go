@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -53,22 +52,13 @@ func (o *Operator) entries(ctx context.Context, q operate.OutboxQuery) (found []
 		case q.Key != nil && e.Key != *q.Key:
 			continue
 		}
-		e.URL, e.Header, e.Body = receiver(e.URL), nil, nil
+		e.URL, e.Header, e.Body = operate.Receiver(e.URL), nil, nil
 		e.RetryRequested = slices.Contains(asked.Retries, r)
 		if found = append(found, e); len(found) == operate.Limit(q.Limit) {
 			break
 		}
 	}
 	return found, nil
-}
-
-// receiver returns the scheme and host of a URL. The rest may be secret.
-func receiver(text string) string {
-	u, err := url.Parse(text)
-	if err != nil {
-		return ""
-	}
-	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String()
 }
 
 // listed returns the entries of all fences by ID.
