@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -47,16 +46,6 @@ type OutboxEntry struct {
 	Body           []byte
 	AddedAt        time.Time // by the database; zero if it does not say
 	RetryRequested bool      // the relay has not seen the request yet
-}
-
-// Receiver returns the scheme and host of an entry's URL, or an empty string if it cannot be read. The
-// rest may be secret: a password, a token in the query, the path of a webhook.
-func Receiver(address string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		return ""
-	}
-	return u.Scheme + "://" + u.Host
 }
 
 // OutboxQuery selects entries. The zero query selects the oldest.

@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/internal/text/secret"
-	"github.com/epochfence/epochfence/operate"
 )
 
 // This file decides which URLs an entry may have, and which parts of a URL or a header may be seen
@@ -21,7 +20,7 @@ import (
 
 // receiverOf returns what texts may show of a URL.
 func receiverOf(text string) string {
-	return cmp.Or(operate.Receiver(text), "a URL that cannot be read")
+	return cmp.Or(secret.Receiver(text), "a URL that cannot be read")
 }
 
 // checkURL returns an error if no request can be sent to the URL. Its errors contain no secrets.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
+	"github.com/epochfence/epochfence/internal/text/secret"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 )
@@ -71,7 +72,7 @@ func (o *Operator) Entries(ctx context.Context, q operate.OutboxQuery) (found []
 	err = o.transactions.Rows(ctx, func() { found = nil }, o.list, args, func(rows *sql.Rows) error {
 		var e operate.OutboxEntry
 		err := scanEntry(rows, &e)
-		e.URL = operate.Receiver(e.URL)
+		e.URL = secret.Receiver(e.URL)
 		found = append(found, e)
 		return err
 	})

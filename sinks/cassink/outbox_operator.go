@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/text/secret"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -52,7 +53,7 @@ func (o *Operator) entries(ctx context.Context, q operate.OutboxQuery) (found []
 		case q.Key != nil && e.Key != *q.Key:
 			continue
 		}
-		e.URL, e.Header, e.Body = operate.Receiver(e.URL), nil, nil
+		e.URL, e.Header, e.Body = secret.Receiver(e.URL), nil, nil
 		e.RetryRequested = slices.Contains(asked.Retries, r)
 		if found = append(found, e); len(found) == operate.Limit(q.Limit) {
 			break

@@ -13,6 +13,16 @@ import (
 	"strings"
 )
 
+// Receiver returns the scheme and host of a URL, or an empty string if it cannot be read. The rest
+// may be secret: a password, a token in the query, the path of a webhook.
+func Receiver(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}
+
 // Error returns err without the passwords of these URLs.
 func Error(err error, urls ...string) error {
 	if err == nil {
