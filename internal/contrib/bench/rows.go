@@ -159,13 +159,14 @@ func rows() []row {
 		row{
 			name: "kafka/network/each", what: "Kafka to PostgreSQL, a statement for each message, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
 			job: job{Partitions: 8, Messages: 20_000}, effects: true,
-			figures: []figure{{"kafka/run-each", "kafka/each", 0, throughput}, {"kafka/run-queued", "kafka/each", 0, throughput}},
+			figures: []figure{{"kafka/run-each", "kafka/each", 0, throughput}, {"kafka/run-queued", "kafka/each", 0, throughput}, {"kafka/run-queued", "kafka/piped", 0, throughput}},
 		},
 		row{
 			name: "kafka/each", what: "Kafka to PostgreSQL, a statement for each message", source: "kafka",
 			job: job{Partitions: 8, Messages: 100_000}, effects: true,
 			figures: []figure{
 				{"kafka/run-each", "kafka/each", 1.2, throughput}, {"kafka/run-queued", "kafka/each", 15, throughput},
+				{"kafka/run-queued", "kafka/piped", 0, throughput},
 				{"kafka/run-each", "kafka/each-dedupe", 0, throughput}, {"kafka/run-queued", "kafka/each-dedupe", 0, throughput},
 				{"kafka/run-queued", "kafka/watermill", 20, throughput},
 			},
