@@ -26,8 +26,9 @@ var errBehind = errors.New("the stream's leader does not have what was read befo
 func (r *reader) open(ctx context.Context) error {
 	ask, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	made := "epochfence-" + rand.Text()
 	c, err := r.l.js.CreateConsumer(ask, r.l.stream.Name, jetstream.ConsumerConfig{
-		Name:              "epochfence-" + rand.Text(),
+		Name:              made,
 		Description:       r.p.String(),
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:       r.at,
@@ -38,13 +39,16 @@ func (r *reader) open(ctx context.Context) error {
 		Replicas:          1,
 	})
 	if err != nil {
+		if ask.Err() != nil {
+			go r.l.forget(made, time.Second) // it may have been made: only the answer did not arrive
+		}
 		return fmt.Errorf("make a consumer: %w", jsapi.Denied(r.l.js.Conn(), jsapi.Prefix(r.l.js)+"CONSUMER.CREATE.", r.l.explainLimit(err)))
 	}
-	name, most := c.CachedInfo().Name, c.CachedInfo().Config.MaxRequestBatch // may be the server's limit
+	most := c.CachedInfo().Config.MaxRequestBatch // may be the server's limit
 	r.delivered, r.backlog, r.largest = 0, int(c.CachedInfo().NumPending), 0
-	if r.pull, err = newPull(r.l.js, r.l.stream.Name, name, most); err != nil {
+	if r.pull, err = newPull(r.l.js, r.l.stream.Name, made, most); err != nil {
 		r.discard()
-		return fmt.Errorf("subscribe to what consumer %s delivers: %w", name, err)
+		return fmt.Errorf("subscribe to what consumer %s delivers: %w", made, err)
 	}
 	if err := r.check(ctx); err != nil {
 		r.discard()
@@ -173,7 +177,14 @@ func heardFromMost(c *jetstream.ClusterInfo) bool {
 	return heard > (len(c.Replicas)+1)/2
 }
 
-// discard deletes the consumer. If that fails, the server forgets the consumer in time.
+// forget deletes a consumer. If that fails, the server forgets the consumer in time.
+func (l *streamLog) forget(consumer string, within time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	_ = l.js.DeleteConsumer(ctx, l.stream.Name, consumer)
+}
+
+// discard deletes the consumer.
 //
 // Requested messages that are on their way arrive before the answer to the deletion, so the permit is
 // given back after that answer.
@@ -185,12 +196,10 @@ func (r *reader) discard() {
 		return
 	}
 	r.pull.close()
-	go func(js jetstream.JetStream, stream, consumer string) {
+	go func(consumer string) {
 		defer r.l.flight.end(permit, false)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second+r.l.flight.delay())
-		defer cancel()
-		_ = js.DeleteConsumer(ctx, stream, consumer)
-	}(r.l.js, r.pull.stream, r.pull.consumer)
+		r.l.forget(consumer, time.Second+r.l.flight.delay())
+	}(r.pull.consumer)
 	r.pull = nil
 }
 

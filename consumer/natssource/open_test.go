@@ -1,15 +1,19 @@
 package natssource
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
 )
 
@@ -46,6 +50,27 @@ func TestAMessageThatAConsumerOwesIsNoticedWithinSeconds(t *testing.T) {
 	if took := time.Since(began); took > 3*(lookEvery+askEvery) {
 		t.Errorf("it came after %v", took)
 	}
+}
+
+// A partition is taken away while its consumer is being made: shares move most when members start.
+func TestAConsumerThatWasMadeWithoutAnAnswerIsDeleted(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t)
+	r := newLogRig(t, s.JetStream(t))
+	ctx, stop := context.WithCancel(r.ctx)
+	var seen atomic.Int32
+	r.log = r.open(answering(t, s, func(asked string, _ map[string]any) map[string]any {
+		if strings.HasPrefix(asked, "CONSUMER.CREATE.log.") {
+			seen.Store(int32(len(r.consumers())))
+			stop()
+		}
+		return nil
+	}))
+	rd := r.reader(0, 1, epoch.NoMark)
+	if err := rd.open(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("open says %v", err)
+	}
+	poll(t, "the consumer is deleted", func() bool { return seen.Load() == 1 && len(r.consumers()) == 0 })
 }
 
 // The server forgets a request with the connection that it came by, and nothing says so.
