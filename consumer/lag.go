@@ -10,7 +10,8 @@ import (
 )
 
 // This file decides when the source is asked for the lag of a partition that does not advance. The
-// answer is an event for operators, and nothing else depends on it.
+// answer is an event for operators, and nothing else depends on it. For a partition that advances, each
+// batch brings the lag: Batch in source.go.
 
 const (
 	// lagEvery is the least time between two requests for the lag of one partition. Requests are

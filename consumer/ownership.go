@@ -11,8 +11,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
-// This file decides the course of a tenure: when it claims, consumes, waits and ends (R7). What the
-// end of a claim means is decided in next.go. While a claim is consumed, loop.go owns the messages.
+// This file decides the course of a tenure: when it claims, consumes, waits and ends (R7), and, from
+// the position that a claim returns, what became of a transaction that was in doubt (R5). What the end
+// of a claim means is decided in next.go. While a claim is consumed, loop.go owns the messages.
 
 // ownership is one tenure: claim the partition, consume until the claim ends, wait, start over.
 type ownership[TX any] struct {

@@ -12,7 +12,8 @@ import (
 )
 
 // This file decides when entries of the audit log are written, and which are dropped (L8). What
-// they say comes from its callers. Only a hang waits for its entry.
+// they say comes from its callers, but for what became of a transaction in doubt. Only a hang waits for
+// its entry.
 
 const (
 	// maxUnrecorded limits the decisions that wait to be written, recordAtOnce those in one write.

@@ -9,10 +9,11 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// This file decides what the result of a transaction means for each partition in it: what is in doubt
-// (R5), what is stale (R6), and whether a message or the environment is blamed (L2), and so what is
-// tried again, goes to OnFailure, or halts. It does not act, log or wait: loop.go and next.go do what
-// it says, bisection.go narrows a batch down, and sizing.go has the sizes (L1).
+// This file decides what the result of a transaction means for each partition in it: that it is in
+// doubt (ownership.go learns from the next claim what became of it, R5), what is stale (R6), and whether
+// a message or the environment is blamed (L2), and so what is tried again, goes to OnFailure, or halts.
+// It does not act, log or wait: loop.go and next.go do what it says, bisection.go narrows a batch
+// down, and sizing.go has the sizes (L1).
 
 // trial is what was tried of one partition, and what is known of its first message.
 type trial struct {

@@ -15,7 +15,7 @@ type Fence struct {
 	Origin
 
 	// Generation and Owner come from the lease of the current claim. They are for operators.
-	// Nothing compares them.
+	// Nothing compares them afterwards; the claim's Epoch is at least its Generation.
 	Generation int64
 	Owner      string
 

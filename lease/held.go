@@ -13,7 +13,8 @@ import (
 )
 
 // This file decides when a lease of this process ends: lost, without progress (L7), drained too
-// late, or released. owned.go writes its item.
+// late, or released. owned.go writes its item, and decides whether a renewal that was refused or not
+// answered has lost it.
 
 // Held is a lease that this process has, or had. Its methods are safe for concurrent use.
 type Held struct {

@@ -15,7 +15,7 @@ import (
 )
 
 // This file keeps this process a member, and decides when its registration is over (R13), and what
-// proves that the registration of another member is gone.
+// proves that the registration of another member is gone. Whether a renewal has failed, owned.go decides.
 
 func newMemberID() string { return rand.Text()[:16] }
 

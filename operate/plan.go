@@ -12,7 +12,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// This file plans what an operator asks for. carryout.go carries a plan out. The command epochfence and
+// This file plans what an operator asks for, and refuses a position that is not in the log. carryout.go carries a plan out. The command epochfence and
 // the status page parse the operator's words, and show the plan and its outcome.
 
 // Request is what an operator asks for.

@@ -1,5 +1,6 @@
-// Package castest is the suite that every [cas.Store] must pass: [Run] plays its histories. Its own
-// tests, in castest_test.go, show that a history catches each broken store.
+// Package castest is the suite that every [cas.Store] must pass: [Run] plays its histories, and
+// [RunKilled] those of a store whose servers are killed. Its own tests, in castest_test.go, show that a
+// history catches each broken store.
 package castest
 
 import (

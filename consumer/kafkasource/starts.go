@@ -14,8 +14,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// This file lists where the partitions of a topic begin, by policy and at the earliest. The sink
-// decides which of the two counts (R9).
+// This file lists where the partitions of a topic begin, by policy and at the earliest (the sink
+// decides which of the two counts, R9), and how far a position is behind the end.
 
 // startsAge is how long a listing is reused. At the first start of a group all partitions call
 // Starts at once, and each listing contains all of them.

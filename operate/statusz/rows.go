@@ -15,7 +15,7 @@ import (
 )
 
 // This file makes the rows of partitions, from what this process holds and what the sink has, and
-// decides which state is shown.
+// decides which state is shown. view.go has the figures above them.
 
 type row struct {
 	Partition               string

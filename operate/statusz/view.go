@@ -10,8 +10,9 @@ import (
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
-// This file puts the overview together from the statistics of this process and a reading of the
-// group. It reads nothing itself.
+// This file puts the overview together, and the figures above the table (how far this process and the
+// group are behind), from the statistics of this process and a reading of the group. It reads nothing
+// itself.
 
 // The templates get finished texts and only escape them.
 
