@@ -68,8 +68,9 @@ func TestAMoveTakesAsManyRequestsInALargeGroup(t *testing.T) {
 			for _, m := range all {
 				moves, swaps = moves+m.taken(), swaps+m.counted("swap")
 			}
-			if moves != int(resources)*3/4 {
-				t.Errorf("%d resources have moved, want %d", moves, resources*3/4)
+			// Whoever sees the first of them before the others may give it a few more than its share.
+			if want := int(resources) * 3 / 4; moves < want || moves > want+want/10 {
+				t.Errorf("%d resources have moved, want %d", moves, want)
 			}
 			requests = float64(swaps) / float64(moves)
 		})
