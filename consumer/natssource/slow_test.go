@@ -37,8 +37,9 @@ type slowly struct {
 // outcome is what became of it.
 type outcome struct {
 	ttl, took   time.Duration
-	fetched     int // bytes
-	bytes       int // of the messages
+	stalled     time.Duration // the longest time in which the machine did nothing for the test
+	fetched     int           // bytes
+	bytes       int           // of the messages
 	claims      int
 	lost        []error
 	refused     []error // claims
@@ -129,7 +130,7 @@ func (w slowly) consume(t *testing.T, limit time.Duration) (o outcome) {
 	if len(applied) != len(w.sizes) {
 		t.Errorf("%d of %d messages were applied within %v", len(applied), len(w.sizes), limit)
 	}
-	if stalled := pulse.Stalled(); len(o.lost) > 0 && stalled < o.ttl/4 {
+	if o.stalled = pulse.Stalled(); len(o.lost) > 0 && o.stalled < o.ttl/4 {
 		t.Errorf("%d partitions were lost, the first one: %v", len(o.lost), o.lost[0])
 	}
 	return o
@@ -151,7 +152,11 @@ func (o outcome) atTheRate(t *testing.T, rate int, times float64) {
 	if needs := float64(o.bytes) / float64(rate); o.took.Seconds() > times*needs+2 {
 		t.Errorf("it took %v, and the link could have carried it in %.1f s", o.took, needs)
 	}
-	if most := o.bytes + o.bytes/5; o.fetched > most {
+	most := o.bytes + o.bytes/5
+	if o.stalled > lookEvery/4 { // meanwhile a message may have been taken for one that does not come, and asked for once more
+		most += o.bytes / 3
+	}
+	if o.fetched > most {
 		t.Errorf("%d bytes were fetched for %d", o.fetched, o.bytes)
 	}
 }
