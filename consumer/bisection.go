@@ -8,14 +8,15 @@ import (
 )
 
 // This file decides how many messages of a partition the next transaction takes after one has
-// failed, and how long it waits, until the message at fault is alone. What a failure means is
-// decided in verdict.go; how many messages all partitions take together, in sizing.go.
+// failed, and how long it waits, until one message is alone. It blames nobody: what a failure means,
+// and which message is blamed, verdict.go decides; how many messages all partitions take together,
+// sizing.go.
 
 // contended is the first wait after a transient failure of a single message: about as long
 // as a transaction of another process takes.
 const contended = 2 * time.Millisecond
 
-// bisection narrows a failed batch down to the message at fault. It outlives the claim for as long
+// bisection narrows a failed batch down to one message. It outlives the claim for as long
 // as the position does not move.
 type bisection struct {
 	suspects int          // number of messages, from the position on, that may be at fault

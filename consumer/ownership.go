@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/waits"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // This file decides the course of a tenure: when it claims, consumes, waits and ends (R7), and, from
@@ -123,6 +125,33 @@ func (r *runner[TX]) newOwnership(ctx context.Context, t Tenure, timeout time.Du
 		halts:   waits.New(r.HaltMin, r.HaltMax),
 		retries: waits.New(r.RetryMin, r.RetryMax),
 	}
+}
+
+// decideDoubt records the outcome of a transaction in doubt, after the claim that found it out.
+func (o *ownership[TX]) decideDoubt(got epoch.Fence) {
+	if o.doubt == nil {
+		return
+	}
+	left, err, beside := o.doubt.left, o.doubt.err, o.doubt.beside
+	o.doubt = nil
+	became := "nothing of it was committed"
+	switch {
+	case beside:
+		became = "it moves no position, so nobody knows whether it was committed"
+	case got.Next != left.Next:
+		became = "the position is another one"
+	}
+	o.run.recorder.add(operate.Decision{
+		Kind: operate.DecidedInDoubt, Partition: o.partition, Epoch: left.Epoch, Claim: left.Claim, Owner: left.Owner,
+		From: left.Next, To: got.Next, Reason: fmt.Sprintf("%s: %v", became, err), TraceID: operate.TraceOf(err),
+	})
+}
+
+// doubt is a transaction whose outcome the next claim finds out.
+type doubt struct {
+	left   epoch.Fence
+	err    error
+	beside bool // it moves no position
 }
 
 // hold ensures that there is a claim. It keeps ours if nothing is in doubt and the fence still

@@ -83,7 +83,7 @@ func (m hungMessage) hasRangeOf(n hungMessage) bool {
 }
 
 // recalled combines what this process knows of the messages from next on with the decisions of
-// [operate.Operable.Hangs]. If the log had what this process knows and no longer has it, an
+// [operate.Records.Hangs]. If the log had what this process knows and no longer has it, an
 // operator has let the partition continue, and recalled drops it. This process may know of more
 // attempts, because the log has no failures other than hangs.
 func recalled(known hungMessage, log []operate.Decision, next epoch.Offset) hungMessage {

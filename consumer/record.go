@@ -7,13 +7,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
 
 // This file decides when entries of the audit log are written, and which are dropped (L8). What
-// they say comes from its callers, but for what became of a transaction in doubt. Only a hang waits for
-// its entry.
+// they say comes from its callers. Only a hang waits for its entry.
 
 const (
 	// maxUnrecorded limits the decisions that wait to be written, recordAtOnce those in one write.
@@ -130,31 +128,4 @@ func (p *pending[TX]) decide(kind operate.DecisionKind, err error, format string
 		Kind: kind, Partition: p.partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
 		From: p.next(), To: p.next(), Reason: fmt.Sprintf(format, args...), TraceID: operate.TraceOf(err),
 	})
-}
-
-// decideDoubt records the outcome of a transaction in doubt, after the claim that found it out.
-func (o *ownership[TX]) decideDoubt(got epoch.Fence) {
-	if o.doubt == nil {
-		return
-	}
-	left, err, beside := o.doubt.left, o.doubt.err, o.doubt.beside
-	o.doubt = nil
-	became := "nothing of it was committed"
-	switch {
-	case beside:
-		became = "it moves no position, so nobody knows whether it was committed"
-	case got.Next != left.Next:
-		became = "the position is another one"
-	}
-	o.run.recorder.add(operate.Decision{
-		Kind: operate.DecidedInDoubt, Partition: o.partition, Epoch: left.Epoch, Claim: left.Claim, Owner: left.Owner,
-		From: left.Next, To: got.Next, Reason: fmt.Sprintf("%s: %v", became, err), TraceID: operate.TraceOf(err),
-	})
-}
-
-// doubt is a transaction whose outcome the next claim finds out.
-type doubt struct {
-	left   epoch.Fence
-	err    error
-	beside bool // it moves no position
 }

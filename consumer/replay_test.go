@@ -174,7 +174,7 @@ func TestAReplayThatIsWithdrawnMeanwhileIsRolledBackAndNoFailure(t *testing.T) {
 		asked.Store(true)
 		r.requests()
 		r.pass(time.Minute)
-		if done := wantOne[consumer.Replayed](p); !done.Final || !errors.Is(done.Err, operate.ErrNotRequested) {
+		if done := wantOne[consumer.Replayed](p); !done.Final || !errors.Is(done.Err, operate.ErrRowChanged) {
 			t.Errorf("replayed: %+v", done)
 		}
 		if n := len(r.decided(0, operate.DecidedReplayFailure, operate.DecidedReplay)); n != 0 {

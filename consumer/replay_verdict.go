@@ -70,7 +70,7 @@ func resultOfReplay(t trial, r result) (outcomeOfReplay, outcome) {
 		return replayAgain, outcome{}
 	case errors.Is(err, epoch.ErrTransient) && !isPermanent(r.handler):
 		return replayTries, outcome{}
-	case errors.Is(err, operate.ErrNotRequested) && r.handler == nil:
+	case errors.Is(err, operate.ErrRowChanged) && r.handler == nil:
 		return replayGone, outcome{}
 	default:
 		return replayFailed, outcome{}

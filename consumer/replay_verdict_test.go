@@ -41,8 +41,8 @@ func TestTheVerdictOnAReplay(t *testing.T) {
 		"a deadlock":                        {tried, result{err: deadlock, called: true}, 2, replayVerdict{what: replayTries, tries: 3}},
 		"a deadlock again and again":        {tried, result{err: deadlock, called: true}, last, replayVerdict{what: replayFailed, failed: true}},
 		"a deadlock, by the handler's word": {tried, result{err: deadlock, called: true, handler: Permanent(deadlock)}, 2, replayVerdict{what: replayFailed, failed: true}},
-		"withdrawn meanwhile":               {tried, result{err: operate.ErrNotRequested, called: true}, 2, replayVerdict{what: replayGone}},
-		"the handler says so":               {tried, result{err: operate.ErrNotRequested, called: true, handler: operate.ErrNotRequested}, 2, replayVerdict{what: replayFailed, failed: true}},
+		"withdrawn meanwhile":               {tried, result{err: operate.ErrRowChanged, called: true}, 2, replayVerdict{what: replayGone}},
+		"the handler says so":               {tried, result{err: operate.ErrRowChanged, called: true, handler: operate.ErrRowChanged}, 2, replayVerdict{what: replayFailed, failed: true}},
 		"the handler failed":                {tried, result{err: bad, called: true, handler: bad}, 2, replayVerdict{what: replayFailed, failed: true}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,8 +18,9 @@ import (
 // read before or after the last replay of the same dead letter was settled.
 type replay struct {
 	operate.RequestedReplay
-	look int64 // number of the look that found it
-	from interface {
+	look  int64       // number of the look that found it
+	under epoch.Fence // of the claim, once it is started
+	from  interface {
 		looks() int64
 		again()
 	}
@@ -85,6 +86,7 @@ func (l *loop[TX]) dropReplays(p *pending[TX]) {
 func newReplay[TX any](p *pending[TX], r replay) *transaction[TX] {
 	at, m := p.fence, r.Message
 	m.Under, m.Replay = p.under, r.ID
+	r.under = at
 	return &transaction[TX]{
 		run: p.run, timeout: p.timeout, replay: &r,
 		parts: []part[TX]{{
@@ -159,7 +161,7 @@ func (l *loop[TX]) recordFailure(t *transaction[TX], r result) {
 	l.run.running.Go(func() {
 		ctx, cancel := context.WithTimeout(l.base, t.timeout)
 		defer cancel()
-		if err := l.run.operable.ReplayFailed(ctx, t.replay.RequestedReplay, t.parts[0].epoch, cause); err != nil {
+		if err := l.run.operable.ReplayFailed(ctx, t.replay.RequestedReplay, t.replay.under, cause); err != nil {
 			l.run.log(t.parts[0].advance.Partition).Warn("could not record that a replay has failed, the dead letter is replayed again", "dead_letter", t.replay.ID, "err", err)
 		}
 		l.send(replayRecorded[TX]{t.replay})

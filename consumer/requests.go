@@ -21,7 +21,7 @@ import (
 type requests[TX any] struct {
 	run    *runner[TX]
 	shard  int
-	sink   operate.Operable[TX]
+	sink   *operate.Records[TX]
 	began  atomic.Int64  // how many looks have begun
 	now    chan struct{} // requests a look now
 	acts   int64
@@ -81,7 +81,7 @@ func (q *requests[TX]) once(ctx context.Context, ps []epoch.Partition) {
 	q.acts, q.known = found.Acts, true
 	for _, r := range found.Replays {
 		if o := q.run.ownerOf(r.Message.Partition); o != nil {
-			o.loop.send(replayRequested[TX]{o.tenancy, replay{r, look, q}})
+			o.loop.send(replayRequested[TX]{o.tenancy, replay{RequestedReplay: r, look: look, from: q}})
 		}
 	}
 }

@@ -63,7 +63,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 		hung: newHangs(o.MaxHung), acted: &waits.Signal{}, owners: map[epoch.Partition]*ownership[TX]{},
 	}
 	r.membership = &membership{observe: o.Observe, log: o.Logger, idle: r.idle}
-	if operable, ok := epoch.As[operate.Operable[TX]](sink); ok {
+	if operable, ok := operate.RecordsOf(sink); ok {
 		r.operable = operable
 		r.life = newLife(source, operable.Alive, operable.Gone, r.problems, o.Logger)
 		r.membership.life = r.life
@@ -88,7 +88,7 @@ type runner[TX any] struct {
 	shards   epoch.Sharded
 	stop     context.CancelCauseFunc // ends Run with an error
 
-	operable operate.Operable[TX] // the sink's; nil where it is none
+	operable *operate.Records[TX] // the sink's; nil where it is none
 	recorder *recorder
 	life     *life
 	acted    *waits.Signal // operators have acted on fences

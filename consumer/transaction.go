@@ -219,7 +219,7 @@ func (t *transaction[TX]) calls(r *result) []placedCall[TX] {
 			if err := context.Cause(ctx); err != nil && i > 0 { // its time is up between two messages
 				c.failed = err
 			} else if c.failed = guard(func() error { return do(ctx, tx) }); c.failed == nil && t.replay != nil {
-				return t.run.operable.Replayed(ctx, tx, t.replay.RequestedReplay, t.parts[0].epoch)
+				return t.run.operable.Replayed(ctx, tx, t.replay.RequestedReplay, t.replay.under)
 			}
 			if c.failed != nil {
 				return &maskedError{c.failed}

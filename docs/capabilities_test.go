@@ -21,7 +21,7 @@ func capabilities[TX any](s epoch.Sink[TX]) map[string]bool {
 	_, is["`epoch.Holding`"] = s.(epoch.Holding[TX])
 	_, is["`epoch.Bounded`"] = s.(epoch.Bounded)
 	_, is["`epoch.Sharded`"] = s.(epoch.Sharded)
-	_, is["`operate.Operable`"] = s.(operate.Operable[TX])
+	_, is["`operate.Ledger`"] = s.(operate.Ledger[TX])
 	return is
 }
 

@@ -50,7 +50,7 @@ func TestTakeStopsAtAnEmptyStock(t *testing.T) {
 		t.Fatal(err)
 	}
 	var left, refused int
-	err = db.QueryRow(`SELECT (SELECT present FROM stock), (SELECT count(*) FROM epochfence_dead_letter)`).Scan(&left, &refused)
+	err = db.QueryRow(`SELECT (SELECT present FROM stock), (SELECT count(*) FROM epochfence_ledger WHERE kind = 'dead-letter')`).Scan(&left, &refused)
 	if err != nil || left != 0 || refused != 1 {
 		t.Errorf("%d chairs left, %d orders refused, %v; want 0 and 1", left, refused, err)
 	}

@@ -138,15 +138,23 @@ func TestASchemaIsReplacedAsTheGuideSays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const number = "select nextval(pg_get_serial_sequence('%s.dead_letter', 'id'))::text"
-	await(t, u.pool, fmt.Sprintf(number, "epochfence"), "3") // it counts
+	number := func(schema string) (n int64) {
+		t.Helper()
+		if err := u.pool.QueryRow(t.Context(), fmt.Sprintf("select nextval(pg_get_serial_sequence('%s.fence_ledger', 'id'))", schema)).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	counted := number("epochfence")
 	for _, name := range []string{"job_marks.sql", "dead_letter_numbers.sql"} {
 		if _, err := u.pool.Exec(t.Context(), script(t, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	await(t, u.pool, "select next_offset || ' ' || mark from epochfence2.fence where topic = 'invoices'", "1790000000000003 2")
-	await(t, u.pool, fmt.Sprintf(number, "epochfence2"), "5")
+	if n := number("epochfence2"); n != counted+2 {
+		t.Errorf("the next dead letter is number %d; want %d", n, counted+2)
+	}
 
 	old := u.sink("epochfence")
 	err = old.Commit(t.Context(), []epoch.Advance{{Partition: frozen.Partition, Claim: frozen.Claim, From: frozen.Next, To: frozen.Next + 1, Mark: epoch.NoMark}}, epoch.TxOptions{})

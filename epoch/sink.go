@@ -17,7 +17,7 @@ import "context"
 // package.
 //
 // Every Sink has these five methods. The optional interfaces are [Looker], [Replaceable],
-// [Holding], [Sharded], [Bounded] and operate.Operable. A consumer finds them with [As].
+// [Holding], [Sharded], [Bounded] and operate.Ledger. A consumer finds them with [As].
 type Sink[TX any] interface {
 	// Guarantee returns the sink's guarantee. It does not change. The comments below are for
 	// [Transactional]. The constants say how other sinks differ.

@@ -47,7 +47,7 @@ func past(t *testing.T) *memsink.Sink {
 	applies(3)
 	claim("b")
 	applies(5)
-	step(s.Record(t.Context(), []operate.Decision{{Kind: operate.DecidedStale, Partition: orders, Epoch: 1, Reason: "late"}}))
+	step(operate.RecordsIn[*memsink.Tx](s).Record(t.Context(), []operate.Decision{{Kind: operate.DecidedStale, Partition: orders, Epoch: 1, Reason: "late"}}))
 	rewind := operate.NewAct(operate.ActRewind, s.Fences()[orders], "anna", "again")
 	rewind.To = &epoch.Position{Offset: 1}
 	_, err := s.Operator().Act(t.Context(), rewind)

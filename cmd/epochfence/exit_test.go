@@ -74,7 +74,7 @@ func TestExitCodes(t *testing.T) {
 		{exitTrouble, "check"},
 		{exitTrouble, "doctor"},
 		{exitChanged, "rewind orders/0 --to 1 --plan 000000000000 --execute --by anna --reason now"},
-		{exitChanged, "deadletters discard 1 --plan 000000000000 --execute --by anna --reason now"},
+		{exitChanged, "deadletters discard 2 --plan 000000000000 --execute --by anna --reason now"},
 	} {
 		env := c.env
 		if strings.Contains(l.args, "--kafka=") {
@@ -202,7 +202,7 @@ func TestWhatToDoIsPrintedOnceForAReason(t *testing.T) {
 	must(t, err)
 	f, err := sink.Fence(t.Context(), partition(0))
 	must(t, err)
-	must(t, sink.Record(t.Context(), []operate.Decision{{
+	must(t, operate.RecordsIn[*sqlsink.Tx](sink).Record(t.Context(), []operate.Decision{{
 		Kind: operate.DecidedHalt, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: f.Next, To: f.Next, Reason: "message_failed: it is no order",
 	}}))
 	said := c.does(exitOK, "describe").out

@@ -49,8 +49,8 @@ func TestOutput(t *testing.T) {
 		"evict":              "evict orders/0",
 		"rebase":             "rebase orders/3 --to start",
 		"deadletters":        "deadletters list",
-		"deadletters-show":   "deadletters show 1",
-		"deadletters-replay": "deadletters replay 1",
+		"deadletters-show":   "deadletters show 2",
+		"deadletters-replay": "deadletters replay 2",
 		"migrate-list":       "migrate list",
 		"migrate-up":         "migrate up --outbox",
 		"check":              "check --max-lag 1",
@@ -164,7 +164,7 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 		return f
 	}
 	record := func(f epoch.Fence, kind operate.DecisionKind, reason string) {
-		must(t, sink.Record(ctx, []operate.Decision{{Kind: kind, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: f.Next, To: f.Next, Reason: reason}}))
+		must(t, operate.RecordsIn[*sqlsink.Tx](sink).Record(ctx, []operate.Decision{{Kind: kind, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: f.Next, To: f.Next, Reason: reason}}))
 	}
 	first := apply(claim(0, "worker-a"), true)
 	apply(apply(claim(0, "worker-b"), false), false)
@@ -174,7 +174,7 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 	record(claim(2, "worker-b"), operate.DecidedHalt, "message_failed: billing/orders/2: the message at offset 0 failed, attempt 1: it is no order")
 	apply(claim(3, "worker-c"), false)
 	lives := func(name string, every time.Duration) {
-		must(t, sink.Alive(ctx, operate.Process{Run: name, Group: "billing", Name: name, Host: "pod-" + name, PID: 1, Version: "example.com/shop@v1.2.3", Every: every}))
+		must(t, operate.RecordsIn[*sqlsink.Tx](sink).Alive(ctx, operate.Process{Run: name, Group: "billing", Name: name, Host: "pod-" + name, PID: 1, Version: "example.com/shop@v1.2.3", Every: every}))
 	}
 	lives("worker-b", time.Hour)
 	lives("worker-c", time.Millisecond)

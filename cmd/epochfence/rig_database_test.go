@@ -126,7 +126,7 @@ func inSQLite(t *testing.T, fails broken) *place {
 		return err
 	}
 	*p = place{
-		url: "file:" + path, op: op, alive: sink.Alive,
+		url: "file:" + path, op: op, alive: operate.RecordsIn[*sqlsink.Tx](sink).Alive,
 		consume: func(ctx context.Context, s consumer.Source, o consumer.Options) error {
 			return consume(ctx, p, s, sink, consumer.Each(handler), sink.DeadLetter, box, o)
 		},
@@ -176,7 +176,7 @@ func inPostgres(t *testing.T, fails broken) *place {
 		return err
 	}
 	*p = place{
-		url: url, op: op, alive: sink.Alive,
+		url: url, op: op, alive: operate.RecordsIn[pgsink.Tx](sink).Alive,
 		consume: func(ctx context.Context, s consumer.Source, o consumer.Options) error {
 			return consume(ctx, p, s, sink, consumer.Each(handler), sink.DeadLetter, box, o)
 		},

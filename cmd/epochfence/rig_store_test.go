@@ -11,6 +11,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/casoutbox"
 	"github.com/epochfence/epochfence/sinks/cassink"
@@ -42,7 +43,7 @@ func inStore(t *testing.T, fails broken) *place {
 		return err
 	}
 	*p = place{
-		url: server.URL() + "/" + bucket, stored: true, op: sink.Operator(), alive: sink.Alive,
+		url: server.URL() + "/" + bucket, stored: true, op: sink.Operator(), alive: operate.RecordsIn[*cassink.Tx](sink).Alive,
 		consume: func(ctx context.Context, s consumer.Source, o consumer.Options) error {
 			o.Guarantee = epoch.PerItem
 			return consume(ctx, p, s, sink, consumer.Each(handler), sink.DeadLetter, box, o)

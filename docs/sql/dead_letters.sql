@@ -1,3 +1,3 @@
-select topic, partition, message_offset, epoch, error, convert_from(value, 'UTF8') as value
-from epochfence.dead_letter
-order by failed_at;
+select topic, partition, message_offset, epoch, cause, convert_from(message_value, 'UTF8') as value
+from epochfence.fence_ledger where kind = 'dead-letter'
+order by written_at;

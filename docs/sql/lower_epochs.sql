@@ -3,8 +3,8 @@
 update epochfence.fence f
 set claim_id = gen_random_uuid(), owner = 'operator ' || session_user, claimed_at = clock_timestamp(),
     epoch = 1 + coalesce((
-        select max(d.epoch) from epochfence.decision d
-        where (d.group_name, d.topic, d.partition) = (f.group_name, f.topic, f.partition)
-            and d.kind = 'claim' and d.epoch <= 1099511627776), 0)
+        select max(l.epoch) from epochfence.fence_ledger l
+        where l.kind = 'entry' and l.state = 'claim' and l.epoch <= 1099511627776
+            and (l.group_name, l.topic, l.partition) = (f.group_name, f.topic, f.partition)), 0)
 where (group_name, topic, partition) = ('billing', 'orders', 3) and epoch > 1099511627776
 returning epoch;

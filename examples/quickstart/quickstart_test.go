@@ -52,7 +52,7 @@ func TestKafkaToPostgreSQLWorksAsItStands(t *testing.T) {
 	}
 	defer func() { _ = db.Close() }()
 	await(t, db, `select item || ' ' || quantity from reserved`, "chair 5")
-	await(t, db, `select convert_from(value, 'UTF8') from epochfence.dead_letter`, "not JSON")
+	await(t, db, `select convert_from(message_value, 'UTF8') from epochfence.fence_ledger where kind = 'dead-letter'`, "not JSON")
 }
 
 func TestNATSToSQLiteWorksAsItStands(t *testing.T) {

@@ -28,7 +28,7 @@ func TestAfterLogicalReplicationNoMessageIsBlamedAndNoEntryOvertakes(t *testing.
 	const before, after = 40, 40
 	logical := pgtest.Options{NoFsync: true, Settings: map[string]string{"wal_level": "logical"}}
 	old, next := newReplica(t, logical), newReplica(t, logical)
-	old.exec("create publication everything for table effects, epochfence.fence, epochfence.decision, epochfence.dead_letter, epochfence_outbox.outbox_entry")
+	old.exec("create publication everything for table effects, epochfence.fence, epochfence.fence_ledger, epochfence_outbox.outbox_entry")
 	next.exec("create subscription everything connection '" + old.server.URL(old.db.Name) + "' publication everything")
 	t.Cleanup(func() {
 		_, _ = next.admin.Exec(context.WithoutCancel(t.Context()), "drop subscription if exists everything")
@@ -78,7 +78,7 @@ func TestAfterLogicalReplicationNoMessageIsBlamedAndNoEntryOvertakes(t *testing.
 	produce(t, reach(c), numbered(topic, 0, before)...)
 	r := start(t, newSource(t, soonLost(c)), sink, consumer.Each(handle).OnFailure(sink.DeadLetter), func(o *consumer.Options) { o.MaxBatch = 7 })
 	r.advancedTo(part(group, topic), before)
-	next.await(fmt.Sprintf("(select next_offset = %d from epochfence.fence) and (select count(*) = %d from epochfence_outbox.outbox_entry) and (select count(*) = %d from epochfence.dead_letter)",
+	next.await(fmt.Sprintf("(select next_offset = %d from epochfence.fence) and (select count(*) = %d from epochfence_outbox.outbox_entry) and (select count(*) = %d from epochfence.fence_ledger where kind = 'dead-letter')",
 		before, before*9/10, before/10))
 	next.exec("drop subscription everything")
 	moved.Store(true)
@@ -97,14 +97,14 @@ func TestAfterLogicalReplicationNoMessageIsBlamedAndNoEntryOvertakes(t *testing.
 	}
 	r.stop()
 
-	for _, table := range []string{"outbox_entry", "dead_letter"} {
+	for _, table := range []string{"outbox_entry", "fence_ledger"} {
 		if !strings.Contains(strings.Join(fixed, " "), table) {
 			t.Errorf("no error told how to fix %s: %q", table, fixed)
 		}
 	}
 	var order []int
 	var dead string
-	if err := next.admin.QueryRow(t.Context(), "select array_agg(idempotency_key::int order by id), (select string_agg(error, ' ' order by id) from epochfence.dead_letter) from epochfence_outbox.outbox_entry").Scan(&order, &dead); err != nil {
+	if err := next.admin.QueryRow(t.Context(), "select array_agg(idempotency_key::int order by id), (select string_agg(cause, ' ' order by id) from epochfence.fence_ledger where kind = 'dead-letter') from epochfence_outbox.outbox_entry").Scan(&order, &dead); err != nil {
 		t.Fatal(err)
 	}
 	if len(order) != (before+after)*9/10 || !slices.IsSorted(order) {

@@ -93,23 +93,28 @@ func (d *onSQLite) dead() (e effect, cause string) {
 	d.Helper()
 	var key, value []byte
 	var text string
-	err := d.db.QueryRowContext(d.Context(), `SELECT message_key, message_value, headers, error FROM epochfence_dead_letter`).Scan(&key, &value, &text, &cause)
+	err := d.db.QueryRowContext(d.Context(), `SELECT message_key, message_value, coalesce(message_headers, '[]'), cause FROM epochfence_ledger WHERE kind = 'dead-letter'`).Scan(&key, &value, &text, &cause)
 	if err != nil {
 		d.Fatal(err)
 	}
+	return effect{string(key), string(value), string(headersOf(d, text))}, cause
+}
+
+// headersOf are the headers of a dead letter, as effects have those of a message.
+func headersOf(t testing.TB, text string) []byte {
 	var headers []struct {
 		Key      string
 		KeyBytes []byte `json:"key_bytes"`
 		Value    []byte
 	}
 	if err := json.Unmarshal([]byte(text), &headers); err != nil {
-		d.Fatal(err)
+		t.Fatal(err)
 	}
 	var m consumer.Message
 	for _, h := range headers {
 		m.Headers = append(m.Headers, consumer.Header{Key: h.Key + string(h.KeyBytes), Value: h.Value})
 	}
-	return effect{string(key), string(value), string(headerBytes(m))}, cause
+	return headerBytes(m)
 }
 
 // onPostgres is a database of its own, and a role that may do no more than an
@@ -215,16 +220,12 @@ func (d *onPostgres) applied() []effect {
 func (d *onPostgres) dead() (e effect, cause string) {
 	d.Helper()
 	var key, value []byte
-	var keys, values [][]byte
-	err := d.admin.QueryRow(d.Context(), "select key, value, header_keys, header_values, error from epochfence.dead_letter").Scan(&key, &value, &keys, &values, &cause)
+	var headers string
+	err := d.admin.QueryRow(d.Context(), "select message_key, message_value, coalesce(message_headers, '[]'), cause from epochfence.fence_ledger where kind = 'dead-letter'").Scan(&key, &value, &headers, &cause)
 	if err != nil {
 		d.Fatal(err)
 	}
-	var m consumer.Message
-	for i := range keys {
-		m.Headers = append(m.Headers, consumer.Header{Key: string(keys[i]), Value: values[i]})
-	}
-	return effect{string(key), string(value), string(headerBytes(m))}, cause
+	return effect{string(key), string(value), string(headersOf(d, headers))}, cause
 }
 
 // effect is what was stored of a message.

@@ -23,27 +23,18 @@ var written = regexp.MustCompile(`(?:_at timestamptz not null default|claimed_at
 	`_at      timestamptz not null default clock_timestamp\(\)|m\.Time = time\.Now\(\)\.Round\(0\)|m\.Time\.UTC\(\)|_at +TEXT( +NOT NULL DEFAULT \(strftime\('[^']*', 'now'\)\))?|` +
 	`stored\.UnixNano\(\)|info\.Created\.UnixNano\(\)`)
 
-// forPeople are the other places where times are written down and shown: in the decision
-// log, whose old entries are taken away, about operators' acts, and of processes.
+// forPeople are the other places where times are written down and shown: in the rows of operators, of which old
+// ones are taken away, about operators' acts, and by those who show them.
 var forPeople = strings.NewReplacer(slices.Concat(
-	gone("decided_at  timestamptz not null default clock_timestamp()", "d.decided_at < clock_timestamp() - interval '90 days'",
-		"d.decided_at <= until", "mode_at = case kind when 'pause' then clock_timestamp()", "coalesce(d.letters, 0), clock_timestamp()",
-		"replay_failed_at = clock_timestamp()", "requested_at = case when kind = 'replay' then clock_timestamp()"),
-	gone("Since.UTC().Format(time.RFC3339)", "at := time.Now().UTC()", "return t.UTC()", "t, _ := time.Parse(time.RFC3339Nano, s)"),
+	// Rows of the ledger.
+	gone("changed_at = clock_timestamp()", "l.written_at < clock_timestamp() - interval '90 days'", "l.written_at, l.changed_at, clock_timestamp()",
+		"l.written_at <= $11", "`written_at <= ?`", "` + d.now() + `, ` + d.now() + `, ` + d.role()", "changed_at = ` + d.now()", "d.now() + `, revision, body, `"),
+	gone("mode_at = case kind when 'pause' then clock_timestamp()", "coalesce(d.letters, 0), clock_timestamp()"),
+	gone("Since.UTC().Format(time.RFC3339)", "return time.Now().UTC()", "return t.UTC()", "t, _ := time.Parse(time.RFC3339Nano, s)"),
 	gone("t.began.UTC().Format(time.RFC3339)", "t.recorded.UTC().Format(time.RFC3339)"), // ticks of jobs
 	gone("item.since.UTC().Format(time.RFC3339)", "since, _ := time.Parse(time.RFC3339, r.Since)"),
-	gone("VALUES (` + d.now() + `, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`", "replay_failed_at = ` + d.now()", "mode_at = ?, claimed_at = ` + d.now()",
-		"COALESCE(advanced_at, ''), ` + d.now()", "`SELECT ` + d.now()", "requested_at = CASE WHEN ? THEN ` + d.now()"),
-	gone("return time.Now().UTC().Truncate(time.Microsecond)", "begin := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)"),
-	// Ticks of jobs in the audit log, and the times of messages in dead letters.
-	gone("t.began.UTC().Format(time.RFC3339)", "t.recorded.UTC().Format(time.RFC3339)", "s, n := m.Time.Unix(), int32(m.Time.Nanosecond())",
-		"m.Time = time.Unix(*r.seconds, int64(*r.nanos)).UTC()"),
-	// Signs of life, and those that are out of date.
-	gone("in_every_ms, clock_timestamp(), clock_timestamp())", "excluded.every_ms, seen_at = clock_timestamp()", "p.seen_at < clock_timestamp() - interval '7 days'",
-		"p.seen_at < clock_timestamp() - 3 * p.every_ms * interval '1 millisecond'", "p.seen_at, clock_timestamp()",
-		"p.Since, p.Seen, p.Now = p.Since.UTC(), p.Seen.UTC(), p.Now.UTC()"),
-	gone("?, ?, ?, ?, ?, ?, ?, ` + d.now() + `, ` + d.now() + `)`", "seen_at = excluded.seen_at", "julianday(` + d.now() + `) - julianday(seen_at)",
-		"since, seen_at, ` + d.now()"),
+	gone("mode_at = ?, claimed_at = ` + d.now()", "COALESCE(advanced_at, ''), ` + d.now()", "`SELECT ` + d.now()"),
+	gone(".Truncate(time.Microsecond)", "begin := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)"),
 	// Counts of writes from outside: when the first and the last one were.
 	gone("session_user, 1, clock_timestamp(), clock_timestamp(), current_setting('application_name')", "order by w.last_at desc))[1], clock_timestamp()"), //nolint:dupword // as in the SQL
 )...)

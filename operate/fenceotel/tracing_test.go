@@ -434,7 +434,7 @@ func TestATracedSinkHidesNeitherItsDatabasesNorItsDecisionLog(t *testing.T) {
 	if _, ok := epoch.As[epoch.Sharded](one); ok {
 		t.Error("a sink of one database has become one of several")
 	}
-	if _, ok := epoch.As[operate.Operable[*memsink.Tx]](one); !ok {
+	if _, ok := epoch.As[operate.Ledger[*memsink.Tx]](one); !ok {
 		t.Error("the audit log is hidden")
 	}
 }

@@ -7,12 +7,13 @@ import (
 	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/operate/statusz"
+	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
 // dies has a process that was seen a moment ago give no sign of life any more.
 func (r *rig) dies(name string) {
 	r.Helper()
-	if err := r.sink.Alive(r.Context(), operate.Process{Run: name, Group: "billing", Name: name, Host: "pod-" + name, Every: time.Second}); err != nil {
+	if err := operate.RecordsIn[*memsink.Tx](r.sink).Alive(r.Context(), operate.Process{Run: name, Group: "billing", Name: name, Host: "pod-" + name, Every: time.Second}); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -40,7 +41,7 @@ func TestADeadGroupDoesNotLookWell(t *testing.T) {
 
 		// In good order, so that nothing is left of them.
 		for _, name := range []string{"one", "two"} {
-			if err := r.sink.Gone(t.Context(), operate.Process{Run: name}); err != nil {
+			if err := operate.RecordsIn[*memsink.Tx](r.sink).Gone(t.Context(), operate.Process{Run: name}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -54,7 +55,7 @@ func TestADeadGroupDoesNotLookWell(t *testing.T) {
 func TestTheProcessThatServesThePageIsAlive(t *testing.T) {
 	r := newRig(t)
 	r.holds(orders(0))
-	if err := r.sink.Gone(t.Context(), operate.Process{Run: "here"}); err != nil {
+	if err := operate.RecordsIn[*memsink.Tx](r.sink).Gone(t.Context(), operate.Process{Run: "here"}); err != nil {
 		t.Fatal(err)
 	}
 	_, page := get(r.page(nil), "")

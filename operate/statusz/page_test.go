@@ -20,6 +20,7 @@ import (
 	"github.com/epochfence/epochfence/operate/stats"
 	"github.com/epochfence/epochfence/operate/statusz"
 	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
 func TestThePageShowsPartitionsOfThisProcessAndOfOthers(t *testing.T) {
@@ -160,7 +161,7 @@ func TestAHaltOfAnotherProcessIsKnownFromTheDecisionLogUntilThePartitionMoves(t 
 	r := newRig(t)
 	f := r.claims(orders(0), "elsewhere")
 	halt := operate.Decision{Kind: operate.DecidedHalt, Partition: orders(0), Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: 0, To: 0, Reason: "no such table"}
-	if err := r.sink.Record(t.Context(), []operate.Decision{halt}); err != nil {
+	if err := operate.RecordsIn[*memsink.Tx](r.sink).Record(t.Context(), []operate.Decision{halt}); err != nil {
 		t.Fatal(err)
 	}
 	_, page := get(r.page(nil), "")
@@ -187,7 +188,7 @@ func TestAHangOfAnotherProcessIsToldWithItsMessage(t *testing.T) {
 	batch.From, batch.To = 5, 9
 	background := hang
 	background.From, background.To = -1, -1
-	if err := r.sink.Record(t.Context(), []operate.Decision{hang, batch, background}); err != nil {
+	if err := operate.RecordsIn[*memsink.Tx](r.sink).Record(t.Context(), []operate.Decision{hang, batch, background}); err != nil {
 		t.Fatal(err)
 	}
 	_, page := get(r.page(nil), "")
@@ -208,7 +209,7 @@ func TestAPausedPartitionIsNotHalted(t *testing.T) {
 		t.Error("it is shown as halted")
 	}
 	p := operate.Decision{Kind: operate.DecidedHalt, Partition: orders(0), From: 0, To: 0, Reason: "paused: anna moves the warehouse"}
-	if err := r.sink.Record(t.Context(), []operate.Decision{p}); err != nil {
+	if err := operate.RecordsIn[*memsink.Tx](r.sink).Record(t.Context(), []operate.Decision{p}); err != nil {
 		t.Fatal(err)
 	}
 	_, page = get(r.page(nil), "")
@@ -228,9 +229,9 @@ func TestAReplayThatFailedDoesNotLookWell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of, err := r.sink.Requests(t.Context(), []epoch.Partition{orders(0)})
+	of, err := operate.RecordsIn[*memsink.Tx](r.sink).Requests(t.Context(), []epoch.Partition{orders(0)})
 	if err == nil {
-		err = r.sink.ReplayFailed(t.Context(), of.Replays[0], 1, errors.New("still no such customer"))
+		err = operate.RecordsIn[*memsink.Tx](r.sink).ReplayFailed(t.Context(), of.Replays[0], epoch.Fence{Origin: epoch.Origin{Partition: orders(0)}, Epoch: 1}, errors.New("still no such customer"))
 	}
 	if err != nil {
 		t.Fatal(err)

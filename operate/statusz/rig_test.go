@@ -68,7 +68,7 @@ func (r *rig) claims(p epoch.Partition, owner string) epoch.Fence {
 		r.Fatal(err)
 	}
 	alive := operate.Process{Run: owner, Group: p.Group, Name: owner, Host: "pod-" + owner, Every: time.Hour}
-	if err := r.sink.Alive(r.Context(), alive); err != nil {
+	if err := operate.RecordsIn[*memsink.Tx](r.sink).Alive(r.Context(), alive); err != nil {
 		r.Fatal(err)
 	}
 	f, err := r.sink.Claim(r.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 1, Owner: owner}))

@@ -109,7 +109,7 @@ func TestADeadLetterStaysUntilTheItemsOfItsReplayAreWritten(t *testing.T) {
 	_, err = o.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: letters[0], By: "anna", Reason: "fixed"})
 	must(t, err)
 	replay := func() error {
-		found, err := s.Requests(t.Context(), []epoch.Partition{orders})
+		found, err := operate.RecordsIn[*cassink.Tx](s).Requests(t.Context(), []epoch.Partition{orders})
 		must(t, err)
 		if len(found.Replays) != 1 {
 			t.Fatalf("%+v", found)
@@ -120,7 +120,7 @@ func TestADeadLetterStaysUntilTheItemsOfItsReplayAreWritten(t *testing.T) {
 			if _, err := tx.Update(ctx, m, "stock", add("0")); err != nil {
 				return err
 			}
-			return s.Replayed(ctx, tx, found.Replays[0], f.Epoch)
+			return operate.RecordsIn[*cassink.Tx](s).Replayed(ctx, tx, found.Replays[0], f)
 		})
 	}
 	store.loses = "stock"

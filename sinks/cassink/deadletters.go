@@ -14,63 +14,26 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/text/instant"
 	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
 // This file keeps each dead letter in an item, or in several if its content does not fit; it counts
-// once the fence has its id. operable.go replays them, and operator.go shows and discards them.
+// once the fence has its id. ledger.go changes and lists them.
 
 // letter is a dead letter. The value of its item is that of the message, and the note is the rest. If that does not
 // fit, the content of the message is in other items, in parts.
 type letter struct {
-	ID        int64
-	Partition epoch.Partition
-	Offset    epoch.Offset
-	Mark      epoch.Mark
-	Key       []byte   `json:",omitempty"`
-	Value     []byte   `json:"-"`
-	Headers   []header `json:",omitempty"`
-	Time      instant.JSON
-	Epoch     epoch.Epoch
-	Error     string
-	At        time.Time
-
-	Request        int64     `json:",omitempty"`
-	Requested      bool      `json:",omitempty"`
-	RequestedBy    string    `json:",omitempty"`
-	RequestedAt    time.Time `json:",omitzero"`
-	ReplayError    string    `json:",omitempty"`
-	ReplayFailedAt time.Time `json:",omitzero"`
+	operate.Row
 
 	// Pending means that the letter was written before the position, and exists only if the fence
 	// has its id.
-	Pending bool `json:",omitempty"`
+	Pending bool `json:"pending,omitempty"`
 
-	Parts int `json:",omitempty"` // of the content, or 0
+	Parts int `json:"parts,omitempty"` // of the content, or 0
 
 	// Under is the claim under which its changes are or were written, until the replay has failed.
-	Under epoch.ClaimID `json:",omitzero"`
-}
-
-// header is a header whose key need not be UTF-8.
-type header struct{ Key, Value []byte }
-
-func (l letter) message() epoch.Message {
-	m := epoch.Message{Partition: l.Partition, Offset: l.Offset, Mark: l.Mark, Key: l.Key, Value: l.Value, Time: l.Time.Time}
-	for _, h := range l.Headers {
-		m.Headers = append(m.Headers, epoch.Header{Key: string(h.Key), Value: h.Value})
-	}
-	return m
-}
-
-func (l letter) shown() operate.DeadLetter {
-	return operate.DeadLetter{
-		ID: l.ID, Message: l.message(), Epoch: l.Epoch, Error: l.Error, At: l.At,
-		Request: l.Request, Requested: l.Requested, RequestedBy: l.RequestedBy, RequestedAt: l.RequestedAt,
-		ReplayError: l.ReplayError, ReplayFailedAt: l.ReplayFailedAt,
-	}
+	Under epoch.ClaimID `json:"under,omitzero"`
 }
 
 // letterItem is a dead letter and the item that has it.
@@ -81,24 +44,8 @@ type letterItem struct {
 
 // DeadLetter stores m in the transaction tx, with everything needed to apply it later. Use it as
 // OnFailure of consumer.Handlers.
-func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
-	if err := tx.usable(); err != nil {
-		return err
-	}
-	if m.Partition != tx.goal.Partition {
-		return fmt.Errorf("cassink: dead letter %s at offset %d: this transaction applies no messages of that partition", m.Partition, m.Offset)
-	}
-	l := letter{
-		ID: newIDAbove(tx.record.LastEntry), Partition: m.Partition, Offset: m.Offset, Mark: m.Mark, Key: m.Key, Value: m.Value, Time: instant.JSON{Time: m.Time},
-		Epoch: e, Error: operate.ErrorText(cause), At: now(),
-	}
-	for _, h := range m.Headers {
-		l.Headers = append(l.Headers, header{[]byte(h.Key), h.Value})
-	}
-	tx.mu.Lock()
-	defer tx.mu.Unlock()
-	tx.letters = append(tx.letters, letterItem{letter: l})
-	return nil
+func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
+	return operate.PutAside(ctx, s, tx, m, e, cause)
 }
 
 // newID returns an id above all earlier ids of this process, and mostly above those of others: milliseconds
@@ -222,10 +169,7 @@ func (at *letterItem) decode() error {
 }
 
 // content is what is divided of a dead letter that does not fit into an item.
-type content struct {
-	Key, Value []byte
-	Headers    []header
-}
+type content struct{ Key, Value, Headers []byte }
 
 // moreOfNote is room for what is added to the note of a dead letter later: requests, and the error of a replay.
 const moreOfNote = 16 << 10
@@ -235,8 +179,9 @@ func (l letter) item() (value, note []byte, err error) {
 	if l.Parts > 0 {
 		l.Key, l.Value, l.Headers = nil, nil, nil
 	}
+	value, l.Value = l.Value, nil
 	note, err = json.Marshal(l)
-	return l.Value, note, err
+	return value, note, err
 }
 
 // divide writes the content of a dead letter into items of its own, if it does not fit into one with the rest.

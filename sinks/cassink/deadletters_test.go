@@ -45,7 +45,7 @@ func TestAReplayWhoseRequestWasInterruptedIsRequestedByTheNextTry(t *testing.T) 
 				t.Fatal(err)
 			}
 		}
-		found, err := w.sink.Requests(t.Context(), []epoch.Partition{orders})
+		found, err := operate.RecordsIn[*cassink.Tx](w.sink).Requests(t.Context(), []epoch.Partition{orders})
 		if err != nil || len(found.Replays) != 1 {
 			t.Fatalf("%s was not written: %v, %v", prefix, found.Replays, err)
 		}
@@ -70,7 +70,7 @@ func TestADeadLetterThatIsBeingReplayedIsNotDiscarded(t *testing.T) {
 	o := w.sink.Operator()
 	l, err := o.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: l, By: "anna", Reason: "fixed"})
 	must(t, err)
-	found, err := w.sink.Requests(t.Context(), []epoch.Partition{orders})
+	found, err := operate.RecordsIn[*cassink.Tx](w.sink).Requests(t.Context(), []epoch.Partition{orders})
 	must(t, err)
 	r := found.Replays[0]
 	m := r.Message
@@ -86,7 +86,7 @@ func TestADeadLetterThatIsBeingReplayedIsNotDiscarded(t *testing.T) {
 		if err := sets(ctx, tx, m, "item"); err != nil {
 			return err
 		}
-		return sink.Replayed(ctx, tx, r, w.fence.Epoch)
+		return operate.RecordsIn[*cassink.Tx](sink).Replayed(ctx, tx, r, w.fence)
 	})
 	if err != nil || !errors.Is(discard, operate.ErrDeadLetterChanged) {
 		t.Errorf("replay: %v, discard: %v", err, discard)
@@ -105,7 +105,7 @@ func TestManyRequestedReplaysAreReadSomeAtATimeTheOldestFirst(t *testing.T) {
 	for _, l := range slices.Backward(letters) {
 		must(t, second(o.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: l, By: "anna", Reason: "fixed"})))
 	}
-	found, err := w.sink.Requests(t.Context(), []epoch.Partition{orders})
+	found, err := operate.RecordsIn[*cassink.Tx](w.sink).Requests(t.Context(), []epoch.Partition{orders})
 	if err != nil || len(found.Replays) > 50 || found.Replays[0].ID != letters[0].ID {
 		t.Errorf("%d, from %d on, %v; the oldest is %d", len(found.Replays), found.Replays[0].ID, err, letters[0].ID)
 	}
@@ -153,11 +153,11 @@ func TestAMessageThatDoesNotFitAnItemIsBuriedInParts(t *testing.T) {
 			l, err = w.sink.Operator().DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: kind, Seen: l, By: "anna", Reason: "fixed"})
 			must(t, err)
 			if kind == operate.Replay {
-				found, err := w.sink.Requests(t.Context(), []epoch.Partition{orders})
+				found, err := operate.RecordsIn[*cassink.Tx](w.sink).Requests(t.Context(), []epoch.Partition{orders})
 				if err != nil || len(found.Replays) != 1 || fmt.Sprint(found.Replays[0].Message) != fmt.Sprint(m) {
 					t.Fatalf("%s: %.200v, %v", what, found.Replays, err)
 				}
-				must(t, w.sink.ReplayFailed(t.Context(), found.Replays[0], w.fence.Epoch, errors.New(strings.Repeat("\x01", 2<<20))))
+				must(t, operate.RecordsIn[*cassink.Tx](w.sink).ReplayFailed(t.Context(), found.Replays[0], w.fence, errors.New(strings.Repeat("\x01", 2<<20))))
 				l, err = w.sink.Operator().DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: kind, Seen: mustGet(t, w.sink.Operator(), l.ID), By: "anna", Reason: "fixed"})
 				must(t, err)
 				replay(t, w, l)

@@ -279,7 +279,7 @@ func (x *exploration) commit(ctx context.Context, sink *cassink.Sink, mine *epoc
 func (x *exploration) replays(ctx context.Context, sink *cassink.Sink, mine epoch.Fence) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	found, err := sink.Requests(ctx, []epoch.Partition{orders})
+	found, err := operate.RecordsIn[*cassink.Tx](sink).Requests(ctx, []epoch.Partition{orders})
 	if err != nil {
 		return err
 	}
@@ -291,9 +291,9 @@ func (x *exploration) replays(ctx context.Context, sink *cassink.Sink, mine epoc
 			if err := x.handle(ctx, tx, m, epoch.Epoch(r.ID), map[string]string{}, false); err != nil {
 				return err
 			}
-			return sink.Replayed(ctx, tx, r, mine.Epoch)
+			return operate.RecordsIn[*cassink.Tx](sink).Replayed(ctx, tx, r, mine)
 		})
-		if err != nil && !errors.Is(err, operate.ErrNotRequested) {
+		if err != nil && !errors.Is(err, operate.ErrRowChanged) {
 			return err
 		}
 	}

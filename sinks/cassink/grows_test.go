@@ -155,9 +155,17 @@ func TestADeadLetterLeavesNothingBehind(t *testing.T) {
 
 func replay(t *testing.T, w *owner, l operate.DeadLetter) {
 	t.Helper()
+	records := operate.RecordsIn[*cassink.Tx](w.sink)
+	asked, err := records.Requests(t.Context(), []epoch.Partition{orders})
+	must(t, err)
 	a := epoch.Advance{Partition: orders, Claim: w.fence.Claim, From: w.fence.Next, To: w.fence.Next, Mark: w.fence.Mark}
 	must(t, w.sink.Commit(t.Context(), []epoch.Advance{a}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
-		return w.sink.Replayed(ctx, tx, operate.RequestedReplay{ID: l.ID, Request: l.Request, Message: l.Message}, w.fence.Epoch)
+		for _, r := range asked.Replays {
+			if r.ID == l.ID {
+				return records.Replayed(ctx, tx, r, w.fence)
+			}
+		}
+		return fmt.Errorf("no replay of dead letter %d is requested: %+v", l.ID, asked.Replays)
 	}))
 }
 

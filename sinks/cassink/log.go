@@ -1,7 +1,6 @@
 package cassink
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,40 +22,40 @@ const keptDecisions = 500
 
 // logged is an entry of the audit log.
 type logged struct {
-	operate.Decision
+	operate.Row
 
 	// OfFence means that the entry is about a write of the fence that comes after it, and After is the LastID of the
 	// fence before. The entry is true if the fence, or a later one that is true, names it.
-	OfFence bool  `json:",omitempty"`
-	After   int64 `json:",omitempty"`
+	OfFence bool  `json:"of_fence,omitempty"`
+	After   int64 `json:"after,omitempty"`
 }
 
 // announce adds an entry to the audit log, before the write of the fence that it is about. The log is no
 // part of the fence, which would grow with it.
 func (s *Sink) announce(ctx context.Context, r *record, d operate.Decision) error {
-	last := r.LastID
+	last, e := r.LastID, operate.EntryOf(d).Row
 	err := s.addToLog(ctx, r.Partition, func(old []logged) []logged {
 		if i := slices.IndexFunc(old, func(e logged) bool { return e.ID > last }); i >= 0 { // may be true, soon
 			old = append(trueOf(old[:i], last), old[i:]...)
 		} else {
 			old = trueOf(old, last)
 		}
-		d.At, d.ID = now(), max(newID(), lastID(old)+1, last+1)
-		return append(old, logged{Decision: d, OfFence: true, After: last})
+		e.At, e.Changed, e.ID = now(), now(), max(newID(), lastID(old)+1, last+1)
+		return append(old, logged{Row: e, OfFence: true, After: last})
 	})
 	if err == nil {
-		r.LastID = d.ID
+		r.LastID = e.ID
 	}
 	return err
 }
 
 // log adds entries that are about no write of the fence. They become the last, also if the clock of this
 // process is behind.
-func (s *Sink) log(ctx context.Context, p epoch.Partition, ds []operate.Decision) error {
+func (s *Sink) log(ctx context.Context, p epoch.Partition, es []operate.Row) error {
 	return s.addToLog(ctx, p, func(old []logged) []logged {
-		for _, d := range ds {
-			d.At, d.ID = now(), max(newID(), lastID(old)+1)
-			old = append(old, logged{Decision: d})
+		for _, e := range es {
+			e.At, e.Changed, e.ID = now(), now(), max(newID(), lastID(old)+1)
+			old = append(old, logged{Row: e})
 		}
 		return old
 	})
@@ -145,63 +144,18 @@ func read[T any](ctx context.Context, store cas.Store, key string, value *T) (ca
 	return stored, nil
 }
 
-// Record implements [operate.Operable].
-func (s *Sink) Record(ctx context.Context, ds []operate.Decision) error {
-	byPartition := map[epoch.Partition][]operate.Decision{}
-	for _, d := range ds {
-		if !d.Kind.RecordedByConsumer() {
-			return fmt.Errorf("cassink: record: a consumer records no %s", d.Kind)
-		}
-		d = d.WithoutOperator()
-		d.ID = 0
-		byPartition[d.Partition] = append(byPartition[d.Partition], d)
-	}
-	for p, of := range byPartition {
-		if err := s.log(ctx, p, of); err != nil {
-			return fmt.Errorf("cassink: record %d decisions: %w", len(ds), err)
-		}
-	}
-	return nil
-}
-
-// decisions returns the log of a partition, oldest first.
-func (s *Sink) decisions(ctx context.Context, p epoch.Partition) ([]operate.Decision, error) {
-	at, err := s.readFence(ctx, p)
-	if err != nil && !errors.Is(err, epoch.ErrMissing) {
-		return nil, err
-	}
-	var log []logged
-	if _, err := read(ctx, s.store, s.keys.log(p), &log); err != nil {
-		return nil, err
-	}
-	return decisionsOf(log, at.record.LastID), nil
-}
-
-func decisionsOf(log []logged, last int64) (ds []operate.Decision) {
-	for _, e := range trueOf(log, last) {
-		ds = append(ds, e.Decision)
-	}
-	return ds
-}
-
-// History implements [operate.Operator].
-func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]operate.Decision, error) {
-	ds, err := o.sink.history(ctx, q.Partition)
-	if err != nil {
-		return nil, fmt.Errorf("cassink: read the audit log: %w", err)
-	}
-	var found []operate.Decision
-	for _, d := range slices.Backward(ds) {
-		if len(found) < operate.Limit(q.Limit) && q.Selects(d) {
-			found = append(found, d)
-		}
-	}
-	return found, nil
-}
-
-func (s *Sink) history(ctx context.Context, p *epoch.Partition) ([]operate.Decision, error) {
+// entries returns the log of a partition, or of all, oldest first.
+func (s *Sink) entries(ctx context.Context, p *epoch.Partition) ([]operate.Row, error) {
 	if p != nil {
-		return s.decisions(ctx, *p)
+		at, err := s.readFence(ctx, *p)
+		if err != nil && !errors.Is(err, epoch.ErrMissing) {
+			return nil, err
+		}
+		var log []logged
+		if _, err := read(ctx, s.store, s.keys.log(*p), &log); err != nil {
+			return nil, err
+		}
+		return rowsOf(log, at.record.LastID), nil
 	}
 	records, err := s.records(ctx)
 	if err != nil {
@@ -215,14 +169,20 @@ func (s *Sink) history(ctx context.Context, p *epoch.Partition) ([]operate.Decis
 	if err != nil {
 		return nil, err
 	}
-	var all []operate.Decision
+	var all []operate.Row
 	for _, it := range items {
 		var log []logged
 		if err := json.Unmarshal(it.Value, &log); err != nil {
 			return nil, fmt.Errorf("item %q is no audit log: %w", it.Key, err)
 		}
-		all = append(all, decisionsOf(log, last[it.Key])...)
+		all = append(all, rowsOf(log, last[it.Key])...)
 	}
-	slices.SortStableFunc(all, func(a, b operate.Decision) int { return cmp.Compare(a.ID, b.ID) })
 	return all, nil
+}
+
+func rowsOf(log []logged, last int64) (rows []operate.Row) {
+	for _, e := range trueOf(log, last) {
+		rows = append(rows, e.Row)
+	}
+	return rows
 }

@@ -14,16 +14,19 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file shows and changes fences and dead letters for operators. Package operate decides what
-// an action does to a fence or a dead letter.
+// This file lists fences and dead letters, and carries out operators' actions on fences. Package operate
+// decides what an action does.
 
-// Operator operates the fences of a store. It is safe for concurrent use.
-type Operator struct{ sink *Sink }
+var _ operate.Admin = (*Sink)(nil)
 
-var _ operate.Operator = (*Operator)(nil)
+// Operator operates the fences and the outbox of a store. It is safe for concurrent use.
+type Operator struct {
+	operate.Operator
+	sink *Sink
+}
 
 // Operator returns an operator of the sink.
-func (s *Sink) Operator() *Operator { return &Operator{s} }
+func (s *Sink) Operator() *Operator { return &Operator{operate.On(s), s} }
 
 // list returns the items below a prefix, with their values.
 func (s *Sink) list(ctx context.Context, prefix string) (found []cas.Item, err error) {
@@ -92,6 +95,14 @@ func (s *Sink) deadLetters(ctx context.Context, prefix string, records ...record
 	return found, nil
 }
 
+func (s *Sink) allLetters(ctx context.Context) ([]letter, error) {
+	records, err := s.records(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.deadLetters(ctx, s.keys.letters(), records...)
+}
+
 func (r record) shown(letters []letter) operate.Partition {
 	p := operate.Partition{Fence: r.Fence, ClaimedAt: r.ClaimedAt, AdvancedAt: r.AdvancedAt, Now: now()}
 	for _, l := range letters {
@@ -102,19 +113,36 @@ func (r record) shown(letters []letter) operate.Partition {
 	return p
 }
 
-// Partitions implements [operate.Operator].
-func (o *Operator) Partitions(ctx context.Context, f operate.Filter) ([]operate.Partition, error) {
-	records, err := o.sink.records(ctx)
+// Partitions implements [operate.Admin].
+func (s *Sink) Partitions(ctx context.Context, f operate.Filter, p *epoch.Partition) ([]operate.Partition, error) {
+	found, err := s.partitions(ctx, f, p)
 	if err != nil {
 		return nil, fmt.Errorf("cassink: list fences: %w", err)
 	}
-	letters, err := o.sink.deadLetters(ctx, o.sink.keys.letters(), records...)
-	if err != nil {
-		return nil, fmt.Errorf("cassink: list fences: %w", err)
+	return found, nil
+}
+
+func (s *Sink) partitions(ctx context.Context, f operate.Filter, p *epoch.Partition) (found []operate.Partition, err error) {
+	var records []record
+	prefix := s.keys.letters()
+	if p != nil {
+		at, err := s.fence(ctx, *p)
+		if errors.Is(err, epoch.ErrMissing) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		records, prefix = []record{at.record}, s.keys.lettersOf(*p)
+	} else if records, err = s.records(ctx); err != nil {
+		return nil, err
 	}
-	var found []operate.Partition
+	letters, err := s.deadLetters(ctx, prefix, records...)
+	if err != nil {
+		return nil, err
+	}
 	for _, r := range records {
-		if f.Selects(r.Fence) {
+		if p != nil || f.Selects(r.Fence) {
 			found = append(found, r.shown(letters))
 		}
 	}
@@ -122,22 +150,8 @@ func (o *Operator) Partitions(ctx context.Context, f operate.Filter) ([]operate.
 	return found, nil
 }
 
-// Partition implements [operate.Operator].
-func (o *Operator) Partition(ctx context.Context, p epoch.Partition) (operate.Partition, error) {
-	at, err := o.sink.fence(ctx, p)
-	if err != nil {
-		return operate.Partition{}, fmt.Errorf("cassink: read fence %s: %w", p, err)
-	}
-	letters, err := o.sink.deadLetters(ctx, o.sink.keys.lettersOf(p), at.record)
-	if err != nil {
-		return operate.Partition{}, fmt.Errorf("cassink: read fence %s: %w", p, err)
-	}
-	return at.record.shown(letters), nil
-}
-
-// Act implements [operate.Operator]. Its entry in the audit log is written first, and counts once the action is done.
-func (o *Operator) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) {
-	s := o.sink
+// Act implements [operate.Admin]. Its entry in the audit log is written first, and counts once the action is done.
+func (s *Sink) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) {
 	a.At = now()
 	at, err := s.change(ctx, a.Partition, func(r *record) error {
 		before := r.Fence
@@ -155,149 +169,11 @@ func (o *Operator) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) 
 		return nil
 	})
 	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("cassink: %s %s: %w", a.Kind, a.Partition, err)
+		return epoch.Fence{}, fmt.Errorf("cassink: act: %w", err)
 	}
 	_ = replace(ctx, s.store, s.keys.requests(), func(old requests) (requests, error) { // or the owner finds out with its next write
 		old.Acts++
 		return old, nil
 	})
 	return at.record.Fence, nil
-}
-
-// DeadLetters implements [operate.Operator].
-func (o *Operator) DeadLetters(ctx context.Context, q operate.DeadLetterQuery) ([]operate.DeadLetter, error) {
-	all, err := o.sink.allLetters(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("cassink: list dead letters: %w", err)
-	}
-	var found []operate.DeadLetter
-	for _, l := range all {
-		if d := l.shown(); len(found) < operate.Limit(q.Limit) && q.Selects(d) {
-			d.Message.Key, d.Message.Value, d.Message.Headers = nil, nil, nil
-			found = append(found, d)
-		}
-	}
-	return found, nil
-}
-
-func (s *Sink) allLetters(ctx context.Context) ([]letter, error) {
-	records, err := s.records(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return s.deadLetters(ctx, s.keys.letters(), records...)
-}
-
-func (s *Sink) findLetter(ctx context.Context, id int64) (letter, error) {
-	all, err := s.allLetters(ctx)
-	if err != nil {
-		return letter{}, err
-	}
-	i := slices.IndexFunc(all, func(l letter) bool { return l.ID == id })
-	if i < 0 {
-		return letter{}, operate.ErrNoDeadLetter
-	}
-	return s.wholeLetter(ctx, all[i])
-}
-
-// DeadLetter implements [operate.Operator].
-func (o *Operator) DeadLetter(ctx context.Context, id int64) (operate.DeadLetter, error) {
-	l, err := o.sink.findLetter(ctx, id)
-	if err != nil {
-		return operate.DeadLetter{}, fmt.Errorf("cassink: read dead letter %d: %w", id, err)
-	}
-	return l.shown(), nil
-}
-
-// DoDeadLetter implements [operate.Operator]. The entry in the audit log is a write of its own.
-func (o *Operator) DoDeadLetter(ctx context.Context, a operate.DeadLetterAct) (operate.DeadLetter, error) {
-	after, err := o.sink.act(ctx, a)
-	if err != nil {
-		return operate.DeadLetter{}, fmt.Errorf("cassink: %s dead letter %d of %s: %w", a.Kind, a.Seen.ID, a.Seen.Message.Partition, err)
-	}
-	return after.shown(), nil
-}
-
-func (s *Sink) act(ctx context.Context, a operate.DeadLetterAct) (letter, error) {
-	if err := a.Check(); err != nil {
-		return letter{}, err
-	}
-	at, err := s.letter(ctx, a.Seen.Message.Partition, a.Seen.ID)
-	if err != nil {
-		return letter{}, err
-	}
-	l := at.letter
-	if l.Pending {
-		f, err := s.newest(ctx, l.Partition)
-		if err != nil {
-			return letter{}, lost(err)
-		}
-		if !slices.Contains(f.record.Pending, l.ID) {
-			return letter{}, operate.ErrNoDeadLetter
-		}
-	}
-	before := l
-	if a.Kind == operate.Discard {
-		at, err := s.letter(ctx, l.Partition, l.ID)
-		if err != nil {
-			return letter{}, err
-		}
-		if _, err := a.Done(at.letter.shown()); err != nil {
-			return letter{}, err
-		}
-		if err := s.isReplayed(ctx, at.letter); err != nil {
-			return letter{}, err
-		}
-		if err := s.deleteLetter(ctx, at); errors.Is(err, cas.ErrConflict) {
-			return letter{}, operate.ErrDeadLetterChanged
-		} else if err != nil {
-			return letter{}, doubtful(err)
-		}
-		_, err = s.change(ctx, l.Partition, func(r *record) error {
-			if r.riding.len() >= mostRiding {
-				return operate.ErrNothingToDo // the owner lists it for longer
-			}
-			r.leave(l.ID)
-			return nil
-		})
-		if err != nil && !errors.Is(err, epoch.ErrMissing) && !errors.Is(err, operate.ErrNothingToDo) {
-			return letter{}, err
-		}
-	} else {
-		if a.Kind == operate.Replay { // before the letter, because one that is requested is not requested again
-			if err := s.request(ctx, l, true); err != nil {
-				return letter{}, doubtful(err)
-			}
-		}
-		l, err = s.changeLetter(ctx, l.Partition, l.ID, func(l *letter) error {
-			before, l.Pending = *l, false
-			after, err := a.Done(l.shown())
-			if err == nil {
-				err = s.isReplayed(ctx, *l)
-			}
-			if err != nil {
-				return err
-			}
-			l.Request, l.Requested, l.RequestedBy = after.Request, after.Requested, after.RequestedBy
-			if l.Requested {
-				l.RequestedAt = now()
-			}
-			return nil
-		})
-		if err != nil {
-			return letter{}, err
-		}
-	}
-	f, err := s.readFence(ctx, l.Partition)
-	if err != nil && !errors.Is(err, epoch.ErrMissing) {
-		return letter{}, lost(err)
-	}
-	d := a.Decided(before.shown(), f.record.Fence)
-	if err := s.log(ctx, l.Partition, []operate.Decision{d}); err != nil {
-		return letter{}, lost(err)
-	}
-	if a.Kind == operate.Replay {
-		return l, nil
-	}
-	return l, s.request(ctx, l, false)
 }

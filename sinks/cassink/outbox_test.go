@@ -223,13 +223,13 @@ func TestAReplayThatIsRepeatedAddsItsEntriesOnce(t *testing.T) {
 	_, err = s.Operator().DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: letters[0], By: "anna", Reason: "fixed"})
 	must(t, err)
 	replay := func() error {
-		found, err := s.Requests(t.Context(), []epoch.Partition{orders})
+		found, err := operate.RecordsIn[*cassink.Tx](s).Requests(t.Context(), []epoch.Partition{orders})
 		must(t, err)
 		return s.Commit(t.Context(), []epoch.Advance{advance(f, 0)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 			if err := adding("a")(ctx, tx); err != nil {
 				return err
 			}
-			return s.Replayed(ctx, tx, found.Replays[0], f.Epoch)
+			return operate.RecordsIn[*cassink.Tx](s).Replayed(ctx, tx, found.Replays[0], f)
 		})
 	}
 	store.loses, store.spares = "epochfence/dead", 1 // its beginning is written, and its end is not

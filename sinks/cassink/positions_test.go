@@ -95,16 +95,16 @@ func TestWhatIsRecordedLaterIsLaterWhateverTheClocks(t *testing.T) {
 	w := owns(t, mem, orders)
 	log, err := mem.Get(t.Context(), "epochfence/log/billing/orders/3")
 	must(t, err)
-	var ds []operate.Decision
+	var ds []operate.Row
 	must(t, json.Unmarshal(log.Value, &ds))
 	ds[len(ds)-1].ID += (10 * time.Minute).Milliseconds() << 10
-	ds[len(ds)-1].Kind = operate.DecisionKind(operate.ActResume)
+	ds[len(ds)-1].State = string(operate.ActResume)
 	value, err := json.Marshal(ds)
 	must(t, err)
 	must(t, second(mem.Swap(t.Context(), log, value, nil)))
 	hang := operate.Decision{Kind: operate.DecidedHang, Partition: orders, Epoch: w.fence.Epoch, Claim: w.fence.Claim, Owner: w.fence.Owner}
-	must(t, w.sink.Record(t.Context(), []operate.Decision{hang, hang}))
-	hangs, err := w.sink.Hangs(t.Context(), orders)
+	must(t, operate.RecordsIn[*cassink.Tx](w.sink).Record(t.Context(), []operate.Decision{hang, hang}))
+	hangs, err := operate.RecordsIn[*cassink.Tx](w.sink).Hangs(t.Context(), orders)
 	if err != nil || len(hangs) != 2 {
 		t.Errorf("%v, %v", hangs, err)
 	}

@@ -39,8 +39,9 @@ type transaction struct {
 	letters   []letterItem
 	underWay  int // calls of Update
 
-	replay  int64        // the dead letter or entry of the outbox for which items are changed, or 0
-	replays []letterItem // to be deleted
+	replay  int64         // the dead letter or entry of the outbox for which items are changed, or 0
+	replays []letterItem  // to be deleted
+	entries []operate.Row // of the audit log, about replays
 
 	joining sync.Mutex  // held while entries are written
 	added   []entryItem // to the outbox
@@ -220,7 +221,7 @@ func (t *transaction) fail(err error) error {
 // isOfTheMessage reports whether the handler can avoid the error.
 func isOfTheMessage(err error) bool {
 	for _, is := range []error{
-		errMistake, guard.ErrTwice, guard.ErrOrder, guard.ErrNew, guard.ErrOutcome, guard.ErrPartitions, cas.ErrKey, cas.ErrForeign, operate.ErrNotRequested,
+		errMistake, guard.ErrTwice, guard.ErrOrder, guard.ErrNew, guard.ErrOutcome, guard.ErrPartitions, cas.ErrKey, cas.ErrForeign, operate.ErrRowChanged,
 	} {
 		if errors.Is(err, is) {
 			return true

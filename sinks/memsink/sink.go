@@ -40,8 +40,8 @@ var (
 type database struct {
 	mu    sync.Mutex
 	state state
-	lives map[string]operate.Process // by their Run; not part of a snapshot
-	life  int                        // counts restores: a transaction does not outlive one
+	lives map[string]operate.Row // signs of life, by their Name; not part of a snapshot
+	life  int                    // counts restores: a transaction does not outlive one
 
 	replaced chan struct{} // closed by the next restore
 }
@@ -50,12 +50,9 @@ type state struct {
 	fences epoch.Fences
 	values map[string]string
 	lists  map[string][]string
-	dead   []operate.DeadLetter
-	buried int64 // dead letters, ever
+	tables map[operate.Kind]table // see ledger.go
 
-	decisions []operate.Decision
-	decided   int64 // decisions, ever
-	advanced  map[epoch.Partition]time.Time
+	advanced map[epoch.Partition]time.Time
 
 	// changed holds, for each key and list, the commit that changed it last.
 	changed map[name]int
@@ -70,10 +67,11 @@ type name struct {
 
 // New returns a sink on a new, empty database.
 func New() *Sink {
-	return &Sink{db: &database{replaced: make(chan struct{}), lives: map[string]operate.Process{}, state: state{
+	return &Sink{db: &database{replaced: make(chan struct{}), lives: map[string]operate.Row{}, state: state{
 		fences:  epoch.Fences{},
 		values:  map[string]string{},
 		lists:   map[string][]string{},
+		tables:  map[operate.Kind]table{},
 		changed: map[name]int{}, advanced: map[epoch.Partition]time.Time{},
 	}}}
 }
@@ -148,7 +146,7 @@ func (s *Sink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 		if f, err = s.db.state.fences.Claim(seen, c); err != nil {
 			return err
 		}
-		s.db.state.decide(operate.Claimed(before, f, operate.TraceID(ctx)))
+		s.db.state.write(operate.EntryOf(operate.Claimed(before, f, operate.TraceID(ctx))))
 		return nil
 	})
 	if err != nil {
@@ -232,7 +230,7 @@ func (db *database) commit(tx *transaction, fenced func(epoch.Fences) error) err
 			return fmt.Errorf("%q: %w: %w", n.name, epoch.ErrTransient, ErrConflict)
 		}
 	}
-	if err := db.state.missing(tx.replayed); err != nil {
+	if err := db.state.check(tx.changes); err != nil {
 		return err
 	}
 	if err := fenced(db.state.fences); err != nil {
@@ -241,7 +239,7 @@ func (db *database) commit(tx *transaction, fenced func(epoch.Fences) error) err
 	for _, a := range tx.as {
 		db.state.advanced[a.Partition] = now()
 	}
-	db.state.replayed(tx.replayed)
+	db.state.write(tx.changes...)
 	db.state.commits++
 	for key, v := range tx.values {
 		if v.deleted {
@@ -254,11 +252,6 @@ func (db *database) commit(tx *transaction, fenced func(epoch.Fences) error) err
 	for list, more := range tx.lists {
 		db.state.lists[list] = append(db.state.lists[list], more...)
 		db.state.changed[name{list: true, name: list}] = db.state.commits
-	}
-	for _, l := range tx.dead {
-		db.state.buried++
-		l.ID, l.At = db.state.buried, now()
-		db.state.dead = append(db.state.dead, l)
 	}
 	return nil
 }
@@ -321,24 +314,11 @@ func (st state) clone() state {
 	for list, vs := range st.lists {
 		st.lists[list] = slices.Clone(vs)
 	}
-	st.dead = slices.Clone(st.dead)
-	st.decisions = slices.Clone(st.decisions)
+	st.tables = maps.Clone(st.tables)
+	for kind, t := range st.tables {
+		st.tables[kind] = table{slices.Clone(t.rows), t.last}
+	}
 	st.changed = maps.Clone(st.changed)
 	st.advanced = maps.Clone(st.advanced)
 	return st
-}
-
-// DeadLetters returns the dead letters of [Sink.DeadLetter], ordered by partition and then by
-// commit.
-func (s *Sink) DeadLetters() []DeadLetter {
-	s.db.mu.Lock()
-	defer s.db.mu.Unlock()
-	var dead []DeadLetter
-	for _, l := range s.db.state.dead {
-		dead = append(dead, DeadLetter{Epoch: l.Epoch, Message: l.Message, Cause: l.Error})
-	}
-	slices.SortStableFunc(dead, func(a, b DeadLetter) int {
-		return a.Message.Partition.Compare(b.Message.Partition)
-	})
-	return dead
 }

@@ -31,9 +31,7 @@ type transaction struct {
 	read      map[name]int // what was read, with the commit that had last changed it
 	values    map[string]value
 	lists     map[string][]string
-	dead      []operate.DeadLetter
-
-	replayed []replay
+	changes   []operate.Change // of rows for operators
 }
 
 type value struct {
@@ -148,23 +146,4 @@ func (tx *Tx) List(list string) []string {
 	defer tx.db.mu.Unlock()
 	tx.note(name{list: true, name: list})
 	return slices.Concat(tx.db.state.lists[list], tx.lists[list])
-}
-
-// DeadLetter is a message that was dead-lettered.
-type DeadLetter struct {
-	Epoch   epoch.Epoch // under which it was dead-lettered
-	Message epoch.Message
-	Cause   string
-}
-
-// DeadLetter stores m as a dead letter in the transaction tx. Use it as OnFailure of
-// consumer.Handlers. [Sink.DeadLetters] returns the dead letters.
-func (s *Sink) DeadLetter(_ context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
-	why := operate.ErrorText(cause) // before the lock, because the error's method may use tx
-	defer tx.use()()
-	if !slices.ContainsFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == m.Partition }) {
-		return fmt.Errorf("memsink: dead letter %s at offset %d: this transaction applies no messages of that partition", m.Partition, m.Offset)
-	}
-	tx.dead = append(tx.dead, operate.DeadLetter{Epoch: e, Message: m, Error: why})
-	return nil
 }

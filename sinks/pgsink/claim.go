@@ -17,7 +17,7 @@ import (
 
 // This file claims fences, and ends the open transactions of the claim that is replaced. It
 // decides which simultaneous claims and reads travel together. Whether a claim is made, the SQL
-// function claim (migrations/0003_decision.sql) decides: it calls swap_claim
+// function claim (migrations/0002_ledger.sql) decides: it calls swap_claim
 // (migrations/0001_fence.sql), which locks the fence, compares it with what was seen and writes,
 // and adds an entry to the audit log. When a claim is made, package consumer decides.
 

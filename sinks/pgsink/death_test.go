@@ -69,7 +69,7 @@ func TestAMessageThatEndsItsConnectionIsDeadLettered(t *testing.T) {
 			}
 			var offsets, effects string
 			if err := r.reader.QueryRow(ctx, `select string_agg(message_offset::text, ' '), (select string_agg(value, ' ' order by value) from effects where list = $1)
-				from epochfence.dead_letter where topic = $1`, name).Scan(&offsets, &effects); err != nil {
+				from epochfence.fence_ledger where kind = 'dead-letter' and topic = $1`, name).Scan(&offsets, &effects); err != nil {
 				t.Fatal(err)
 			}
 			if offsets != "3" || effects != "1 2 3 4 5 6" {

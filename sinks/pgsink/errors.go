@@ -32,7 +32,6 @@ const (
 	codePaused     = "XF011"
 	codeNothing    = "XF012"
 	codeInvalid    = "XF013"
-	codeGone       = "XF014"
 	codeChanged    = "XF015"
 	codeElsewhere  = "XF016"
 	codeSession    = "XF017"

@@ -70,10 +70,9 @@ func ExampleMigrations() {
 	}
 	// Output:
 	// 0001_fence.sql
-	// 0002_dead_letter.sql
-	// 0003_decision.sql
-	// 0004_operate.sql
-	// 0005_outside.sql
+	// 0002_ledger.sql
+	// 0003_operate.sql
+	// 0004_outside.sql
 }
 
 // What the schema's owner runs so that a role may use it.
@@ -96,14 +95,9 @@ func ExampleGrantSQL() {
 	//     "fences".advance,
 	//     "fences".advance_one,
 	//     "fences".hold,
-	//     "fences".dead_letter,
-	//     "fences".record_decisions,
-	//     "fences".hangs,
-	//     "fences".alive,
-	//     "fences".gone,
+	//     "fences".write_row,
+	//     "fences".rows,
 	//     "fences".requests,
-	//     "fences".replayed,
-	//     "fences".replay_failed,
 	//     "fences".identity_behind
 	// to "shop";
 }

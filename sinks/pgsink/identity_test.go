@@ -51,7 +51,7 @@ func TestAnIdentityThatIsBehindItsRowsIsFoundBeforeTheFirstNewOne(t *testing.T) 
 				return err
 			}
 
-			reset("decision")
+			reset("fence_ledger")
 			sql := remedy(t, open())
 			_, err := tryClaim(t.Context(), s, orders, 6) // of a process that runs on
 			if remedy(t, err) != sql {
@@ -64,7 +64,7 @@ func TestAnIdentityThatIsBehindItsRowsIsFoundBeforeTheFirstNewOne(t *testing.T) 
 			must(t, open())
 			f = claim(t, s, orders, 6)
 
-			reset("dead_letter")
+			reset("fence_ledger")
 			sql = remedy(t, open())
 			if remedy(t, dead()) != sql {
 				t.Error("a dead letter and Open do not say the same")
@@ -90,7 +90,7 @@ func TestIdentitiesAreLookedAtWhenTheServerIsAnotherOne(t *testing.T) {
 			seed(t, s, orders)
 			claim(t, s, orders, 5)
 			claim(t, s, orders, 5)
-			r.sql("alter table epochfence.decision alter id restart")
+			r.sql("alter table epochfence.fence_ledger alter id restart")
 			if _, err := s.Fence(t.Context(), orders); err != nil {
 				t.Errorf("looked at again though the server is the same: %v", err)
 			}

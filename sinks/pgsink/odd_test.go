@@ -51,7 +51,7 @@ func TestSettingsOfTheRoleDoNotChangeWhatIsStoredAndRead(t *testing.T) {
 				must(t, err)
 				shown, err := op.DeadLetter(t.Context(), l.ID)
 				must(t, err)
-				asked, err := s.Requests(t.Context(), []epoch.Partition{p})
+				asked, err := operate.RecordsIn[pgsink.Tx](s).Requests(t.Context(), []epoch.Partition{p})
 				must(t, err)
 				for _, got := range []epoch.Message{l.Message, shown.Message, asked.Replays[len(asked.Replays)-1].Message} {
 					if !got.Time.Equal(at) || describe(got) != describe(m) {
@@ -59,7 +59,7 @@ func TestSettingsOfTheRoleDoNotChangeWhatIsStoredAndRead(t *testing.T) {
 					}
 				}
 			}
-			must(t, s.Alive(t.Context(), operate.Process{Run: name, Group: p.Group, Name: "a", Every: time.Second}))
+			must(t, operate.RecordsIn[pgsink.Tx](s).Alive(t.Context(), operate.Process{Run: name, Group: p.Group, Name: "a", Every: time.Second}))
 			now, err := op.Partition(t.Context(), p)
 			must(t, err)
 			lives, err := op.Processes(t.Context(), p.Group)

@@ -22,18 +22,19 @@ import (
 // Operator operates the fences of a schema. It is safe for concurrent use. It needs no Close,
 // because the caller owns the pool.
 type Operator struct {
-	sink *Sink
-	sql  operatorStatements
+	operate.Operator
+	admin admin
 }
 
-var _ operate.Operator = (*Operator)(nil)
+var _ operate.Admin = admin{}
 
-type operatorStatements struct {
-	list, processes            string
-	act, history               string
-	letters, letter, letterAct string
-	protections                string
+// admin is a sink whose role is an operator's.
+type admin struct {
+	*Sink
+	own operatorStatements
 }
+
+type operatorStatements struct{ list, act, actOnRow, protections string }
 
 // OpenOperator returns an operator of the schema, after the checks of [Open]. The role needs the
 // privileges of [GrantReaderSQL] to read, and those of [GrantOperatorSQL] to act. Only the options
@@ -44,55 +45,34 @@ func OpenOperator(ctx context.Context, pool *pgxpool.Pool, o Options) (*Operator
 		return nil, err
 	}
 	in := pgschema.Quote(s.options.Schema) + "."
-	const (
-		listColumns   = "id, group_name, topic, partition, message_offset, epoch, message_seconds, message_nanos, error, failed_at, request, requested, requested_by, requested_at, replay_error, replay_failed_at"
-		letterColumns = listColumns + ", key, value, header_keys, header_values"
-	)
-	return &Operator{sink: s, sql: operatorStatements{
+	a := admin{s, operatorStatements{
 		list: "select (f).group_name, (f).topic, (f).partition, (f).log_id, (f).lease_source, (f).lease_generation, (f).owner, (f).epoch, " +
 			"(f).claim_id::text, (f).next_offset, (f).mark, (f).applied, (f).set_under, (f).mode, (f).mode_by, (f).mode_reason, (f).mode_at, " +
 			"(f).claimed_at, (f).advanced_at, read_at, dead_letters from " + in + "list_fences($1::text, $2::text, $3::int, $4::boolean)",
-		processes: "select run, group_name, name, host, pid, version, problems, every_ms, since, seen_at, read_at from " + in + "list_processes($1::text)",
 		act: "select " + fenceColumns + " from " + in + "act($1::text, $2::text, $3::text, $4::int, $5::int, $6::bigint, $7::text::uuid, $8::bigint, " +
 			"$9::text::uuid, $10::text, $11::text, $12::text, $13::bigint, $14::bigint, $15::boolean, $16::text, $17::text)",
-		history: "select " + decisionColumns + " from " +
-			in + "read_decisions($1::text, $2::text, $3::int, $4::text::uuid, $5::text[], $6::bigint, $7::timestamptz, $8::bigint)",
-		letters:   "select " + listColumns + " from " + in + "list_dead_letters($1::text, $2::text, $3::int, $4::boolean, $5::bigint, $6::bigint)",
-		letter:    "select " + letterColumns + " from " + in + "show_dead_letter($1::bigint)",
-		letterAct: "select " + letterColumns + " from " + in + "act_on_dead_letter($1::text, $2::bigint, $3::bigint, $4::boolean, $5::text, $6::text, $7::text)",
+		actOnRow: "select " + in + "act_on_row($1::bigint, $2::bigint, $3::boolean, $4::text, $5::text, $6::text, " +
+			"$7::text, $8::bigint, $9::text, $10::text, $11::text, $12::text)",
 		protections: "select table_schema, table_name, p.mode, coalesce(p.roles, '{}'), coalesce(p.enabled, false), " +
 			"w.role, w.transactions, w.first_at, w.last_at, w.application, w.read_at " +
 			"from " + in + "protections() p full join " + in + "outside_writes() w using (table_schema, table_name) order by 1, 2, w.role",
-	}}, nil
+	}}
+	return &Operator{operate.On(a), a}, nil
 }
 
-// operated is [collect] for an operator.
-func operated[T any](ctx context.Context, o *Operator, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
-	ctx, cancel := o.sink.bounded(ctx)
+// Partitions implements [operate.Admin].
+func (o admin) Partitions(ctx context.Context, f operate.Filter, p *epoch.Partition) ([]operate.Partition, error) {
+	group, topic, number, paused := orNil(f.Group), orNil(f.Topic), (*int32)(nil), f.Paused
+	if p != nil {
+		group, topic, number, paused = &p.Group, &p.Topic, &p.Number, false
+	}
+	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	found, err := collect(ctx, o.sink, scan, sql, args...)
-	return found, ours(ended(ctx, explain(err)))
-}
-
-// Partitions implements [operate.Operator].
-func (o *Operator) Partitions(ctx context.Context, f operate.Filter) ([]operate.Partition, error) {
-	found, err := operated(ctx, o, scanPartition, o.sql.list, orNil(f.Group), orNil(f.Topic), nil, f.Paused)
+	found, err := collect(ctx, o.Sink, scanPartition, o.own.list, group, topic, number, paused)
 	if err != nil {
-		return nil, fmt.Errorf("pgsink: list fences: %w", err)
+		return nil, fmt.Errorf("pgsink: list fences: %w", ours(ended(ctx, explain(err))))
 	}
 	return found, nil
-}
-
-// Partition implements [operate.Operator].
-func (o *Operator) Partition(ctx context.Context, p epoch.Partition) (operate.Partition, error) {
-	found, err := operated(ctx, o, scanPartition, o.sql.list, p.Group, p.Topic, p.Number, false)
-	if err == nil && len(found) == 0 {
-		err = &epoch.MissingError{Partition: p}
-	}
-	if err != nil {
-		return operate.Partition{}, fmt.Errorf("pgsink: read fence %s: %w", p, err)
-	}
-	return found[0], nil
 }
 
 func scanPartition(row pgx.CollectableRow) (p operate.Partition, err error) {
@@ -115,41 +95,41 @@ func orNil(s string) *string {
 	return &s
 }
 
-// Act implements [operate.Operator]. It ends open transactions of the claim that it replaces, if
+// Act implements [operate.Admin]. It ends open transactions of the claim that it replaces, if
 // its role is a member of the application's role and so may end its connections.
-func (o *Operator) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) {
+func (o admin) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) {
 	if err := a.Check(); err != nil {
 		return epoch.Fence{}, fmt.Errorf("pgsink: %w", err)
 	}
 	if err := checkOrigin(epoch.Origin{Partition: a.Partition, Log: a.Log, Source: a.Source}); err != nil {
 		return epoch.Fence{}, err
 	}
-	ctx, cancel := o.sink.bounded(ctx)
+	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	f, err := o.act(ctx, a)
 	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("pgsink: %s %s: %w", a.Kind, a.Partition, ours(ended(ctx, explain(err))))
+		return epoch.Fence{}, fmt.Errorf("pgsink: act: %w", ours(ended(ctx, explain(err))))
 	}
 	return f, nil
 }
 
-func (o *Operator) act(ctx context.Context, a operate.Act) (f epoch.Fence, err error) {
+func (o admin) act(ctx context.Context, a operate.Act) (f epoch.Fence, err error) {
 	for range claimTries {
 		if f, err = o.swap(ctx, a); !isLockTimeout(err) {
 			break
 		}
 		// A transaction that is frozen holds the row. Other transactions are left alone until the
 		// action is done, because it may be refused.
-		o.sink.evict(ctx, a.Seen.Claim)
+		o.evict(ctx, a.Seen.Claim)
 	}
 	var pg *pgconn.PgError
 	switch {
 	case err == nil:
-		o.sink.evict(ctx, a.Seen.Claim)
+		o.evict(ctx, a.Seen.Claim)
 		return f, nil
 	case isLockTimeout(err):
 		return f, fmt.Errorf("another transaction holds the fence for longer than %v, and this role could not end it; "+
-			"make it a member of the application's role: %w", o.sink.options.ClaimTimeout, err)
+			"make it a member of the application's role: %w", o.options.ClaimTimeout, err)
 	case errors.As(err, &pg) && !fatal(err):
 		return f, refusedAct(pg, a)
 	default:
@@ -157,14 +137,14 @@ func (o *Operator) act(ctx context.Context, a operate.Act) (f epoch.Fence, err e
 	}
 }
 
-func (o *Operator) swap(ctx context.Context, a operate.Act) (f epoch.Fence, err error) {
+func (o admin) swap(ctx context.Context, a operate.Act) (f epoch.Fence, err error) {
 	var to, mark *int64
 	if a.To != nil {
 		to, mark = (*int64)(&a.To.Offset), (*int64)(&a.To.Mark)
 	}
 	p := a.Partition
-	err = o.sink.transact(ctx, harmful, func(b *pgx.Batch) {
-		b.Queue(o.sql.act, string(a.Kind), p.Group, p.Topic, p.Number, ms(o.sink.options.ClaimTimeout/claimTries),
+	err = o.transact(ctx, harmful, func(b *pgx.Batch) {
+		b.Queue(o.own.act, string(a.Kind), p.Group, p.Topic, p.Number, ms(o.options.ClaimTimeout/claimTries),
 			int64(a.Seen.Epoch), a.Seen.Claim.String(), int64(a.Seen.Next), a.Claim.String(), a.By, a.Reason, a.TraceID,
 			to, mark, a.Beginning, orNil(a.Log), orNil(a.Source))
 	}, func(r pgx.BatchResults) (err error) {
@@ -194,44 +174,39 @@ func refusedAct(pg *pgconn.PgError, a operate.Act) error {
 	return pg
 }
 
-// History implements [operate.Operator].
-func (o *Operator) History(ctx context.Context, q operate.HistoryQuery) ([]operate.Decision, error) {
-	var (
-		group, topic, claim *string
-		number              *int32
-		kinds               []string
-		before              *int64
-		until               *time.Time
-	)
-	if p := q.Partition; p != nil {
-		group, topic, number = &p.Group, &p.Topic, &p.Number
+// Write implements [operate.Rows]. An operator changes or removes a dead letter, with the entry about it in
+// the audit log, and nothing else.
+func (o admin) Write(ctx context.Context, cs ...operate.Change) error {
+	if len(cs) != 2 || cs[0].Kind != operate.KindLetter || cs[0].ID == 0 || cs[1].Kind != operate.KindEntry {
+		return errors.New("pgsink: an operator writes a dead letter, with an entry of the audit log")
 	}
-	if q.Claim != (epoch.ClaimID{}) {
-		claim = new(string)
-		*claim = q.Claim.String()
+	l, e := cs[0], cs[1]
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
+	err := o.transact(ctx, harmful, func(b *pgx.Batch) {
+		b.Queue(o.own.actOnRow, l.ID, l.Revision, l.Remove, l.State, l.Text, string(l.Body),
+			e.Name, int64(e.Epoch), e.State, e.Text, e.By, string(e.Body))
+	}, execOne)
+	var pg *pgconn.PgError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &pg) && !fatal(err):
+		err = ours(changed(explain(err)))
+	default:
+		err = inDoubt(ended(ctx, err))
 	}
-	for _, k := range q.Kinds {
-		kinds = append(kinds, string(k))
-	}
-	if q.Before > 0 {
-		before = &q.Before
-	}
-	if !q.Until.IsZero() {
-		until = &q.Until
-	}
-	found, err := operated(ctx, o, scanDecision, o.sql.history, group, topic, number, claim, kinds, before, until, int64(operate.Limit(q.Limit)))
-	if err != nil {
-		return nil, fmt.Errorf("pgsink: read the audit log: %w", err)
-	}
-	return found, nil
+	return fmt.Errorf("pgsink: write %d rows: %w", len(cs), err)
 }
 
 // Protected returns the protected tables in the order of their names. It needs the privileges of
 // [GrantReaderSQL].
 func (o *Operator) Protected(ctx context.Context) ([]Protected, error) {
-	rows, err := operated(ctx, o, scanProtected, o.sql.protections)
+	ctx, cancel := o.admin.bounded(ctx)
+	defer cancel()
+	rows, err := collect(ctx, o.admin.Sink, scanProtected, o.admin.own.protections)
 	if err != nil {
-		return nil, fmt.Errorf("pgsink: list protected tables: %w", err)
+		return nil, fmt.Errorf("pgsink: list protected tables: %w", ours(ended(ctx, explain(err))))
 	}
 	var found []Protected // a table has a row for each role that has written to it
 	for _, p := range rows {

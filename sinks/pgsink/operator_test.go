@@ -76,9 +76,10 @@ func TestEachKindOfRoleMayDoWhatItIsFor(t *testing.T) {
 	app := r.pool()
 	for _, sql := range []string{
 		"select epochfence.act('evict', '', '', 0, 1, 0, '" + f.Claim.String() + "', 0, gen_random_uuid(), 'a', 'b', '', null::bigint, null, false, null::text, null)",
-		"select epochfence.decide('rewind', '', '', 0, 1, gen_random_uuid(), '', 0, 0, '', 'anna', '')",
+		"select epochfence.put('entry', 0, 0, false, '', '', '', 0, 1, 0, 'rewind', 'because', 'anna', '{}', null, null, null)",
+		"select epochfence.act_on_row(1, 0, true, '', '', '', '', 0, 'discard', 'because', 'anna', '{}')", "select epochfence.contents('{1}')",
 		"select epochfence.swap_claim('', '', 0, 1, 0, gen_random_uuid(), '', '', 1, 0, '', gen_random_uuid(), null, null)",
-		"insert into epochfence.decision (kind) values ('rewind')", "select * from epochfence.decision", "update epochfence.fence set mode = ''",
+		"insert into epochfence.fence_ledger (kind) values ('entry')", "select * from epochfence.fence_ledger", "update epochfence.fence set mode = ''",
 	} {
 		if _, err := app.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), "permission denied") {
 			t.Errorf("the application: %s: %v", sql, err)
@@ -205,30 +206,30 @@ func TestTheDecisionLogIsPrunedOnTheWay(t *testing.T) {
 	s := r.open()
 	seed(t, s, orders)
 	fill := func(n int, columns, values string) {
-		r.sql(fmt.Sprintf(`insert into epochfence.decision (kind, group_name, topic, partition, epoch, claim_id, owner, from_offset, to_offset, reason, operator, trace_id%s)
-			select 'stale', 'g', 't', 0, 1, gen_random_uuid(), '', 0, 0, '', %s from generate_series(1, %d) n`, columns, values, n))
+		r.sql(fmt.Sprintf(`insert into epochfence.fence_ledger (kind, name, group_name, topic, partition, epoch, message_offset, state, cause, body, operator%s)
+			select 'entry', '', 'g', 't', 0, 1, 0, 'stale', '', '{}', %s from generate_series(1, %d) n`, columns, values, n))
 	}
 	count := func(where string) (n int) {
-		if err := r.admin.QueryRow(t.Context(), "select count(*) from epochfence.decision where "+where).Scan(&n); err != nil {
+		if err := r.admin.QueryRow(t.Context(), "select count(*) from epochfence.fence_ledger where "+where).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	fill(6, ", decided_at", "'', '', now() - interval '91 days'")
-	fill(3, ", decided_at", "'anna', '', now() - interval '91 days'")
-	fill(5, ", decided_at", "'', '', now() - interval '89 days'")
+	fill(6, ", written_at", "'', now() - interval '91 days'")
+	fill(3, ", written_at", "'anna', now() - interval '91 days'")
+	fill(5, ", written_at", "'', now() - interval '89 days'")
 	generation := int64(0)
 	for range 16 { // of which one prunes
 		generation++
 		claim(t, s, orders, generation)
 	}
-	if old, young, claims := count("decided_at < now() - interval '90 days'"), count("kind = 'stale' and decided_at > now() - interval '90 days'"), count("kind = 'claim'"); old != 0 || young != 5 || claims != 16 {
+	if old, young, claims := count("written_at < now() - interval '90 days'"), count("state = 'stale' and written_at > now() - interval '90 days'"), count("state = 'claim'"); old != 0 || young != 5 || claims != 16 {
 		t.Errorf("after 16 claims %d old, %d young entries and %d claims", old, young, claims)
 	}
 
 	// By number: those of people stay.
-	fill(1, "", "'anna', ''")
-	r.sql("alter table epochfence.decision alter column id restart with 1000000")
+	fill(1, "", "'anna'")
+	r.sql("alter table epochfence.fence_ledger alter column id restart with 1000000")
 	generation++
 	claim(t, s, orders, generation)
 	if gone, stays := count("operator = '' and id < 1000"), count("operator = 'anna'"); gone != 0 || stays != 1 {
@@ -245,9 +246,9 @@ func TestPruningTheDecisionLogHoldsNoOtherClaimUp(t *testing.T) {
 	other := epoch.Partition{Group: "other", Topic: "orders"}
 	seed(t, s, orders)
 	seed(t, s, other)
-	r.sql(`insert into epochfence.decision (kind, group_name, topic, partition, epoch, claim_id, owner, from_offset, to_offset, reason, operator, trace_id, decided_at)
-		select 'stale', 'g', 't', 0, 1, gen_random_uuid(), '', 0, 0, '', '', '', now() - interval '91 days' from generate_series(1, 20) n`)
-	r.sql("alter table epochfence.decision alter column id set increment by 16 restart with 1600") // each entry prunes
+	r.sql(`insert into epochfence.fence_ledger (kind, name, group_name, topic, partition, epoch, message_offset, state, cause, body, operator, written_at)
+		select 'entry', '', 'g', 't', 0, 1, 0, 'stale', '', '{}', '', now() - interval '91 days' from generate_series(1, 20) n`)
+	r.sql("alter table epochfence.fence_ledger alter column id set increment by 16 restart with 1600") // each entry prunes
 	tx, err := r.reader.Begin(t.Context())
 	if err == nil { // a claim that has pruned, and is not committed yet
 		_, err = tx.Exec(t.Context(), "select epochfence.claim('billing', 'orders', 3, 1000, 0, '00000000-0000-0000-0000-000000000000', 'log', 'source', 5, 0, 'a', gen_random_uuid(), null::bigint, null, '')")
@@ -295,9 +296,9 @@ func TestManyClaimsAtATimeAreEachInTheDecisionLog(t *testing.T) {
 func TestLookingForRequestsReadsNoDeadLettersWhereNoneIsRequested(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.sql(`insert into epochfence.dead_letter (group_name, topic, partition, message_offset, epoch, header_keys, header_values, error)
-		select 'billing', 'orders', n % 10, n, 1, '{}', '{}', 'poison' from generate_series(1, 50000) n`)
-	r.sql("vacuum analyze epochfence.dead_letter")
+	r.sql(`insert into epochfence.fence_ledger (kind, name, group_name, topic, partition, epoch, message_offset, state, cause, body, operator)
+		select 'dead-letter', '', 'billing', 'orders', n % 10, 1, n, '', 'poison', '{}', '' from generate_series(1, 50000) n`)
+	r.sql("vacuum analyze epochfence.fence_ledger")
 	var ps []epoch.Partition
 	for n := range int32(10) {
 		ps = append(ps, epoch.Partition{Group: "billing", Topic: "orders", Number: n})
@@ -305,7 +306,7 @@ func TestLookingForRequestsReadsNoDeadLettersWhereNoneIsRequested(t *testing.T) 
 	rows := func() (n int64) {
 		r.sql("select pg_stat_clear_snapshot()")
 		err := r.admin.QueryRow(t.Context(), `select sum(seq_tup_read + idx_tup_fetch) from pg_stat_user_tables
-			where schemaname = 'epochfence' and relname = 'dead_letter'`).Scan(&n)
+			where schemaname = 'epochfence' and relname = 'fence_ledger'`).Scan(&n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -315,7 +316,7 @@ func TestLookingForRequestsReadsNoDeadLettersWhereNoneIsRequested(t *testing.T) 
 	s := r.openOn(pool)
 	before := rows()
 	for range 20 {
-		if found, err := s.Requests(t.Context(), ps); err != nil || len(found.Replays) > 0 {
+		if _, found, err := s.Requests(t.Context(), ps); err != nil || len(found) > 0 {
 			t.Fatalf("%+v, %v", found, err)
 		}
 	}

@@ -41,13 +41,16 @@ func TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault(t *testing.T) {
 			}
 			f.Next++
 			op := r.operator(t)
-			letter, err := op.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: r.letters(op)[0], By: "anna", Reason: "again"})
+			_, err = op.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: r.letters(op)[0], By: "anna", Reason: "again"})
 			if err != nil {
 				t.Fatal(err)
 			}
-			replay := operate.RequestedReplay{ID: letter.ID, Request: letter.Request, Message: letter.Message}
-			r.sql(`alter table epochfence.dead_letter add check (id < 0) not valid;
-				alter table epochfence.decision add check (kind <> 'replay' and epoch < 6) not valid;
+			asked, err := operate.RecordsIn[pgsink.Tx](s).Requests(t.Context(), []epoch.Partition{orders})
+			if err != nil || len(asked.Replays) != 1 {
+				t.Fatalf("%+v, %v", asked, err)
+			}
+			replay := asked.Replays[0]
+			r.sql(`alter table epochfence.fence_ledger add check (kind = 'process') not valid;
 				alter table epochfence_outbox.outbox_entry add check (id < 0) not valid`)
 
 			add := func(ctx context.Context, tx pgoutbox.DBTX) error {
@@ -81,12 +84,14 @@ func TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault(t *testing.T) {
 				"a queued dead letter": s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
 					return s.Queued().DeadLetter(ctx, q, epoch.Message{Partition: orders}, f.Epoch, errHostile)
 				}),
-				"a replay": s.CommitHeld(t.Context(), hold, epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { return s.Replayed(ctx, tx, replay, f.Epoch) }),
+				"a replay": s.CommitHeld(t.Context(), hold, epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
+					return operate.RecordsIn[pgsink.Tx](s).Replayed(ctx, tx, replay, f)
+				}),
 				"a queued replay": s.Queued().CommitHeld(t.Context(), hold, epoch.TxOptions{}, func(ctx context.Context, q *pgsink.Queue) error {
-					return s.Queued().Replayed(ctx, q, replay, f.Epoch)
+					return operate.RecordsIn[*pgsink.Queue](s.Queued()).Replayed(ctx, q, replay, f)
 				}),
 				"a claim":    func() error { _, err := tryClaim(t.Context(), s, orders, 6); return err }(),
-				"a decision": s.Record(t.Context(), []operate.Decision{{Kind: operate.DecidedHalt, Partition: orders, Epoch: 6}}),
+				"a decision": operate.RecordsIn[pgsink.Tx](s).Record(t.Context(), []operate.Decision{{Kind: operate.DecidedHalt, Partition: orders, Epoch: 6}}),
 			} {
 				wantBlame(t, what, err, epoch.ErrUnhealthy)
 			}
@@ -121,15 +126,15 @@ func TestWhatOnlyLooksLikeATableOfEpochfencesIsTheMessages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	s := r.open()
-	r.sql(`create table outbox_entry (id int primary key); create table dead_letter (id int primary key);
-		insert into outbox_entry values (1); insert into dead_letter values (1);
-		grant insert on outbox_entry, dead_letter to ` + r.role + `;
+	r.sql(`create table outbox_entry (id int primary key); create table fence_ledger (id int primary key);
+		insert into outbox_entry values (1); insert into fence_ledger values (1);
+		grant insert on outbox_entry, fence_ledger to ` + r.role + `;
 		create function forge(code text) returns void language plpgsql as $$ begin
-			raise exception using errcode = code, schema = 'epochfence', table = 'dead_letter', constraint = 'dead_letter_pkey'; end $$`)
+			raise exception using errcode = code, schema = 'epochfence', table = 'fence_ledger', constraint = 'fence_ledger_pkey'; end $$`)
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
 	for _, sql := range []string{
-		"insert into outbox_entry values (1)", "insert into dead_letter values (1)", "select forge('23505')", "select forge('XF018')",
+		"insert into outbox_entry values (1)", "insert into fence_ledger values (1)", "select forge('23505')", "select forge('XF018')",
 	} {
 		for form, err := range r.bothForms(s, f, sql) {
 			wantBlame(t, fmt.Sprint(form, ", ", sql), err, nil)

@@ -115,11 +115,13 @@ func fencedForms(t *testing.T, r *rig, s *pgsink.Sink, write func(ctx context.Co
 		return errors.Join(write(ctx, tx), s.DeadLetter(ctx, tx, epoch.Message{Partition: orders}, f.Epoch, errHostile))
 	})
 	op := r.operatorAt(t, r.operatorsURL)
-	letter, err := op.DoDeadLetter(ctx, operate.DeadLetterAct{Kind: operate.Replay, Seen: r.letters(op)[0], By: "anna", Reason: "again"})
+	_, err := op.DoDeadLetter(ctx, operate.DeadLetterAct{Kind: operate.Replay, Seen: r.letters(op)[0], By: "anna", Reason: "again"})
+	must(t, err)
+	records := operate.RecordsIn[pgsink.Tx](s)
+	asked, err := records.Requests(ctx, []epoch.Partition{orders})
 	must(t, err)
 	errs["a replay"] = s.CommitHeld(ctx, holdOf(f), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error {
-		replay := operate.RequestedReplay{ID: letter.ID, Request: letter.Request, Message: letter.Message}
-		return errors.Join(write(ctx, tx), s.Replayed(ctx, tx, replay, f.Epoch))
+		return errors.Join(write(ctx, tx), records.Replayed(ctx, tx, asked.Replays[0], f))
 	})
 	member, err := locks.Open(ctx, memstore.New(), locks.Options{Group: "jobs", Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)

@@ -187,7 +187,7 @@ func (s Queued) commit(ctx context.Context, as *advances, o epoch.TxOptions, cal
 	}
 	err := s.sendWhole(ctx, q)
 	if q.replays { // a refusal of theirs is not the handler's
-		err = explainReplay(err)
+		err = changed(err)
 	}
 	return err
 }

@@ -24,8 +24,7 @@ const DefaultSchema = "epochfence"
 var migrationFiles embed.FS
 
 var appFunctions = []string{"schema_version", "read_fence", "read_fences", "server", "seed", "claim",
-	"look_early", "advance", "advance_one", "hold", "dead_letter",
-	"record_decisions", "hangs", "alive", "gone", "requests", "replayed", "replay_failed", "identity_behind"}
+	"look_early", "advance", "advance_one", "hold", "write_row", "rows", "requests", "identity_behind"}
 
 const remedy = sqlschema.Remedy("pgsink.Migrate, epochfence migrate up, or the SQL of pgsink.Migrations")
 
@@ -74,8 +73,8 @@ func Migrate(ctx context.Context, db DB, o Options) error {
 // functions.
 //
 // A schema is one domain of trust. Its application role may claim and move the partitions of every
-// group in it, and add entries to their audit logs. It cannot use up epochs, nor write anything in
-// an operator's name. Give groups that do not trust each other a schema and an owner each.
+// group in it, read their audit logs and what their dead letters are about, and add entries. It cannot
+// use up epochs, nor write anything in an operator's name. Give groups that do not trust each other a schema and an owner each.
 func Grant(ctx context.Context, db DB, role string, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -104,8 +103,8 @@ const (
 // The functions that each kind of role may execute. A reader sees fences, the audit log and a list
 // of the dead letters. An operator also sees the messages of dead letters, and acts.
 var (
-	readerFunctions   = []string{"schema_version", "server", "list_fences", "list_processes", "read_decisions", "list_dead_letters", "protections", "outside_writes"}
-	operatorFunctions = append([]string{"act", "show_dead_letter", "act_on_dead_letter", "outside", "forget_outside"}, readerFunctions...)
+	readerFunctions   = []string{"schema_version", "server", "list_fences", "rows", "protections", "outside_writes"}
+	operatorFunctions = append([]string{"act", "act_on_row", "contents", "outside", "forget_outside"}, readerFunctions...)
 )
 
 // GrantReaderSQL returns SQL that lets role read what [OpenOperator] shows, except the messages of

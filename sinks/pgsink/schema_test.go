@@ -104,10 +104,10 @@ func TestOpenSaysWhatIsWrongWithTheSchema(t *testing.T) {
 		t.Errorf("after Migrate brought it up to date: %v", err)
 	}
 
-	for _, mark := range []string{"'epochfence pgsink 5, 0000'", "null"} {
+	for _, mark := range []string{"'epochfence pgsink 4, 0000'", "null"} {
 		r.sql("comment on table old.migration is " + mark)
 		for what, err := range map[string]error{"Open": open(r.db.URL, "old"), "Migrate": pgsink.Migrate(t.Context(), r.admin, pgsink.Options{Schema: "old"})} {
-			if err == nil || !strings.Contains(err.Error(), "version 5 of another commit") || !strings.Contains(err.Error(), "docs/upgrading.md") {
+			if err == nil || !strings.Contains(err.Error(), "version 4 of another commit") || !strings.Contains(err.Error(), "docs/upgrading.md") {
 				t.Errorf("tables of another commit: %s = %v", what, err)
 			}
 		}
@@ -138,15 +138,15 @@ func TestTheApplicationCannotTouchTheTables(t *testing.T) {
 		"insert into epochfence.fence (group_name, topic, partition, log_id, lease_source, next_offset) values ('', '', 0, '', '', 0)",
 		"truncate epochfence.fence",
 		"select from epochfence.migration",
-		"delete from epochfence.dead_letter",
-		"select from epochfence.dead_letter",
+		"delete from epochfence.fence_ledger",
+		"select from epochfence.fence_ledger",
 		"create table epochfence.mine ()",
 		"drop function epochfence.claim",
 		"select epochfence.refuse('', '', 0, '00000000-0000-0000-0000-000000000000', 0, '')",
 		"select epochfence.entered(0, 0)",
 		"alter table epochfence.fence disable trigger all",
 		"begin; lock table epochfence.fence",
-		"rollback; select nextval('epochfence.dead_letter_id_seq')",
+		"rollback; select nextval('epochfence.fence_ledger_id_seq')",
 	} {
 		_, err := app.Exec(t.Context(), sql)
 		var pg *pgconn.PgError
@@ -272,7 +272,7 @@ func TestTwoGroupsOnOneTableAreIndependent(t *testing.T) {
 		t.Fatal(err)
 	}
 	var group string
-	if err := r.admin.QueryRow(t.Context(), "select group_name from epochfence.dead_letter").Scan(&group); err != nil || group != "shipping" {
+	if err := r.admin.QueryRow(t.Context(), "select group_name from epochfence.fence_ledger where kind = 'dead-letter'").Scan(&group); err != nil || group != "shipping" {
 		t.Fatalf("the dead letter is of group %q, %v", group, err)
 	}
 }

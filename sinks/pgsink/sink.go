@@ -18,7 +18,6 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
 	"github.com/epochfence/epochfence/internal/waits"
-	"github.com/epochfence/epochfence/operate"
 )
 
 // This file opens a sink: its options, the server's timeouts that follow from them, the SQL that it
@@ -185,7 +184,6 @@ type Sink struct {
 	proofs  proofs
 	fences  coalescer[epoch.Partition, []epoch.Fence]
 	claims  coalescer[bid, epoch.Fence]
-	hangs   coalescer[epoch.Partition, []operate.Decision]
 }
 
 // The suite skips the histories of what a sink does not implement, so that is said here.
@@ -203,9 +201,8 @@ type statements struct {
 	restore, hold                        string // how it ends, before COMMIT
 	shared, alone                        advanceStatements
 	server, behind                       string
-	read, look, seed, claim, deadLetter  string
-	record, hangs, alive, gone           string // see [operate.Operable]
-	requests, replayed, replayFailed     string
+	read, look, seed, claim              string
+	write, rows, contents, requests      string // of the ledger
 }
 
 // advanceStatements return the nonce, and whether the session was changed.
@@ -246,17 +243,13 @@ func newStatements(o Options) statements {
 		},
 		hold:    "select " + s + "hold($1::text, $2::text, $3::int, $4::text::uuid, $5::bigint, $6::bigint, $7::text), " + sessionChanged("$8") + "::text",
 		restore: "select pg_catalog.set_config('role', r, true) from (select coalesce($1::text, pg_catalog.current_setting('epochfence.role', true))) s (r) where pg_catalog.length(r) > 0",
-		deadLetter: "select " + s + "dead_letter($1::text, $2::text, $3::int, $4::bigint, $5::bigint, " +
-			"$6::bigint, $7::int, $8::bytea, $9::bytea, $10::bytea[], $11::bytea[], $12::bigint[], $13::text)",
-		record: "select " + s + "record_decisions($1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::text[]::uuid[], " +
-			"$7::text[], $8::bigint[], $9::bigint[], $10::text[], $11::text[])",
-		hangs: "select " + decisionColumns + " from " + s + "hangs($1::text[], $2::text[], $3::int[], $4::bigint)",
-		alive: "select " + s + "alive($1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, $7::text, $8::bigint)",
-		gone:  "select " + s + "gone($1::text)",
-		requests: "select acts, id, request, group_name, topic, partition, message_offset, message_seconds, message_nanos, key, value, header_keys, header_values from " +
+		write: "select " + s + "write_row($1::text, $2::bigint, $3::bigint, $4::boolean, $5::text, $6::text, $7::text, $8::int, " +
+			"$9::bigint, $10::bigint, $11::text, $12::text, $13::text, $14::text, $15::bytea, $16::bytea, $17::text)",
+		rows: "select " + rowColumns + " from " + s + "rows($1::text, $2::bigint, $3::text, $4::text, $5::text, $6::text, $7::int, " +
+			"$8::text[], $9::bigint, $10::bigint, $11::timestamptz, $12::boolean, $13::bigint)",
+		contents: "select id, message_key, message_value, message_headers from " + s + "contents($1::bigint[])",
+		requests: "select acts, " + rowColumns + ", message_key, message_value, message_headers from " +
 			s + "requests($1::text[], $2::text[], $3::int[], $4::bigint, $5::bigint)",
-		replayed:     "select " + s + "replayed($1::bigint, $2::bigint, $3::bigint)",
-		replayFailed: "select " + s + "replay_failed($1::bigint, $2::bigint, $3::bigint, $4::text)",
 	}
 }
 
@@ -283,7 +276,7 @@ func open(ctx context.Context, pool *pgxpool.Pool, o Options, functions []string
 		return nil, err
 	}
 	s := &Sink{pool: pool, options: o, sql: newStatements(o), server: newServer(o.Logger), numbers: slices.Contains(functions, "identity_behind")}
-	s.fences.many, s.claims.many, s.hangs.many = s.fenceMany, s.claimMany, s.hangsMany
+	s.fences.many, s.claims.many = s.fenceMany, s.claimMany
 	err = o.wait().Reach(ctx, pool, func(ctx context.Context) error {
 		ctx, cancel := s.bounded(ctx)
 		defer cancel()

@@ -137,15 +137,16 @@ func TestAnOldSnapshotDoesNotSlowSignsOfLife(t *testing.T) {
 	c.holdSnapshot(t)
 	conn := c.db.Superuser(t)
 	sign := func(run int) int {
-		return explain(t, conn, "select epochfence.alive('run-' || $1::int, 'billing', 'process-' || $1::int, 'host', 1, 'v1', '', 15000)", run)
+		writes := explain(t, conn, "select epochfence.write_row('process', 0, 0, false, 'run-' || $1::int, 'billing', '', 0, 0, 0, '', '', 'process-' || $1::int, '{}', null, null, null)", run)
+		return writes + explain(t, conn, "select from epochfence.rows('process', null, null, 'process-' || $1::int, 'billing', null, null, null, null, null, null, false, null)", run)
 	}
 	for run := range 100 {
 		sign(run)
 	}
 	c.sql(`do $$ declare place tid; begin
-		select ctid into place from epochfence.process where run = 'run-0';
-		for i in 1 .. 20000 loop update epochfence.process set seen_at = clock_timestamp() where ctid = place returning ctid into place; end loop; end $$`)
-	c.sql("analyze epochfence.process")
+		select ctid into place from epochfence.fence_ledger where name = 'run-0';
+		for i in 1 .. 20000 loop update epochfence.fence_ledger set changed_at = clock_timestamp() where ctid = place returning ctid into place; end loop; end $$`)
+	c.sql("analyze epochfence.fence_ledger")
 	var read []int
 	for range 50 {
 		read = append(read, sign(1))

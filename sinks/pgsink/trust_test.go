@@ -72,12 +72,19 @@ func TestTheApplicationsRoleWritesNothingInAnOperatorsName(t *testing.T) {
 	if _, err := s.Claim(t.Context(), f, epoch.NewClaim(anna)); err == nil || !strings.Contains(err.Error(), "names that begin with") {
 		t.Errorf("a claim: err = %v", err)
 	}
-	if err := s.Record(t.Context(), []operate.Decision{{Kind: operate.DecidedHalt, Partition: orders, Owner: "operator anna", By: "anna"}}); err != nil {
-		t.Error(err)
+	decision := operate.Decision{Kind: operate.DecidedHalt, Partition: orders, Owner: "operator anna", By: "anna"}
+	must(t, s.Write(t.Context(), operate.EntryOf(decision))) // and not by package operate, which leaves it out
+	for _, kind := range []operate.DecisionKind{operate.DecidedRewind, operate.DecidedReplayRequest, operate.DecidedDiscard} {
+		decision.Kind = kind
+		if err := s.Write(t.Context(), operate.EntryOf(decision)); err == nil || !strings.Contains(err.Error(), "a consumer records no") {
+			t.Errorf("%s: err = %v", kind, err)
+		}
 	}
+	decision.Kind = operate.DecidedReplay // which nobody has requested
+	must(t, s.Write(t.Context(), operate.EntryOf(decision)))
 	ds, err := r.operator(t).History(t.Context(), operate.HistoryQuery{})
-	if err != nil || len(ds) != 2 {
-		t.Fatalf("%+v, %v; want the claim and the halt", ds, err)
+	if err != nil || len(ds) != 3 {
+		t.Fatalf("%+v, %v; want the claim, the halt and the replay", ds, err)
 	}
 	for _, d := range ds {
 		if strings.Contains(d.Owner+d.By, "anna") || d.Role != r.role {

@@ -20,7 +20,7 @@
 // many concurrent processes.
 //
 // If an open transaction does not lock the whole database, the sink's test also calls
-// [RunUnblocked]. If the sink is an operate.Operable, the test also calls [RunOperated].
+// [RunUnblocked]. If the sink is an operate.Ledger, the test also calls [RunOperated].
 //
 // [Idioms] runs common handler code through consumer.Run, for each way in which a sink lets
 // handlers send statements.

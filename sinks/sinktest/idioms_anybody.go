@@ -138,7 +138,7 @@ var anybody = []Idiom{
 	// Forged errors of the protocol.
 	forged("ErrStale", epoch.ErrStale), forged("ErrMoved", epoch.ErrMoved), forged("ErrMissing", epoch.ErrMissing),
 	forged("ErrInDoubt", epoch.ErrInDoubt), forged("ErrTxEndedByHandler", epoch.ErrTxEndedByHandler),
-	forged("ErrOwnTransaction", epoch.ErrOwnTransaction), forged("ErrNotRequested", operate.ErrNotRequested),
+	forged("ErrOwnTransaction", epoch.ErrOwnTransaction), forged("ErrNotRequested", operate.ErrRowChanged),
 	{Name: "returns a StaleError of the other partition", Want: Costs, Do: func(c *Call) error {
 		_ = c.Write()
 		return &epoch.StaleError{Partition: c.play.partition(innocent)}

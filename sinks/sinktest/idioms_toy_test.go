@@ -205,8 +205,8 @@ func (db *sqlToy) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOption
 	})
 }
 
-func (db *sqlToy) Replayed(ctx context.Context, c *toyCall, r operate.RequestedReplay, e epoch.Epoch) error {
-	return db.Sink.Replayed(ctx, c.tx, r, e)
+func (db *sqlToy) WriteIn(ctx context.Context, c *toyCall, cs ...operate.Change) error {
+	return db.Sink.WriteIn(ctx, c.tx, cs...)
 }
 
 // mode is the toy as the suite has it.

@@ -150,7 +150,7 @@ func runsAreRequested(w *world) {
 // acts returns the number that changes with each act.
 func (a *process) acts(p epoch.Partition) int64 {
 	a.w.Helper()
-	r, err := a.operable().Requests(a.w.ctx, []epoch.Partition{p})
+	r, err := a.records().Requests(a.w.ctx, []epoch.Partition{p})
 	if err != nil {
 		a.w.Fatalf("look for requests: %v", err)
 	}
@@ -163,7 +163,7 @@ func lives(run, group, name string) operate.Process {
 
 func (a *process) alive(p operate.Process) {
 	a.w.Helper()
-	if err := a.operable().Alive(a.w.ctx, p); err != nil {
+	if err := a.records().Alive(a.w.ctx, p); err != nil {
 		a.w.Fatalf("sign of life of %+v: %v", p, err)
 	}
 }
@@ -214,7 +214,7 @@ func signsOfLife(w *world) {
 	})
 
 	for range 2 {
-		if err := a.operable().Gone(w.ctx, one); err != nil {
+		if err := a.records().Gone(w.ctx, one); err != nil {
 			w.Errorf("gone: %v", err)
 		}
 	}

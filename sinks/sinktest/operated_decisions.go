@@ -83,16 +83,16 @@ func decisionsAreLogged(w *world) {
 	h.wantLog(orders1)
 }
 
-func (a *process) operable() operate.Operable[any] {
+func (a *process) records() *operate.Records[any] {
 	a.w.Helper()
 	if e, ok := a.sink.(interface {
-		operable() (operate.Operable[any], bool)
+		ledger() (operate.Ledger[any], bool)
 	}); ok {
-		if o, ok := e.operable(); ok {
-			return o
+		if l, ok := e.ledger(); ok {
+			return operate.RecordsIn(l)
 		}
 	}
-	a.w.Fatalf("the sink is no operate.Operable")
+	a.w.Fatalf("the sink is no operate.Ledger")
 	return nil
 }
 
@@ -110,7 +110,7 @@ func recording(w *world) {
 		})
 	}
 	ds[1].Owner = epoch.ReservedOwner + "forged"
-	if err := a.operable().Record(w.ctx, ds); err != nil {
+	if err := a.records().Record(w.ctx, ds); err != nil {
 		w.Fatalf("record: %v", err)
 	}
 	ds[1].Owner = "" // a consumer may not write in an operator's name
@@ -127,11 +127,11 @@ func recording(w *world) {
 	}
 	for _, kind := range []operate.DecisionKind{operate.DecidedClaim, operate.DecidedRewind, operate.DecidedDiscard, "anything"} {
 		ds[0].Kind = kind
-		if err := a.operable().Record(w.ctx, ds[:1]); err == nil {
+		if err := a.records().Record(w.ctx, ds[:1]); err == nil {
 			w.Errorf("a consumer recorded %s", kind)
 		}
 	}
-	if err := a.operable().Record(w.ctx, nil); err != nil {
+	if err := a.records().Record(w.ctx, nil); err != nil {
 		w.Errorf("nothing was recorded: %v", err)
 	}
 }
@@ -211,14 +211,14 @@ func listing(w *world) {
 func (t *tenure) recordsHangs(kind operate.DecisionKind, from, to epoch.Offset, times int) {
 	t.w.Helper()
 	d := operate.Decision{Kind: kind, Partition: t.Partition, Epoch: t.Epoch, Claim: t.Claim, Owner: t.Owner, From: from, To: to, Reason: "it waits"}
-	if err := t.operable().Record(t.w.ctx, slices.Repeat([]operate.Decision{d}, times)); err != nil {
+	if err := t.records().Record(t.w.ctx, slices.Repeat([]operate.Decision{d}, times)); err != nil {
 		t.w.Fatalf("record a hang: %v", err)
 	}
 }
 
 func (a *process) wantHangs(p epoch.Partition, want ...string) {
 	a.w.Helper()
-	ds, err := a.operable().Hangs(a.w.ctx, p)
+	ds, err := a.records().Hangs(a.w.ctx, p)
 	if err != nil {
 		a.w.Fatalf("read what hung: %v", err)
 	}
@@ -287,7 +287,7 @@ func hangingOften(w *world) {
 	// Concurrent callers each get their own partition's hangs.
 	w.together(8, func(i int, a *process) {
 		p := []epoch.Partition{orders0, orders1}[i%2]
-		ds, err := a.operable().Hangs(w.ctx, p)
+		ds, err := a.records().Hangs(w.ctx, p)
 		if want := []int{operate.MaxHangs, 0}[i%2]; err != nil || len(ds) != want {
 			w.Errorf("of %s %d hangs are told, want %d: %v", p, len(ds), want, err)
 		}

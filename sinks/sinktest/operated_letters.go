@@ -71,12 +71,12 @@ func longTexts(w *world) {
 	ta.Next, ta.Mark, ta.Applied = d.To, d.Mark, true
 	l := h.doesLetter(operate.Replay, h.letters(operate.DeadLetterQuery{})[0])
 	kept("a dead letter", l.Error, 0)
-	if err := ta.operable().ReplayFailed(w.ctx, ta.requested(orders0)[0], ta.Epoch, long); err != nil {
+	if err := ta.records().ReplayFailed(w.ctx, ta.requested(orders0)[0], ta.Fence, long); err != nil {
 		w.Fatalf("the failure of a replay: %v", err)
 	}
 	kept("a replay that failed", h.letters(operate.DeadLetterQuery{})[0].ReplayError, 0)
 	halt := operate.Decision{Kind: operate.DecidedHalt, Partition: orders0, Epoch: ta.Epoch, Claim: ta.Claim, From: -1, To: -1, Reason: long.Error()}
-	if err := ta.operable().Record(w.ctx, []operate.Decision{halt}); err != nil {
+	if err := ta.records().Record(w.ctx, []operate.Decision{halt}); err != nil {
 		w.Fatalf("record a halt: %v", err)
 	}
 	for _, e := range h.history(operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedHalt}}) {
@@ -140,7 +140,7 @@ func (h *person) doesLetter(kind operate.DeadLetterKind, seen operate.DeadLetter
 
 func (a *process) requested(ps ...epoch.Partition) []operate.RequestedReplay {
 	a.w.Helper()
-	r, err := a.operable().Requests(a.w.ctx, ps)
+	r, err := a.records().Requests(a.w.ctx, ps)
 	if err != nil {
 		a.w.Fatalf("look for requests: %v", err)
 	}
@@ -153,7 +153,7 @@ func (t *tenure) replays(r operate.RequestedReplay) error {
 		if err := t.w.db.Append(ctx, tx, t.Partition.String(), effect(r.Message.Offset, t.Epoch)); err != nil {
 			return err
 		}
-		return t.operable().Replayed(ctx, tx, r, t.Epoch)
+		return t.records().Replayed(ctx, tx, r, t.Fence)
 	})
 }
 
@@ -194,7 +194,7 @@ func replaying(w *world) {
 	}
 	h.wantLog(orders0, "claim 5 -1>0", fmt.Sprintf("replay-request 5 1>1 anna: dead letter %d: fixed", l.ID), "claim 6 3>3",
 		fmt.Sprintf("replay 6 1>1 anna: dead letter %d", l.ID))
-	w.wantOnly(tb.replays(rs[0]), operate.ErrNotRequested, "a second replay")
+	w.wantOnly(tb.replays(rs[0]), operate.ErrRowChanged, "a second replay")
 	w.wantList(orders0.String(), effect(1, 6))
 }
 
@@ -207,16 +207,16 @@ func replayedOnce(w *world) {
 	first := h.doesLetter(operate.Replay, ls[0])
 	old := ta.requested(orders0)[0]
 	withdrawn := h.doesLetter(operate.Withdraw, first)
-	w.wantOnly(ta.replays(old), operate.ErrNotRequested, "the replay of what was withdrawn")
+	w.wantOnly(ta.replays(old), operate.ErrRowChanged, "the replay of what was withdrawn")
 	if len(ta.requested(orders0)) != 0 {
 		w.Error("what was withdrawn is requested")
 	}
 	again := h.doesLetter(operate.Replay, withdrawn)
-	w.wantOnly(ta.replays(old), operate.ErrNotRequested, "the replay of an earlier request")
+	w.wantOnly(ta.replays(old), operate.ErrRowChanged, "the replay of an earlier request")
 	if again.Request != 2 {
 		w.Errorf("requested again: %+v", again)
 	}
-	if err := ta.operable().ReplayFailed(w.ctx, old, 5, errors.New("late")); err != nil {
+	if err := ta.records().ReplayFailed(w.ctx, old, ta.Fence, errors.New("late")); err != nil {
 		w.Errorf("the failure of an earlier request: %v", err)
 	}
 	now := ta.requested(orders0)
@@ -224,7 +224,7 @@ func replayedOnce(w *world) {
 		w.Fatalf("requested are %+v", now)
 	}
 	h.doesLetter(operate.Discard, again)
-	w.wantOnly(ta.replays(now[0]), operate.ErrNotRequested, "the replay of what was discarded")
+	w.wantOnly(ta.replays(now[0]), operate.ErrRowChanged, "the replay of what was discarded")
 	w.wantList(orders0.String())
 	ta.wantFence()
 
@@ -261,7 +261,7 @@ func replayFails(w *world) {
 	ta.buries(1)
 	l := h.doesLetter(operate.Replay, h.letters(operate.DeadLetterQuery{})[0])
 	r := ta.requested(orders0)[0]
-	if err := ta.operable().ReplayFailed(w.ctx, r, ta.Epoch, errors.New("still \x00 poison")); err != nil {
+	if err := ta.records().ReplayFailed(w.ctx, r, ta.Fence, errors.New("still \x00 poison")); err != nil {
 		w.Fatalf("record the failure: %v", err)
 	}
 	now, err := h.op.DeadLetter(w.ctx, l.ID)

@@ -121,7 +121,7 @@ func unblockedSets() []set {
 }
 
 // RunOperated runs the histories in which operators act on fences and dead letters while consumers
-// run. The sink must be an [operate.Operable].
+// run. The sink must be an [operate.Ledger].
 func RunOperated[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
 	runSets(t, []set{{"", everySink, operated}, {"epoch.Transactional", commitsWhole, operatedWhole}}, create)
 }
@@ -192,13 +192,13 @@ func (e erased[TX]) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOpti
 	return epoch.CommitHeld(ctx, e.Sink, h, o, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
 }
 
-func (e erased[TX]) operable() (operate.Operable[any], bool) {
-	o, ok := epoch.As[operate.Operable[TX]](e.Sink)
-	return erasedOperable[TX]{o}, ok
+func (e erased[TX]) ledger() (operate.Ledger[any], bool) {
+	l, ok := epoch.As[operate.Ledger[TX]](e.Sink)
+	return erasedLedger[TX]{l}, ok
 }
 
-type erasedOperable[TX any] struct{ operate.Operable[TX] }
+type erasedLedger[TX any] struct{ operate.Ledger[TX] }
 
-func (e erasedOperable[TX]) Replayed(ctx context.Context, tx any, r operate.RequestedReplay, under epoch.Epoch) error {
-	return e.Operable.Replayed(ctx, tx.(TX), r, under)
+func (e erasedLedger[TX]) WriteIn(ctx context.Context, tx any, cs ...operate.Change) error {
+	return e.Ledger.WriteIn(ctx, tx.(TX), cs...)
 }

@@ -259,7 +259,7 @@ func (t *tenure) refused(want error, messages int) {
 
 var refusals = []error{
 	epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrLogChanged,
-	epoch.ErrForeignLease, epoch.ErrNoLease, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler, operate.ErrNotRequested,
+	epoch.ErrForeignLease, epoch.ErrNoLease, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler, operate.ErrRowChanged,
 }
 
 func class(err error) []error {

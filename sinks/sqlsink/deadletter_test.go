@@ -35,7 +35,7 @@ func TestADeadLetterKeepsWhatIsNeededToSendTheMessageAgain(t *testing.T) {
 		valueKind                                     string
 	)
 	err = db.QueryRow(`SELECT group_name, topic, number, message_offset, epoch, message_key, message_value, typeof(message_value),
-		headers, message_time, error, failed_at FROM epochfence_dead_letter`).Scan(&group, &topic, &number, &offset, &e,
+		message_headers, json_extract(body, '$.time'), cause, written_at FROM epochfence_ledger WHERE kind = 'dead-letter'`).Scan(&group, &topic, &number, &offset, &e,
 		&key, &value, &valueKind, &headers, &written, &cause, &deadAt)
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestADeadLetterOfARefusedTransactionIsRolledBack(t *testing.T) {
 		t.Errorf("err = %v, want ErrStale", err)
 	}
 	var n int
-	if err := db.QueryRow(`SELECT count(*) FROM epochfence_dead_letter`).Scan(&n); err != nil || n != 0 {
+	if err := db.QueryRow(`SELECT count(*) FROM epochfence_ledger WHERE kind = 'dead-letter'`).Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d dead letters, %v", n, err)
 	}
 }
@@ -74,7 +74,7 @@ func TestADeadLetterOfAnotherPartitionIsRefused(t *testing.T) {
 	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		return s.DeadLetter(ctx, tx, epoch.Message{Partition: epoch.Partition{Group: "billing", Topic: "orders", Number: 3}}, f.Epoch, errors.New("poison"))
 	})
-	wantError(t, err, "orders/3", "applies no messages of that partition")
+	wantError(t, err, "orders/3", "not under a claim of that partition")
 }
 
 // sqlc generates this interface for database/sql.

@@ -39,6 +39,9 @@ type Dialect interface {
 	// now returns an expression for the time, in UTC.
 	now() string
 
+	// role returns an expression for the database user, or an empty text.
+	role() string
+
 	// outOfDate returns a condition for a time that is too long ago for the audit log.
 	outOfDate(at string) string
 }
@@ -69,6 +72,8 @@ func (sqlite) forUpdate() string { return `` }
 func (sqlite) lockSeeds() string { return `` }
 
 func (sqlite) now() string { return `strftime('%Y-%m-%dT%H:%M:%fZ', 'now')` }
+
+func (sqlite) role() string { return `''` }
 
 func (sqlite) outOfDate(at string) string {
 	return at + ` < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-90 days')`

@@ -1,9 +1,12 @@
 package sqlsink
 
-import "github.com/epochfence/epochfence/internal/sql/sqltx"
+import (
+	"github.com/epochfence/epochfence/internal/sql/sqltx"
+	"github.com/epochfence/epochfence/operate"
+)
 
 // Blameless lets tests judge codes that are hard to come by.
 var Blameless = sqltx.SQLite.Fault
 
-// HangsQuery is how a sink with the usual names reads what hung.
-func HangsQuery() string { return newQueries(SQLite, "epochfence_").hangs }
+// Selects returns the query that reads rows.
+func (s *Sink) Selects(q operate.RowQuery) (query string, args []any) { return s.selects(q) }

@@ -24,7 +24,7 @@ func TestWhatAMessageLeavesOnItsConnectionIsNotMetWithByOthers(t *testing.T) {
 		`CREATE TEMP TRIGGER ignore BEFORE INSERT ON effects BEGIN SELECT RAISE(IGNORE); END`,
 		`CREATE TRIGGER temp.ignore BEFORE INSERT ON main.effects BEGIN SELECT RAISE(IGNORE); END`,
 		`CREATE TEMP TABLE epochfence_fence AS SELECT * FROM main.epochfence_fence`,
-		`CREATE TEMP VIEW epochfence_dead_letter AS SELECT 1 AS id`,
+		`CREATE TEMP VIEW epochfence_ledger AS SELECT 1 AS id`,
 		`PRAGMA query_only = 1`,
 		`EXPLAIN PRAGMA query_only = 1`,
 		`PRAGMA case_sensitive_like = ON`,
@@ -72,7 +72,7 @@ func TestATemporaryTableDoesNotTakeTheAdvance(t *testing.T) {
 	f := claim(t, s, 1)
 	err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
 		if err := run(ctx, tx, `CREATE TEMP TABLE epochfence_fence AS SELECT * FROM main.epochfence_fence`,
-			`CREATE TEMP TABLE epochfence_dead_letter AS SELECT * FROM main.epochfence_dead_letter`, insert); err != nil {
+			`CREATE TEMP TABLE epochfence_ledger AS SELECT * FROM main.epochfence_ledger`, insert); err != nil {
 			return err
 		}
 		return s.DeadLetter(ctx, tx, epoch.Message{Partition: orders0}, 1, errors.New("no"))
@@ -82,7 +82,7 @@ func TestATemporaryTableDoesNotTakeTheAdvance(t *testing.T) {
 	}
 	wantNext(t, s, 1)
 	var letters int
-	if err := db.QueryRowContext(t.Context(), `SELECT count(*) FROM main.epochfence_dead_letter`).Scan(&letters); err != nil || letters != 1 {
+	if err := db.QueryRowContext(t.Context(), `SELECT count(*) FROM main.epochfence_ledger WHERE kind = 'dead-letter'`).Scan(&letters); err != nil || letters != 1 {
 		t.Errorf("%d dead letters, %v", letters, err)
 	}
 }

@@ -224,7 +224,7 @@ func (s *Sink) claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoc
 	if err := oneRow(r, err); err != nil {
 		return epoch.Fence{}, err
 	}
-	if err := s.decide(within, t.Conn, operate.Claimed(now, f, operate.TraceID(ctx))); err != nil {
+	if err := s.put(within, t.Conn, []operate.Change{operate.EntryOf(operate.Claimed(now, f, operate.TraceID(ctx)))}); err != nil {
 		return epoch.Fence{}, err
 	}
 	return f, t.Commit(ctx)

@@ -126,7 +126,7 @@ func databaseOf(t testing.TB, file string) sinktest.Database[*sqlsink.Tx] {
 	}
 }
 
-func newOperator(t testing.TB, db *sql.DB) *sqlsink.Operator {
+func newOperator(t testing.TB, db *sql.DB) operate.Operator {
 	t.Helper()
 	op, err := sqlsink.OpenOperator(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
 	if err != nil {

@@ -21,20 +21,19 @@
 --   XF019 reach       the next epoch would be out of reach from the last one
 --   XF020 operator    a claim has an owner that is named as operators are
 --
--- and those of people's acts, in 0004_operate.sql:
+-- and those of people's acts, in 0003_operate.sql:
 --
---   XF012 nothing     the fence, or the dead letter, is as the act would have it
+--   XF012 nothing     the fence is as the act would have it
 --   XF013 invalid     the act makes no sense
---   XF014 gone        there is no such dead letter, or its replay is not requested as it was
---   XF015 changed     the requests for the replay of a dead letter are others than seen
+--   XF015 changed     a row has changed since it was read, or is gone
 --   XF016 elsewhere   the fence only says in which database the partition is
 --   XF017 session     one of several calls has changed the session for the others
 --
--- and that of tables whose rows are numbered, in 0002_dead_letter.sql:
+-- and that of tables whose rows are numbered, in 0002_ledger.sql:
 --
 --   XF018 behind      the identity of a table is behind its rows
 --
--- and that of tables that an operator has protected, in 0005_outside.sql:
+-- and that of tables that an operator has protected, in 0004_outside.sql:
 --
 --   XF021 outside     a write to the table is from outside a fenced transaction
 
@@ -195,7 +194,7 @@ $$;
 
 -- swap_claim swaps a claim in if the fence still is as seen. The first claim of a fence
 -- may adopt a position; null is none. It relies on READ COMMITTED: the row it locks
--- is the newest. The function claim, in 0003_decision.sql, is the way to it.
+-- is the newest. The function claim, in 0002_ledger.sql, is the way to it.
 create function "epochfence".swap_claim(in_group text, in_topic text, in_partition integer, lock_timeout_ms integer,
     seen_epoch bigint, seen_claim uuid, log text, source text, generation bigint, above bigint, new_owner text, new_claim uuid,
     adopt_offset bigint, adopt_mark bigint)
@@ -383,7 +382,7 @@ begin
             end if;
         end loop;
     end loop;
-    fenced := set_config('epochfence.fenced', pg_current_xact_id()::text, true); -- for 0005_outside.sql
+    fenced := set_config('epochfence.fenced', pg_current_xact_id()::text, true); -- for 0004_outside.sql
     return nonce;
 end
 $$;

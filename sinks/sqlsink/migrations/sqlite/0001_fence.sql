@@ -28,21 +28,3 @@ CREATE TABLE {{prefix}}fence (
     CHECK (epoch >= 0),
     CHECK (length(claim_id) = 16)
 ) STRICT, WITHOUT ROWID;
-
-CREATE TABLE {{prefix}}dead_letter (
-    id             INTEGER PRIMARY KEY AUTOINCREMENT,
-    group_name     TEXT    NOT NULL,
-    topic          TEXT    NOT NULL,
-    number         INTEGER NOT NULL,
-    message_offset INTEGER NOT NULL,
-    epoch          INTEGER NOT NULL,            -- under which it was put aside
-    message_key    BLOB,                        -- NULL: the message had none
-    message_value  BLOB,
-    headers        TEXT    NOT NULL,            -- JSON: [{"key":"…","value":"base64"}], "key_bytes" in base64 for a key that is not UTF-8
-    message_time   TEXT,                        -- UTC
-    error          TEXT    NOT NULL,
-    failed_at      TEXT    NOT NULL             -- UTC
-) STRICT;
-
-CREATE INDEX {{prefix}}dead_letter_partition
-    ON {{prefix}}dead_letter (group_name, topic, number, message_offset);

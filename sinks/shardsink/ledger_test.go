@@ -30,7 +30,7 @@ func TestAPartitionThatIsInNoShardHidesNoRequestsOfTheOthers(t *testing.T) {
 	if _, err := op.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: ls[0], By: "anna", Reason: "fixed"}); err != nil {
 		t.Fatal(err)
 	}
-	now, err := s.Requests(t.Context(), []epoch.Partition{orders(7), orders(0)}) // there is no shard 7
+	now, err := operate.RecordsIn[*memsink.Tx](s).Requests(t.Context(), []epoch.Partition{orders(7), orders(0)}) // there is no shard 7
 	if err != nil || len(now.Replays) != 1 || now.Replays[0].ID != ls[0].ID {
 		t.Errorf("%+v, %v; want the replay of a dead letter", now, err)
 	}
@@ -54,7 +54,9 @@ func TestAShardThatHangsHoldsUpNoOthersDecisions(t *testing.T) {
 		defer hung()
 		return do()
 	}})
-	go func() { recorded <- s.Record(ctx, []operate.Decision{halted(first), halted(second)}) }()
+	go func() {
+		recorded <- operate.RecordsIn[*memsink.Tx](s).Record(ctx, []operate.Decision{halted(first), halted(second)})
+	}()
 	if err := <-recorded; !errors.Is(err, context.Canceled) {
 		t.Errorf("err = %v; want that of the shard which hangs", err)
 	}
@@ -77,7 +79,7 @@ func TestEachShardShowsWhoIsAliveThoughAnotherOneHangs(t *testing.T) {
 		return do()
 	}})
 	process := operate.Process{Run: "run-1", Group: "billing", Name: "host-1", Every: time.Minute}
-	if err := s.Alive(ctx, process); !errors.Is(err, context.Canceled) {
+	if err := operate.RecordsIn[*memsink.Tx](s).Alive(ctx, process); !errors.Is(err, context.Canceled) {
 		t.Errorf("err = %v; want that of the shard which hangs", err)
 	}
 	databases[0].Script(memsink.Hooks{})
@@ -91,10 +93,10 @@ func TestEachShardShowsWhoIsAliveThoughAnotherOneHangs(t *testing.T) {
 	if listed(0) != 0 || listed(1) != 1 {
 		t.Errorf("the shards list %d and %d processes, want 0 and 1", listed(0), listed(1))
 	}
-	if err := s.Alive(t.Context(), process); err != nil || listed(0) != 1 {
+	if err := operate.RecordsIn[*memsink.Tx](s).Alive(t.Context(), process); err != nil || listed(0) != 1 {
 		t.Errorf("%v, and the first shard lists %d processes, want 1", err, listed(0))
 	}
-	if err := s.Gone(t.Context(), process); err != nil || listed(0)+listed(1) != 0 {
+	if err := operate.RecordsIn[*memsink.Tx](s).Gone(t.Context(), process); err != nil || listed(0)+listed(1) != 0 {
 		t.Errorf("%v, and %d processes are left", err, listed(0)+listed(1))
 	}
 }
@@ -104,15 +106,15 @@ func TestWhatHungIsReadFromThePartitionsShard(t *testing.T) {
 	s := newSink(t, func(p epoch.Partition, _ int) int { return int(p.Number) }, databases...)
 	f := claim(t, s, orders(1))
 	hang := operate.Decision{Kind: operate.DecidedHang, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim, From: 3, To: 4}
-	if err := databases[1].Record(t.Context(), []operate.Decision{hang}); err != nil {
+	if err := operate.RecordsIn[*memsink.Tx](databases[1]).Record(t.Context(), []operate.Decision{hang}); err != nil {
 		t.Fatal(err)
 	}
 	for n, want := range []int{0, 1} {
-		if ds, err := s.Hangs(t.Context(), orders(int32(n))); err != nil || len(ds) != want {
+		if ds, err := operate.RecordsIn[*memsink.Tx](s).Hangs(t.Context(), orders(int32(n))); err != nil || len(ds) != want {
 			t.Errorf("of partition %d: %+v, %v; want %d hangs", n, ds, err, want)
 		}
 	}
-	if _, err := s.Hangs(t.Context(), orders(7)); err == nil {
+	if _, err := operate.RecordsIn[*memsink.Tx](s).Hangs(t.Context(), orders(7)); err == nil {
 		t.Error("a partition that is in no shard has an answer")
 	}
 }

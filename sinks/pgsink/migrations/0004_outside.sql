@@ -182,4 +182,4 @@ revoke all on function "epochfence".postpone, "epochfence".outside, "epochfence"
 
 grant execute on function "epochfence".first_write to public;
 
-insert into "epochfence".migration (version, name) values (5, 'outside');
+insert into "epochfence".migration (version, name) values (4, 'outside');

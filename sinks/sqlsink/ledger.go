@@ -1,0 +1,244 @@
+package sqlsink
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sql/sqltx"
+	"github.com/epochfence/epochfence/operate"
+)
+
+// This file keeps the rows of operators in the table ledger: the audit log, dead letters, signs of
+// life. Package operate decides what they mean and how they change. admin.go has actions on fences.
+
+var _ operate.Ledger[*Tx] = (*Sink)(nil)
+
+// keptEntries limits the entries of the audit log that no operator made.
+const keptEntries = 200_000
+
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// DeadLetter stores m in the table TablePrefix + "ledger", in the transaction tx, with its
+// group and everything needed to send it again. Use it as OnFailure of consumer.Handlers.
+func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.Epoch, cause error) error {
+	return operate.PutAside(ctx, s, tx, m, e, cause)
+}
+
+// Write implements [operate.Rows]. It waits for the database's write lock.
+func (s *Sink) Write(ctx context.Context, cs ...operate.Change) error {
+	err := s.write(ctx, func(ctx context.Context, t *sqltx.Tx) error { return s.put(ctx, t.Conn, cs) })
+	if err != nil {
+		return fmt.Errorf("sqlsink: write %d rows: %w", len(cs), err)
+	}
+	return nil
+}
+
+func (s *Sink) write(ctx context.Context, do func(ctx context.Context, t *sqltx.Tx) error) error {
+	t, err := s.transactions.Begin(ctx)
+	if err != nil {
+		return s.explain(err)
+	}
+	defer t.End()
+	if err := do(context.WithoutCancel(ctx), t); err != nil { // the commit checks ctx again
+		return s.explain(err)
+	}
+	return s.explain(t.Commit(ctx))
+}
+
+// WriteIn implements [operate.Ledger].
+func (s *Sink) WriteIn(ctx context.Context, tx *Tx, cs ...operate.Change) error {
+	for _, c := range cs {
+		if !slices.ContainsFunc(tx.as, func(a epoch.Advance) bool { return a.Partition == c.Partition }) {
+			return fmt.Errorf("sqlsink: write a row of %s: this transaction is not under a claim of that partition", c.Partition)
+		}
+	}
+	if err := s.put(ctx, tx, cs); err != nil {
+		return fmt.Errorf("sqlsink: write %d rows: %w", len(cs), err)
+	}
+	return nil
+}
+
+// put makes the changes of cs.
+func (s *Sink) put(ctx context.Context, tx execer, cs []operate.Change) error {
+	for _, c := range cs {
+		if err := s.putOne(ctx, tx, c); err != nil {
+			return fmt.Errorf("%s: %w", c.Kind, err)
+		}
+	}
+	return nil
+}
+
+func (s *Sink) putOne(ctx context.Context, tx execer, c operate.Change) error {
+	switch {
+	case c.Kind == operate.KindProcess && c.Remove:
+		_, err := tx.ExecContext(ctx, s.q.gone, c.Name)
+		return err
+	case c.Kind == operate.KindProcess:
+		r, err := tx.ExecContext(ctx, s.q.sign, c.Text, string(c.Body), c.Name)
+		if err := oneRow(r, err); !errors.Is(err, errNoRow) {
+			return err
+		}
+		_, err = s.add(ctx, tx, c)
+		return err
+	case c.ID == 0:
+		r, err := s.add(ctx, tx, c)
+		if err != nil || c.Kind != operate.KindEntry {
+			return err
+		}
+		return s.prune(ctx, tx, r)
+	}
+	query, args := s.q.remove, []any{string(c.Kind), c.ID, c.Revision}
+	if !c.Remove {
+		query, args = s.q.revise, slices.Concat([]any{c.State, c.Text, c.By, string(c.Body)}, args)
+	}
+	r, err := tx.ExecContext(ctx, query, args...)
+	if err := oneRow(r, err); errors.Is(err, errNoRow) {
+		return fmt.Errorf("%d of %s: %w", c.ID, c.Partition, operate.ErrRowChanged)
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+func (s *Sink) add(ctx context.Context, tx execer, c operate.Change) (sql.Result, error) {
+	var headers any
+	if c.Headers != nil {
+		headers = string(c.Headers)
+	}
+	return tx.ExecContext(ctx, s.q.add, string(c.Kind), c.Name, c.Partition.Group, c.Partition.Topic, c.Partition.Number,
+		int64(c.Epoch), int64(c.Offset), c.State, c.Text, c.By, string(c.Body), c.Key, c.Value, headers)
+}
+
+// prune deletes some of the oldest entries of the audit log, after the one of r was added.
+func (s *Sink) prune(ctx context.Context, tx execer, r sql.Result) error {
+	latest, err := r.LastInsertId()
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, s.q.pruneMany, latest-keptEntries); err != nil {
+		return fmt.Errorf("prune: %w", err)
+	}
+	if _, err := tx.ExecContext(ctx, s.q.pruneOld); err != nil {
+		return fmt.Errorf("prune: %w", err)
+	}
+	return nil
+}
+
+// Rows implements [operate.Rows]. It waits for no transaction.
+func (s *Sink) Rows(ctx context.Context, q operate.RowQuery) (found []operate.Row, err error) {
+	query, args := s.selects(q)
+	err = s.transactions.Rows(ctx, func() { found = nil }, query, args, func(rows *sql.Rows) error {
+		r, err := scanRow(rows)
+		found = append(found, r)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sqlsink: read rows of kind %s: %w", q.Kind, s.explain(err))
+	}
+	return found, nil
+}
+
+func (s *Sink) selects(q operate.RowQuery) (query string, args []any) {
+	where := []string{`kind = ?`}
+	args = []any{string(q.Kind)}
+	add := func(is bool, condition string, values ...any) {
+		if is {
+			where, args = append(where, condition), append(args, values...)
+		}
+	}
+	add(q.ID != 0, `id = ?`, q.ID)
+	add(q.Name != "", `name = ?`, q.Name)
+	add(q.By != "", `operator = ?`, q.By)
+	if p := q.Partition; p != nil {
+		add(true, `group_name = ? AND topic = ? AND number = ?`, p.Group, p.Topic, p.Number)
+	}
+	add(q.Group != "", `group_name = ?`, q.Group)
+	add(q.Topic != "", `topic = ?`, q.Topic)
+	if q.Number != nil {
+		add(true, `number = ?`, *q.Number)
+	}
+	if n := len(q.States); n > 0 {
+		states := make([]any, n)
+		for i, state := range q.States {
+			states[i] = state
+		}
+		add(true, `state IN (?`+strings.Repeat(`, ?`, n-1)+`)`, states...)
+	}
+	add(q.After > 0, `id > ?`, q.After)
+	add(q.Before > 0, `id < ?`, q.Before)
+	add(!q.Until.IsZero(), `written_at <= ?`, written(q.Until))
+	query = s.q.rows
+	if q.Content {
+		query = s.q.rowsWhole
+	}
+	query += ` WHERE ` + strings.Join(where, ` AND `) + ` ORDER BY `
+	if len(q.States) > 0 { // few of many rows: sorted, rather than read in the order of another index
+		query += `+`
+	}
+	query += `id`
+	if q.Newest {
+		query += ` DESC`
+	}
+	if q.Limit > 0 {
+		query, args = query+` LIMIT ?`, append(args, q.Limit)
+	}
+	return query, args
+}
+
+func scanRow(rows *sql.Rows) (r operate.Row, err error) {
+	var at, changed, now, body string
+	var headers sql.NullString
+	err = rows.Scan(&r.Kind, &r.ID, &r.Name, &r.Partition.Group, &r.Partition.Topic, &r.Partition.Number, &r.Epoch, &r.Offset,
+		&r.State, &r.Text, &r.By, &r.Role, &at, &changed, &now, &r.Revision, &body, &r.Key, &r.Value, &headers)
+	r.At, r.Changed, r.Now, r.Body = forPeople(at), forPeople(changed), forPeople(now), []byte(body)
+	if headers.Valid {
+		r.Headers = []byte(headers.String)
+	}
+	if r.Kind == operate.KindProcess {
+		r.ID = 0
+	}
+	return r, err
+}
+
+// forPeople parses a time of the database's that is only shown, and never compared.
+func forPeople(s string) time.Time {
+	t, _ := time.Parse(time.RFC3339Nano, s)
+	return t
+}
+
+// written formats a time as the database writes it.
+func written(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// Requests implements [operate.Ledger]. It waits for no transaction.
+func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (acts int64, letters []operate.Row, err error) {
+	fail := func(err error) (int64, []operate.Row, error) {
+		return 0, nil, fmt.Errorf("sqlsink: look for requests about %d partitions: %w", len(ps), s.explain(err))
+	}
+	err = s.transactions.Patiently(ctx, func(ctx context.Context) error {
+		return s.db.QueryRowContext(ctx, s.q.acts).Scan(&acts)
+	})
+	if err != nil {
+		return fail(err)
+	}
+	for _, p := range ps {
+		most := min(operate.ReplaysEach, operate.ReplaysMost-len(letters))
+		if most == 0 {
+			break
+		}
+		rows, err := s.Rows(ctx, operate.RowQuery{Kind: operate.KindLetter, Partition: &p, States: []string{operate.StateRequested}, Limit: most, Content: true})
+		if err != nil {
+			return fail(err)
+		}
+		letters = append(letters, rows...)
+	}
+	slices.SortFunc(letters, func(a, b operate.Row) int { return int(a.ID - b.ID) })
+	return acts, letters, nil
+}
