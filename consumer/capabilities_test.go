@@ -27,7 +27,7 @@ type least struct {
 	many  int            // Commits for more than one partition
 }
 
-func (*least) Guarantee() epoch.Guarantee { return epoch.PerItem }
+func (*least) Facts() epoch.Facts { return epoch.Facts{Guarantee: epoch.PerItem, Partitions: 1} }
 
 func (s *least) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
 	return s.in.Fence(ctx, p)
@@ -59,7 +59,9 @@ type bounded struct {
 	most int
 }
 
-func (s bounded) Bounds() epoch.Bounds { return epoch.Bounds{Partitions: 1, Messages: s.most} }
+func (s bounded) Facts() epoch.Facts {
+	return epoch.Facts{Guarantee: epoch.PerItem, Partitions: 1, Messages: s.most}
+}
 
 // TestASinkOfFiveMethodsIsEnough: two owners in turn, idle partitions, and transactions that do not
 // fit, which are made smaller until they do.

@@ -16,7 +16,13 @@ type lesser struct {
 	gives epoch.Guarantee
 }
 
-func (l lesser) Guarantee() epoch.Guarantee { return l.gives }
+func (l lesser) Facts() epoch.Facts {
+	facts := l.Sink.Facts()
+	if facts.Guarantee = l.gives; l.gives < epoch.Transactional {
+		facts.Partitions = 1
+	}
+	return facts
+}
 
 // holding is one that commits under a claim alone, too.
 type holding struct {

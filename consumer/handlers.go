@@ -98,7 +98,7 @@ func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX]
 // suits returns an error at the start of Run rather than at the first message: a sink that cannot
 // keep what the options promise would lose effects, or apply them twice, without an error.
 func (h Handlers[TX]) suits(o Options, sink epoch.Sink[TX]) error {
-	if given := sink.Guarantee(); given < o.Guarantee {
+	if given := sink.Facts().Guarantee; given < o.Guarantee {
 		return fmt.Errorf("consumer: Options.Guarantee asks for a %v sink, and this one is %v: choose another sink, or ask for less", o.Guarantee, given)
 	}
 	if _, ok := epoch.As[epoch.Holding[TX]](sink); !ok && len(h.background) > 0 {

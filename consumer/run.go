@@ -47,7 +47,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 		return err
 	}
 	// A sink may take less than the options allow, such as one partition in each transaction.
-	bounds := epoch.BoundsOf(sink)
+	bounds := sink.Facts()
 	if bounds.Messages > 0 {
 		o.MaxBatch = min(o.MaxBatch, bounds.Messages)
 	}
@@ -84,7 +84,7 @@ type runner[TX any] struct {
 	handlers Handlers[TX]
 	policy   policy
 	sink     epoch.Sink[TX]
-	bounds   epoch.Bounds
+	bounds   epoch.Facts
 	shards   epoch.Sharded
 	stop     context.CancelCauseFunc // ends Run with an error
 

@@ -10,7 +10,7 @@ func shardsOf[TX any](sink epoch.Sink[TX]) epoch.Sharded {
 	if s, ok := epoch.As[epoch.Sharded](sink); ok {
 		return s
 	}
-	return oneShard{func() <-chan struct{} { return epoch.Replaced(sink) }}
+	return oneShard{func() <-chan struct{} { return sink.Facts().Replaced }}
 }
 
 // oneShard is a sink with one database.

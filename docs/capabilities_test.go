@@ -17,9 +17,7 @@ import (
 func capabilities[TX any](s epoch.Sink[TX]) map[string]bool {
 	is := map[string]bool{}
 	_, is["`epoch.Looker`"] = s.(epoch.Looker)
-	_, is["`epoch.Replaceable`"] = s.(epoch.Replaceable)
 	_, is["`epoch.Holding`"] = s.(epoch.Holding[TX])
-	_, is["`epoch.Bounded`"] = s.(epoch.Bounded)
 	_, is["`epoch.Sharded`"] = s.(epoch.Sharded)
 	_, is["`operate.Ledger`"] = s.(operate.Ledger[TX])
 	return is
@@ -27,7 +25,6 @@ func capabilities[TX any](s epoch.Sink[TX]) map[string]bool {
 
 func TestTheTableOfCapabilitiesIsWhatTheSinksImplement(t *testing.T) {
 	inFile := capabilities[*sqlsink.Tx](&sqlsink.Sink{})
-	inFile["`epoch.Replaceable`"] = (&sqlsink.Sink{}).Replaced() != nil
 	sinks := []map[string]bool{ // in the order of the columns
 		capabilities[pgsink.Tx](&pgsink.Sink{}), capabilities[*pgsink.Queue](pgsink.Queued{}), inFile,
 		capabilities[pgsink.Tx](&shardsink.Sink[pgsink.Tx]{}), capabilities[*memsink.Tx](&memsink.Sink{}),

@@ -73,7 +73,7 @@ func TestAGroupIsRetiredAsTheGuideSays(t *testing.T) {
 	}
 	var left, entries int
 	err = pool.QueryRow(t.Context(), `select (select count(*) from epochfence.fence) + (select count(*) from epochfence.fence_ledger where kind <> 'entry')
-		+ (select count(*) from epochfence_outbox.outbox_entry), (select count(*) from epochfence.fence_ledger)`).Scan(&left, &entries)
+		+ (select count(*) from epochfence.outbox_entry), (select count(*) from epochfence.fence_ledger)`).Scan(&left, &entries)
 	if err != nil || left != 0 || entries == 0 {
 		t.Errorf("%d rows are left, and %d entries of the audit log, %v; want none, and some", left, entries, err)
 	}

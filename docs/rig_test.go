@@ -10,12 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
-	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// database is an empty one with the tables of the sink and the outbox, and those
-// of a script.
+// database is an empty one with epochfence's tables, and those of a script.
 func database(t *testing.T, file string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), pgtest.Start(t).URL)
@@ -24,9 +22,6 @@ func database(t *testing.T, file string) *pgxpool.Pool {
 	}
 	t.Cleanup(pool.Close)
 	if err := pgsink.Migrate(t.Context(), pool, pgsink.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := pgoutbox.Migrate(t.Context(), pool, pgoutbox.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pool.Exec(t.Context(), script(t, file)); err != nil {

@@ -36,23 +36,6 @@ func Look[TX any](ctx context.Context, sink Sink[TX], ps []Partition) (Fences, e
 	return found, nil
 }
 
-// Replaceable is implemented by a [Sink] that notices when another server has taken over its
-// database. With any other sink, the consumer polls the fences to notice it.
-type Replaceable interface {
-	// Replaced returns a channel that is closed when the sink notices that another server, such as
-	// a promoted standby, has taken over the database. That server may lack the last commits. A nil
-	// channel means that the sink cannot notice it.
-	Replaced() <-chan struct{}
-}
-
-// Replaced returns the channel of a [Replaceable], and nil for any other sink.
-func Replaced[TX any](sink Sink[TX]) <-chan struct{} {
-	if r, ok := As[Replaceable](sink); ok {
-		return r.Replaced()
-	}
-	return nil
-}
-
 // Holding is implemented by a [Sink] that can commit under a claim without moving the position. The
 // outbox's relay needs it.
 type Holding[TX any] interface {
@@ -97,34 +80,4 @@ func As[T any, TX any](sink Sink[TX]) (T, bool) {
 	}
 	var none T
 	return none, false
-}
-
-// Bounds limit what one transaction of a [Sink] can hold. Zero means no limit.
-type Bounds struct {
-	// Partitions limits the advances of a Commit. A Commit with more returns [ErrTooLarge] before
-	// it runs a call.
-	Partitions int
-
-	// Messages limits the messages of a transaction, over all its calls. The consumer passes no
-	// more. A sink need not count them.
-	Messages int
-}
-
-// Bounded is implemented by a [Sink] that limits the partitions or messages of a transaction. A
-// sink with another limit, such as bytes, returns [ErrTooLarge].
-type Bounded interface {
-	// Bounds returns the bounds. They do not change.
-	Bounds() Bounds
-}
-
-// BoundsOf calls [Bounded.Bounds]. If the sink does not implement it, a [Transactional] sink has no
-// bounds, and any other sink has a bound of one partition.
-func BoundsOf[TX any](sink Sink[TX]) Bounds {
-	if b, ok := As[Bounded](sink); ok {
-		return b.Bounds()
-	}
-	if sink.Guarantee() < Transactional {
-		return Bounds{Partitions: 1}
-	}
-	return Bounds{}
 }

@@ -1,7 +1,25 @@
 package epoch
 
-// This file has what a sink promises about a message that is applied again. consumer.Run refuses a
-// sink that promises less than the options ask for.
+// This file has what a sink is, and what it promises about a message that is applied again. consumer.Run
+// refuses a sink that promises less than the options ask for.
+
+// Facts are what a [Sink] is. Only Replaced changes.
+type Facts struct {
+	Guarantee Guarantee
+
+	// Partitions limits the advances of a Commit, if it is not 0. A Commit with more returns [ErrTooLarge]
+	// before it runs a call. It is 1 for a sink that is not [Transactional].
+	Partitions int
+
+	// Messages limits the messages of a transaction, over all its calls, if it is not 0. The consumer passes
+	// no more. A sink need not count them. One with another limit, such as bytes, returns [ErrTooLarge].
+	Messages int
+
+	// Replaced is closed when the sink notices that another server, such as a promoted standby, has taken
+	// over its database. That server may lack the last commits. It is nil if the sink cannot notice that:
+	// the consumer then polls the fences.
+	Replaced <-chan struct{}
+}
 
 // Guarantee is what a sink guarantees when a message is applied again: by an owner that was thought
 // dead, after a crash, or after a lost answer. A greater value guarantees more. The zero Guarantee
@@ -15,8 +33,8 @@ const (
 	PerItem Guarantee = iota + 1
 
 	// Transactional sinks commit the effects, positions and ownership checks of a transaction
-	// together or not at all, over any number of rows, and over as many partitions as [Bounds]
-	// allows.
+	// together or not at all, over any number of rows, and over as many partitions as its
+	// [Facts] allow.
 	Transactional
 )
 

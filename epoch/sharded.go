@@ -11,6 +11,6 @@ type Sharded interface {
 	// means that p has no shard. The sink's methods return an error for such a p.
 	Shard(p Partition) int
 
-	// ReplacedIn is [Replaceable.Replaced] for one shard.
+	// ReplacedIn is [Facts.Replaced] of one shard.
 	ReplacedIn(shard int) <-chan struct{}
 }

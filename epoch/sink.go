@@ -16,12 +16,12 @@ import "context"
 // A Sink is safe for concurrent use. Its errors name the partition and wrap the errors of this
 // package.
 //
-// Every Sink has these five methods. The optional interfaces are [Looker], [Replaceable],
-// [Holding], [Sharded], [Bounded] and operate.Ledger. A consumer finds them with [As].
+// Every Sink has these five methods. The optional interfaces are [Looker], [Holding], [Sharded] and
+// operate.Ledger. A consumer finds them with [As].
 type Sink[TX any] interface {
-	// Guarantee returns the sink's guarantee. It does not change. The comments below are for
-	// [Transactional]. The constants say how other sinks differ.
-	Guarantee() Guarantee
+	// Facts returns what the sink is. The comments below are for [Transactional]. The constants say how other
+	// sinks differ.
+	Facts() Facts
 
 	// Fence returns the committed fence of p, or [ErrMissing].
 	Fence(ctx context.Context, p Partition) (Fence, error)

@@ -80,7 +80,7 @@ const FenceLog = "epochfence/lease"
 // ctx or the lease ends. Its errors match [ErrLost], [epoch.ErrPaused], [epoch.ErrUnhealthy], and
 // those of [epoch.Fence.Check] if a consumer has the same group and topic.
 func Claim[TX any](ctx context.Context, h *Held, sink epoch.Sink[TX]) (*Claimed[TX], error) {
-	if g := sink.Guarantee(); g < epoch.Transactional {
+	if g := sink.Facts().Guarantee; g < epoch.Transactional {
 		return nil, fmt.Errorf("lease: claim %s: the sink's guarantee is %v, and the work of a lock needs %v", h.Resource, g, epoch.Transactional)
 	}
 	c := &Claimed[TX]{Held: h, sink: sink, sem: make(chan struct{}, 1), origin: epoch.Origin{

@@ -5,10 +5,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/epochfence/epochfence/migrations"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 var two = []migrations.Migration{
@@ -36,6 +38,31 @@ func TestEachToolGetsItsForm(t *testing.T) {
 		text, err := os.ReadFile(filepath.Join(dir, files[0].Name()))
 		if got := files[0].Name() + ": " + string(text); err != nil || got != want {
 			t.Errorf("tool %d:\n got %q\nwant %q", tool, got, want)
+		}
+	}
+}
+
+func TestAScriptLocksTheTablesThatItChangesAndNotThoseItMakes(t *testing.T) {
+	m := migrations.Migration{SQL: `
+-- alter table "e".remark
+create table "e".new (id bigint);
+alter table "e".new add column a text;
+create unique index new_id on "e".new (id);
+ALTER TABLE "e".fence ADD COLUMN b text;
+create index fence_b on "e".fence (b);
+create constraint trigger follow
+    after insert on "e".fence_ledger deferrable for each row execute function "e".f();
+create function "e".f() returns trigger language plpgsql as $$ begin return new; end $$;`}
+	if got := m.Locks(); !slices.Equal(got, []string{`"e".fence`, `"e".fence_ledger`}) {
+		t.Errorf("%q", got)
+	}
+	steps, err := pgsink.Migrations(pgsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range steps {
+		if got := m.Locks(); len(got) > 0 {
+			t.Errorf("version %d, of a new schema, locks %q", m.Version, got)
 		}
 	}
 }

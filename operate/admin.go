@@ -9,7 +9,7 @@ import (
 )
 
 // This file is the operators' side of a sink, over its rows and one operation on a fence. operator.go
-// has which actions on a dead letter are possible, act.go those on a fence.
+// has which actions on a dead letter are possible, act.go those on a fence, and outbox.go those on the outbox.
 
 // On returns an operator of a sink.
 func On(a Admin) Operator { return operator{a} }
@@ -149,11 +149,9 @@ func (o operator) doDeadLetter(ctx context.Context, a DeadLetterAct) (DeadLetter
 		change = revised(r, after, b, StateWithdrawn)
 	case Discard:
 	}
-	var f epoch.Fence
-	if found, err := o.admin.Partitions(ctx, Filter{}, &r.Partition); err != nil {
+	f, err := o.fence(ctx, r.Partition)
+	if err != nil {
 		return DeadLetter{}, err
-	} else if len(found) > 0 {
-		f = found[0].Fence
 	}
 	if err := o.admin.Write(ctx, change, EntryOf(a.Decided(before, f))); errors.Is(err, ErrRowChanged) {
 		return DeadLetter{}, ErrDeadLetterChanged
@@ -163,10 +161,19 @@ func (o operator) doDeadLetter(ctx context.Context, a DeadLetterAct) (DeadLetter
 	if a.Kind == Discard {
 		return before, nil
 	}
-	if r, err = o.letter(ctx, r.ID, true); err != nil { // it was carried out: what became of it since is no error
-		return after, nil
+	if now, err := o.letter(ctx, r.ID, true); err == nil {
+		return DeadLetterOf(now)
 	}
-	return DeadLetterOf(r)
+	return after, nil // it was carried out: what became of it since is no error
+}
+
+// fence returns the fence of p, or a zero one if there is none.
+func (o operator) fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
+	found, err := o.admin.Partitions(ctx, Filter{}, &p)
+	if err != nil || len(found) == 0 {
+		return epoch.Fence{}, err
+	}
+	return found[0].Fence, nil
 }
 
 func readAs[T any](ctx context.Context, rows Rows, q RowQuery, of func(Row) (T, error)) (found []T, err error) {
@@ -175,10 +182,7 @@ func readAs[T any](ctx context.Context, rows Rows, q RowQuery, of func(Row) (T, 
 		return nil, err
 	}
 	for _, r := range all {
-		t, err := of(r)
-		if err != nil {
-			return nil, err
-		}
+		t, _ := of(r) // as much as can be read: no row, whoever has written it, hides the others
 		found = append(found, t)
 	}
 	return found, nil

@@ -35,6 +35,10 @@ type Decision struct {
 	// Reason is a text for operators. By is the operator, or empty.
 	Reason, By string
 
+	// Entry is the ID of an entry of the outbox that an operator has acted on, and IdempotencyKey its key.
+	Entry          int64
+	IdempotencyKey string
+
 	// TraceID is the trace id of the decision in hexadecimal digits, or empty. See [WithTraceID].
 	TraceID string
 }
@@ -56,6 +60,12 @@ const (
 
 	// DecidedDiscard: an operator has deleted the dead letter at offset From.
 	DecidedDiscard DecisionKind = "discard"
+
+	// DecidedOutboxRetry: an operator has requested that an entry of the outbox is sent now.
+	DecidedOutboxRetry DecisionKind = "outbox-retry"
+
+	// DecidedOutboxDiscard: an operator has deleted an entry of the outbox.
+	DecidedOutboxDiscard DecisionKind = "outbox-discard"
 
 	// DecidedReplay: the dead letter at offset From was applied.
 	DecidedReplay DecisionKind = "replay"

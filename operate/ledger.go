@@ -28,6 +28,10 @@ const (
 
 	// KindProcess is the sign of life of a process.
 	KindProcess Kind = "process"
+
+	// KindOutbox is an entry of the outbox, in a sink that has one. Handlers add it, through an outbox.Store
+	// over the sink's transactions. [OutboxEntry.Row] has what its fields are.
+	KindOutbox Kind = "outbox"
 )
 
 // Row is what a sink keeps for operators about one thing. What operators query by hand is a field, and
@@ -37,11 +41,12 @@ const (
 type Row struct {
 	Kind Kind `json:"kind"`
 
-	// ID numbers entries, and dead letters, in the order in which they were written. The sink sets it.
-	// It is 0 for a process.
+	// ID numbers rows of a kind in the order in which they were written. The sink sets it. It is 0 for a
+	// process.
 	ID int64 `json:"id,omitempty"`
 
-	// Name is the Run of a process and the id of an entry's claim. Dead letters have none.
+	// Name is the Run of a process, the id of an entry's claim, and the idempotency key of what is in the
+	// outbox. Dead letters have none.
 	Name string `json:"name,omitempty"`
 
 	Partition epoch.Partition `json:"partition"` // of a process the group alone
@@ -53,7 +58,7 @@ type Row struct {
 	State string `json:"state,omitempty"`
 
 	Text string `json:"text,omitempty"` // the reason, the error, or the problems, at most 4,000 bytes
-	By   string `json:"by,omitempty"`   // the operator, or the name of a process
+	By   string `json:"by,omitempty"`   // the operator, the name of a process, or the Key in the outbox
 
 	// At is the time of the first write, Changed that of the last, and Now that of the read, by the
 	// sink's clock. Role is the database user that was connected at the first. The sink sets them.
@@ -67,7 +72,8 @@ type Row struct {
 
 	Body json.RawMessage `json:"body,omitempty"` // a few kilobytes at most
 
-	// Key, Value and Headers are the content of a dead letter's message. nil is none. Headers are JSON.
+	// Key, Value and Headers are the content of a dead letter's message, and Value and Headers that of what is
+	// in the outbox, with the whole URL as Text. nil is none. Headers are JSON.
 	Key     []byte `json:"key,omitempty"`
 	Value   []byte `json:"value,omitempty"`
 	Headers []byte `json:"headers,omitempty"`
@@ -86,7 +92,8 @@ const (
 // An entry, and a dead letter without an ID, is added. A dead letter with an ID replaces the State, Text,
 // By and Body of the row with this ID and Revision, or deletes it. If there is no such row, nothing is
 // written, and the error is [ErrRowChanged]. A process replaces the row of its Name, of which At stays, or
-// deletes it, whatever it is.
+// deletes it, whatever it is. What is in the outbox under this ID, Partition and Name gets the State
+// [StateRequested], or is deleted, and otherwise the error is the same.
 type Change struct {
 	Row
 	Remove bool
@@ -112,7 +119,7 @@ type RowQuery struct {
 
 	Newest  bool // the highest IDs first, otherwise the lowest
 	Limit   int  // of rows; 0: none
-	Content bool // with Key, Value and Headers
+	Content bool // with Key, Value and Headers, and the whole URL of what is in the outbox
 }
 
 // Selects reports whether q, without its limit, selects the row.

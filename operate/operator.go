@@ -46,6 +46,16 @@ type Operator interface {
 
 	// DoDeadLetter carries out a on a dead letter, with its entry in the audit log.
 	DoDeadLetter(ctx context.Context, a DeadLetterAct) (DeadLetter, error)
+
+	// OutboxEntries returns entries of the outbox by ID, without the parts that may be secret: headers,
+	// bodies, and everything in the URLs after the host. memsink and shardsink have none.
+	OutboxEntries(ctx context.Context, q OutboxQuery) ([]OutboxEntry, error)
+
+	// OutboxEntry returns one entry with all parts, or [ErrNoOutboxEntry].
+	OutboxEntry(ctx context.Context, id int64) (OutboxEntry, error)
+
+	// DoOutbox carries out a on an entry of the outbox, with its entry in the audit log.
+	DoOutbox(ctx context.Context, a OutboxAct) error
 }
 
 // Filter selects partitions. The zero Filter selects all.

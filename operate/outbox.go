@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,31 +11,11 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// This file has the interface that stores of an outbox implement for operators. Package outbox
-// decides when an entry is sent.
+// This file has the operators' side of the outbox, over the rows of a sink. Package outbox decides
+// when an entry is sent.
 
-// Outbox operates the entries of an outbox: those that wait for an answer, those that the receiver
-// has refused, and those whose answer OnAnswer or OnRefused could not handle.
-// pgoutbox.OpenOperator, sqloutbox.OpenOperator and cassink.Sink.Operator return one. Methods are
-// safe for concurrent use.
-type Outbox interface {
-	// Entries returns entries by ID, without the parts that may be secret: headers, bodies, and
-	// everything in the URLs after the host.
-	Entries(ctx context.Context, q OutboxQuery) ([]OutboxEntry, error)
-
-	// Entry returns one entry with all parts, or [ErrNoOutboxEntry].
-	Entry(ctx context.Context, id int64) (OutboxEntry, error)
-
-	// DoOutbox carries out a and records it, in one transaction if the store has transactions. Otherwise
-	// the record comes first, so that nothing is done without one.
-	DoOutbox(ctx context.Context, a OutboxAct) error
-
-	// OutboxHistory returns the records of operator actions, newest first, at most limit. Zero
-	// means DefaultLimit.
-	OutboxHistory(ctx context.Context, limit int) ([]OutboxRecord, error)
-}
-
-// OutboxEntry is a request that waits to be sent.
+// OutboxEntry is a request that waits to be sent: one that waits for an answer, that the receiver has
+// refused, or whose answer OnAnswer or OnRefused could not handle.
 type OutboxEntry struct {
 	ID             int64
 	Partition      epoch.Partition
@@ -52,9 +33,9 @@ type OutboxEntry struct {
 type OutboxQuery struct {
 	Filter
 	Number *int32 // of the partition; nil: any
-	Key    *string
-	After  int64 // only entries with a higher ID
-	Limit  int   // zero: DefaultLimit
+	Key    string // empty: any
+	After  int64  // only entries with a higher ID
+	Limit  int    // zero: DefaultLimit
 }
 
 // OutboxKind is the kind of an operator action on an entry.
@@ -76,30 +57,133 @@ type OutboxAct struct {
 	Kind OutboxKind
 	Seen OutboxEntry // its ID, partition and idempotency key are compared
 
-	By, Reason string // as in Act
+	By, Reason, TraceID string // as in Act
 }
 
 // Check returns an error that matches [ErrAct] if no entry could take the act.
 func (a OutboxAct) Check() error {
 	switch a.Kind {
 	case OutboxRetry, OutboxDiscard:
-		return CheckWho(a.By, a.Reason, "")
+		return CheckWho(a.By, a.Reason, a.TraceID)
 	default:
 		return fmt.Errorf("%w: %q; want %s or %s", ErrAct, a.Kind, OutboxRetry, OutboxDiscard)
 	}
 }
 
-// OutboxRecord records an operator action on an entry.
-type OutboxRecord struct {
-	At                    time.Time // by the clock of the database
-	Role                  string    // the database user that was connected
-	Kind                  OutboxKind
-	Entry                 int64
-	Partition             epoch.Partition
-	Scope, IdempotencyKey string
-	By, Reason            string
+// decided returns the audit log entry for a. f is the fence of the entry's partition, or zero.
+func (a OutboxAct) decided(f epoch.Fence) Decision {
+	kind := DecidedOutboxRetry
+	if a.Kind == OutboxDiscard {
+		kind = DecidedOutboxDiscard
+	}
+	return Decision{
+		Kind: kind, Partition: a.Seen.Partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: f.Next, To: f.Next, By: a.By, TraceID: a.TraceID,
+		Reason: a.Reason, Entry: a.Seen.ID, IdempotencyKey: a.Seen.IdempotencyKey,
+	}
 }
 
 // ErrNoOutboxEntry is returned if there is no such entry: it was delivered, discarded, or refused
 // by the receiver and handled by OnRefused, or it never existed.
 var ErrNoOutboxEntry = errors.New("no such entry in the outbox")
+
+type outboxBody struct {
+	Scope  string `json:"scope,omitempty"`
+	Method string `json:"method"`
+}
+
+// Row returns e as a row, with its content. See [KindOutbox].
+func (e OutboxEntry) Row() Row {
+	r := Row{
+		Kind: KindOutbox, ID: e.ID, Name: e.IdempotencyKey, Partition: e.Partition, By: e.Key, Text: e.URL, At: e.AddedAt, Changed: e.AddedAt,
+		Body: encode(outboxBody{e.Scope, e.Method}), Value: e.Body, Headers: encode(e.Header),
+	}
+	if e.RetryRequested {
+		r.State = StateRequested
+	}
+	return r
+}
+
+// OutboxEntryOf returns the entry of a row of [KindOutbox], with as much of its content as the row has.
+func OutboxEntryOf(r Row) (OutboxEntry, error) {
+	var b outboxBody
+	e := OutboxEntry{
+		ID: r.ID, Partition: r.Partition, Key: r.By, IdempotencyKey: r.Name, URL: r.Text, Body: r.Value, AddedAt: r.At,
+		RetryRequested: r.State == StateRequested,
+	}
+	err := json.Unmarshal(r.Body, &b)
+	if err == nil && len(r.Headers) > 0 {
+		err = json.Unmarshal(r.Headers, &e.Header)
+	}
+	if err != nil {
+		return e, fmt.Errorf("entry %d of the outbox: %w", r.ID, err)
+	}
+	e.Scope, e.Method = b.Scope, b.Method
+	return e, nil
+}
+
+// OutboxEntries implements [Operator].
+func (o operator) OutboxEntries(ctx context.Context, q OutboxQuery) ([]OutboxEntry, error) {
+	rows := RowQuery{Kind: KindOutbox, Filter: q.Filter, Number: q.Number, By: q.Key, After: q.After, Limit: Limit(q.Limit)}
+	found, err := readAs(ctx, o.admin, rows, OutboxEntryOf)
+	if err != nil {
+		return nil, fmt.Errorf("operate: list entries of the outbox: %w", err)
+	}
+	return found, nil
+}
+
+// OutboxEntry implements [Operator].
+func (o operator) OutboxEntry(ctx context.Context, id int64) (OutboxEntry, error) {
+	e, err := o.outboxEntry(ctx, id, true)
+	if err != nil {
+		return OutboxEntry{}, fmt.Errorf("operate: read entry %d of the outbox: %w", id, err)
+	}
+	return e, nil
+}
+
+func (o operator) outboxEntry(ctx context.Context, id int64, content bool) (OutboxEntry, error) {
+	if id <= 0 {
+		return OutboxEntry{}, ErrNoOutboxEntry
+	}
+	found, err := o.admin.Rows(ctx, RowQuery{Kind: KindOutbox, ID: id, Content: content})
+	if err == nil && len(found) == 0 {
+		err = ErrNoOutboxEntry
+	}
+	if err != nil {
+		return OutboxEntry{}, err
+	}
+	return OutboxEntryOf(found[0])
+}
+
+// DoOutbox implements [Operator].
+func (o operator) DoOutbox(ctx context.Context, a OutboxAct) error {
+	if err := o.doOutbox(ctx, a); err != nil {
+		return fmt.Errorf("operate: %s entry %d of the outbox of %s: %w", a.Kind, a.Seen.ID, a.Seen.Partition, err)
+	}
+	return nil
+}
+
+func (o operator) doOutbox(ctx context.Context, a OutboxAct) error {
+	if err := a.Check(); err != nil {
+		return err
+	}
+	e, err := o.outboxEntry(ctx, a.Seen.ID, false)
+	if err != nil {
+		return err
+	}
+	if e.Partition != a.Seen.Partition || e.IdempotencyKey != a.Seen.IdempotencyKey {
+		return ErrNoOutboxEntry
+	}
+	f, err := o.fence(ctx, e.Partition)
+	if err != nil {
+		return err
+	}
+	change := Change{Row: Row{Kind: KindOutbox, ID: e.ID, Name: e.IdempotencyKey, Partition: e.Partition, State: StateRequested}}
+	change.Remove = a.Kind == OutboxDiscard
+	// The entry of the audit log comes first, so that also in a store of items nothing is done without it.
+	if err := o.admin.Write(ctx, EntryOf(a.decided(f)), change); errors.Is(err, ErrRowChanged) {
+		return ErrNoOutboxEntry
+	} else if err != nil {
+		return err
+	}
+	return nil
+}

@@ -2,6 +2,7 @@ package operate
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 	"unicode/utf8"
@@ -20,6 +21,9 @@ type entryBody struct {
 	Owner string       `json:"owner,omitempty"`
 	To    epoch.Offset `json:"to"`
 	Trace string       `json:"trace,omitempty"`
+
+	Entry          int64  `json:"entry,omitempty"` // of the outbox
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
 }
 
 // encode returns a body as JSON. Of texts, numbers, and times of any year, that cannot fail.
@@ -33,24 +37,24 @@ func EntryOf(d Decision) Change {
 	return Change{Row: Row{
 		Kind: KindEntry, Name: d.Claim.String(), Partition: d.Partition, Epoch: d.Epoch, Offset: d.From,
 		State: string(d.Kind), Text: Text(d.Reason, MaxText), By: d.By,
-		Body: encode(entryBody{Owner: Text(d.Owner, MaxText), To: d.To, Trace: Text(d.TraceID, maxName)}),
+		Body: encode(entryBody{
+			Owner: Text(d.Owner, MaxText), To: d.To, Trace: Text(d.TraceID, maxName), Entry: d.Entry, IdempotencyKey: Text(d.IdempotencyKey, MaxText),
+		}),
 	}}
 }
 
-// DecisionOf returns the decision of a row of [KindEntry].
+// DecisionOf returns the decision of a row of [KindEntry], also with an error: as much as can be read.
 func DecisionOf(r Row) (Decision, error) {
-	var b entryBody
-	if err := json.Unmarshal(r.Body, &b); err != nil {
-		return Decision{}, fmt.Errorf("entry %d of the audit log: %w", r.ID, err)
-	}
-	claim, err := epoch.ParseClaimID(r.Name)
-	if err != nil {
-		return Decision{}, fmt.Errorf("entry %d of the audit log: %w", r.ID, err)
+	b := entryBody{To: -1}
+	err := json.Unmarshal(r.Body, &b)
+	claim, broken := epoch.ParseClaimID(r.Name)
+	if err = errors.Join(err, broken); err != nil {
+		err = fmt.Errorf("entry %d of the audit log: %w", r.ID, err)
 	}
 	return Decision{
 		ID: r.ID, At: r.At, Role: r.Role, Kind: DecisionKind(r.State), Partition: r.Partition, Epoch: r.Epoch, Claim: claim, Owner: b.Owner,
-		From: r.Offset, To: b.To, Reason: r.Text, By: r.By, TraceID: b.Trace,
-	}, nil
+		From: r.Offset, To: b.To, Reason: r.Text, By: r.By, TraceID: b.Trace, Entry: b.Entry, IdempotencyKey: b.IdempotencyKey,
+	}, err
 }
 
 type letterBody struct {
@@ -79,9 +83,7 @@ func DeadLetterOf(r Row) (DeadLetter, error) {
 // letterOf returns the dead letter of a row, with as much of its content as the row has.
 func letterOf(r Row) (DeadLetter, letterBody, error) {
 	var b letterBody
-	if err := json.Unmarshal(r.Body, &b); err != nil {
-		return DeadLetter{}, b, fmt.Errorf("dead letter %d: %w", r.ID, err)
-	}
+	broken := json.Unmarshal(r.Body, &b)
 	l := DeadLetter{
 		ID: r.ID, Epoch: r.Epoch, Error: r.Text, At: r.At,
 		Message: epoch.Message{Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value},
@@ -96,8 +98,9 @@ func letterOf(r Row) (DeadLetter, letterBody, error) {
 	}
 	l.Message.Time, l.Message.Mark = b.Time.Time, b.Mark
 	var err error
-	if l.Message.Headers, err = decodeHeaders(r.Headers); err != nil {
-		err = fmt.Errorf("the headers of dead letter %d: %w", r.ID, err)
+	l.Message.Headers, err = decodeHeaders(r.Headers)
+	if err = errors.Join(broken, err); err != nil {
+		err = fmt.Errorf("dead letter %d: %w", r.ID, err)
 	}
 	return l, b, err
 }
@@ -174,13 +177,14 @@ func signOf(p Process) Change {
 // ProcessOf returns the process of a row of [KindProcess].
 func ProcessOf(r Row) (Process, error) {
 	var b processBody
-	if err := json.Unmarshal(r.Body, &b); err != nil {
-		return Process{}, fmt.Errorf("the sign of life of %s: %w", r.Name, err)
+	err := json.Unmarshal(r.Body, &b)
+	if err != nil {
+		err = fmt.Errorf("the sign of life of %s: %w", r.Name, err)
 	}
 	return Process{
 		Run: r.Name, Group: r.Partition.Group, Name: r.By, Host: b.Host, PID: b.PID, Version: b.Version, Problems: r.Text,
 		Every: time.Duration(b.EveryMS) * time.Millisecond, Since: r.At, Seen: r.Changed, Now: r.Now,
-	}, nil
+	}, err
 }
 
 // named returns kinds as States of a [RowQuery].

@@ -56,9 +56,6 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := sqloutbox.Migrate(ctx, db, sqloutbox.SQLite, sqloutbox.Options{}); err != nil {
-		log.Fatal(err)
-	}
 	store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.SQLite, sqloutbox.Options{})
 	if err != nil {
 		log.Fatal(err)

@@ -37,7 +37,7 @@ type ledger[TX any] struct {
 	store     outbox.Store[TX]
 	insert    func(ctx context.Context, tx TX, m epoch.Message, table, payment string) error
 	table     func(t testing.TB, name string) (payments []string)
-	op        operate.Outbox
+	op        operate.Operator
 	left      func(t testing.TB) int // entries of the outbox
 	guarantee epoch.Guarantee
 }
@@ -76,7 +76,7 @@ func storeLedger(t testing.TB) *ledger[*cassink.Tx] {
 			return strings.Fields(string(state.Value))
 		},
 		left: func(t testing.TB) int {
-			es, err := op.Entries(t.Context(), operate.OutboxQuery{Limit: 1000})
+			es, err := op.OutboxEntries(t.Context(), operate.OutboxQuery{Limit: 1000})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,8 +89,6 @@ func sqliteLedger(t testing.TB) *ledger[*sqlsink.Tx] {
 	t.Helper()
 	db := sqliteFile(t, "ledger.db")
 	must(t, func() error { return sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}) })
-	must(t, func() error { return sqloutbox.Migrate(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{}) })
-	must(t, func() error { return sqloutbox.Migrate(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{}) }) // again: nothing to do
 	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +97,7 @@ func sqliteLedger(t testing.TB) *ledger[*sqlsink.Tx] {
 	if err != nil {
 		t.Fatal(err)
 	}
-	op, err := sqloutbox.OpenOperator(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{})
+	op, err := sqlsink.OpenOperator(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,9 +128,6 @@ func postgresLedger(t testing.TB) *ledger[pgsink.Tx] {
 	t.Cleanup(func() { _ = db.Close() })
 	must(t, func() error { return pgsink.Migrate(t.Context(), admin, pgsink.Options{}) })
 	must(t, func() error { return pgsink.Grant(t.Context(), admin, role, pgsink.Options{}) })
-	must(t, func() error { return pgoutbox.Migrate(t.Context(), admin, pgoutbox.Options{}) })
-	must(t, func() error { return pgoutbox.Migrate(t.Context(), admin, pgoutbox.Options{}) }) // again: nothing to do
-	must(t, func() error { return pgoutbox.Grant(t.Context(), admin, role, pgoutbox.Options{}) })
 	sink, err := pgsink.Open(t.Context(), pool, pgsink.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +137,7 @@ func postgresLedger(t testing.TB) *ledger[pgsink.Tx] {
 		t.Fatal(err)
 	}
 	human, humanURL := d.Role(t)
-	grant, err := pgoutbox.GrantOperatorSQL(human, pgoutbox.Options{})
+	grant, err := pgsink.GrantOperatorSQL(human, pgsink.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +147,7 @@ func postgresLedger(t testing.TB) *ledger[pgsink.Tx] {
 		t.Fatal(err)
 	}
 	t.Cleanup(humans.Close)
-	op, err := pgoutbox.OpenOperator(t.Context(), humans, pgoutbox.Options{})
+	op, err := pgsink.OpenOperator(t.Context(), humans, pgsink.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +157,7 @@ func postgresLedger(t testing.TB) *ledger[pgsink.Tx] {
 			_, err := tx.Exec(ctx, `INSERT INTO `+table+` (payment) VALUES ($1)`, payment)
 			return err
 		},
-		left: func(t testing.TB) int { return count(t, db, `SELECT count(*) FROM epochfence_outbox.outbox_entry`) },
+		left: func(t testing.TB) int { return count(t, db, `SELECT count(*) FROM epochfence.outbox_entry`) },
 	}).tables(t)
 	must(t, func() error {
 		_, err := admin.Exec(t.Context(), `GRANT INSERT ON payments, answers TO `+role)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -87,7 +88,7 @@ func testOperated[TX any](t *testing.T, l *ledger[TX]) {
 	p := epoch.Partition{Group: memsource.DefaultGroup, Topic: "orders"}
 	entries := func(q operate.OutboxQuery) []operate.OutboxEntry {
 		t.Helper()
-		es, err := l.op.Entries(t.Context(), q)
+		es, err := l.op.OutboxEntries(t.Context(), q)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,14 +103,14 @@ func testOperated[TX any](t *testing.T, l *ledger[TX]) {
 			e.Method != "POST" || e.AddedAt.IsZero() || e.RetryRequested || (e.Key == "in order") != (i >= 3) {
 			t.Errorf("listed: %+v", e)
 		}
-		whole, err := l.op.Entry(t.Context(), e.ID)
+		whole, err := l.op.OutboxEntry(t.Context(), e.ID)
 		if err != nil || !strings.HasSuffix(whole.URL, "token=secret") || whole.Header.Get("Authorization") != "secret" || string(whole.Body) != fmt.Sprint(i) {
 			t.Errorf("shown: %+v, %v", whole, err)
 		}
 	}
-	order, number := "in order", int32(0)
+	number := int32(0)
 	for want, q := range map[int]operate.OutboxQuery{
-		2: {Key: &order}, 1: {Limit: 1}, 3: {After: es[1].ID}, 0: {Filter: operate.Filter{Group: "nobody"}}, 5: {Filter: operate.Filter{Topic: "orders"}, Number: &number},
+		2: {Key: "in order"}, 1: {Limit: 1}, 3: {After: es[1].ID}, 0: {Filter: operate.Filter{Group: "nobody"}}, 5: {Filter: operate.Filter{Topic: "orders"}, Number: &number},
 	} {
 		if got := entries(q); len(got) != want {
 			t.Errorf("%+v selects %d, want %d", q, len(got), want)
@@ -117,19 +118,29 @@ func testOperated[TX any](t *testing.T, l *ledger[TX]) {
 	}
 
 	do := func(kind operate.OutboxKind, seen operate.OutboxEntry) error {
-		return l.op.DoOutbox(t.Context(), operate.OutboxAct{Kind: kind, Seen: seen, By: "anna", Reason: "fixed"})
+		return l.op.DoOutbox(t.Context(), operate.OutboxAct{Kind: kind, Seen: seen, By: "anna", Reason: "fixed", TraceID: strings.Repeat("ab", 16)})
+	}
+	fence, err := l.op.Partition(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
 	}
 	fixed.Store(true)
 	if err := errors.Join(do(operate.OutboxDiscard, es[0]), do(operate.OutboxRetry, es[1]), do(operate.OutboxRetry, es[3])); err != nil {
 		t.Fatal(err)
 	}
-	other := es[2]
-	other.IdempotencyKey = "another"
-	if err := do(operate.OutboxDiscard, other); !errors.Is(err, operate.ErrNoOutboxEntry) {
-		t.Errorf("discarded what is not as it was seen: %v", err)
-	}
-	if err := do(operate.OutboxDiscard, es[0]); !errors.Is(err, operate.ErrNoOutboxEntry) {
-		t.Errorf("discarded twice: %v", err)
+	for what, change := range map[string]func(*operate.OutboxEntry){
+		"its idempotency key":         func(e *operate.OutboxEntry) { e.IdempotencyKey = "another" },
+		"its partition":               func(e *operate.OutboxEntry) { e.Partition.Number = 1 },
+		"its ID":                      func(e *operate.OutboxEntry) { e.ID += 1 << 20 },
+		"everything: it is discarded": func(e *operate.OutboxEntry) { *e = es[0] },
+	} {
+		other := es[2]
+		change(&other)
+		for _, kind := range []operate.OutboxKind{operate.OutboxDiscard, operate.OutboxRetry} {
+			if err := do(kind, other); !errors.Is(err, operate.ErrNoOutboxEntry) {
+				t.Errorf("%s of an entry that differs in %s: %v", kind, what, err)
+			}
+		}
 	}
 	if err := do("burn", es[2]); !errors.Is(err, operate.ErrAct) {
 		t.Errorf("no such act: %v", err)
@@ -156,27 +167,73 @@ func testOperated[TX any](t *testing.T, l *ledger[TX]) {
 	if left := entries(operate.OutboxQuery{}); !slices.Equal(got, []string{"1", "3", "4"}) || left[0].ID != es[2].ID || left[0].RetryRequested {
 		t.Errorf("came %q; left %+v", got, left)
 	}
-	if _, err := l.op.Entry(t.Context(), es[1].ID); !errors.Is(err, operate.ErrNoOutboxEntry) {
+	if _, err := l.op.OutboxEntry(t.Context(), es[1].ID); !errors.Is(err, operate.ErrNoOutboxEntry) {
 		t.Errorf("what was delivered is there: %v", err)
 	}
-	rs, err := l.op.OutboxHistory(t.Context(), 0)
+	ds, err := l.op.History(t.Context(), operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedOutboxRetry, operate.DecidedOutboxDiscard}})
 	var observed []string
-	for _, r := range rs {
-		observed = append(observed, fmt.Sprintf("%s %d %s %s %s", r.Kind, r.Entry, r.Partition, r.Scope, r.By))
-		if r.At.IsZero() || r.Reason != "fixed" {
-			t.Errorf("%+v", r)
+	for _, d := range ds {
+		observed = append(observed, fmt.Sprintf("%s %d %s %s %s", d.Kind, d.Entry, d.IdempotencyKey, d.Partition, d.By))
+		if d.At.IsZero() || d.Reason != "fixed" || d.TraceID != strings.Repeat("ab", 16) || d.Epoch != fence.Epoch || d.Claim != fence.Claim || d.Owner != fence.Owner {
+			t.Errorf("%+v, want the claim of %+v", d, fence.Fence)
 		}
 	}
 	want := []string{
-		fmt.Sprintf("retry %d %s account/3 anna", es[3].ID, p), fmt.Sprintf("retry %d %s account/1 anna", es[1].ID, p),
-		fmt.Sprintf("discard %d %s account/0 anna", es[0].ID, p),
+		fmt.Sprintf("outbox-retry %d %s %s anna", es[3].ID, es[3].IdempotencyKey, p), fmt.Sprintf("outbox-retry %d %s %s anna", es[1].ID, es[1].IdempotencyKey, p),
+		fmt.Sprintf("outbox-discard %d %s %s anna", es[0].ID, es[0].IdempotencyKey, p),
 	}
 	if err != nil || !slices.Equal(observed, want) {
-		t.Errorf("the record is %q, %v; want %q", observed, err, want)
+		t.Errorf("the audit log is %q, %v; want %q", observed, err, want)
 	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAListOfEntriesShowsOnlySchemeAndHostOfURLs(t *testing.T) {
+	t.Parallel()
+	t.Run("PostgreSQL", func(t *testing.T) { t.Parallel(); listURLs(t, postgresLedger(t)) })
+	t.Run("SQLite", func(t *testing.T) { t.Parallel(); listURLs(t, sqliteLedger(t)) })
+	t.Run("a store", func(t *testing.T) { t.Parallel(); listURLs(t, storeLedger(t)) })
+}
+
+func listURLs[TX any](t *testing.T, l *ledger[TX]) {
+	urls := map[string]string{
+		"https://host:8443/secret":               "https://host:8443",
+		"http://secret:secret@host/secret":       "http://host",
+		"http://secret@[::1]:80?secret":          "http://[::1]:80",
+		"http://host?http://secret@another/":     "http://host",
+		"http://host#secret@another":             "http://host",
+		"http://host":                            "http://host",
+		"http://sec%2Fret:sec%40ret@host/secret": "http://host",
+		"http://secret:sec:ret@host/@secret@/":   "http://host",
+	}
+	box, err := outbox.New(l.store, outbox.Options[TX]{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := memsource.New("orders", 1)
+	for _, url := range slices.Sorted(maps.Keys(urls)) {
+		log.Append(0, url)
+	}
+	h := consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
+		return box.Add(ctx, tx, m, outbox.Entry{Scope: "s", IdempotencyKey: fmt.Sprint(m.Offset), URL: string(m.Value), Header: http.Header{"Authorization": {"secret"}}, Body: []byte("secret")})
+	})
+	if err := consumer.Run(log.UntilApplied(t.Context()), log.Member("a"), l.sink, h, l.options()); err != nil {
+		t.Fatal(err)
+	}
+	es, err := l.op.OutboxEntries(t.Context(), operate.OutboxQuery{})
+	if err != nil || len(es) != len(urls) {
+		t.Fatalf("%d entries, %v", len(es), err)
+	}
+	for i, url := range slices.Sorted(maps.Keys(urls)) {
+		if es[i].URL != urls[url] || strings.Contains(fmt.Sprintf("%+v", es[i]), "secret") {
+			t.Errorf("%s is listed as %+v", url, es[i])
+		}
+		if whole, err := l.op.OutboxEntry(t.Context(), es[i].ID); err != nil || whole.URL != url {
+			t.Errorf("%s is shown as %+v, %v", url, whole, err)
+		}
 	}
 }
 
@@ -220,7 +277,7 @@ func discardInTheMiddle[TX any](t *testing.T, l *ledger[TX]) {
 	for range 2 {
 		<-refused
 	}
-	es, err := l.op.Entries(t.Context(), operate.OutboxQuery{})
+	es, err := l.op.OutboxEntries(t.Context(), operate.OutboxQuery{})
 	if err != nil || len(es) != 3 {
 		t.Fatal(es, err)
 	}

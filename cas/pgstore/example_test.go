@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/cassink"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // Stock is kept in items of PostgreSQL, and each order changes it once. Where handlers can write to
@@ -25,7 +26,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := pgstore.Migrate(ctx, pool, pgstore.Options{}); err != nil {
+	if err := pgsink.Migrate(ctx, pool, pgsink.Options{}); err != nil {
 		log.Fatal(err)
 	}
 	store, err := pgstore.Open(ctx, pool, pgstore.Options{})

@@ -7,11 +7,11 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/guard/guardtest"
-	"github.com/epochfence/epochfence/cas/pgstore"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 func TestLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
@@ -27,7 +27,7 @@ func TestAServerThatIsKilled(t *testing.T) {
 	create := func(t testing.TB) castest.Rig {
 		s := pgtest.StartServer(t, pgtest.Options{})
 		db := s.Database(t)
-		if err := pgstore.Migrate(t.Context(), db.Superuser(t), pgstore.Options{}); err != nil {
+		if err := pgsink.Migrate(t.Context(), db.Superuser(t), pgsink.Options{}); err != nil {
 			t.Fatal(err)
 		}
 		return castest.Rig{

@@ -12,10 +12,12 @@ package pgstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -25,6 +27,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 var _ cas.BatchGetter = (*Store)(nil)
@@ -38,11 +41,27 @@ type Store struct {
 
 const columns = "value, note, number, number || '.' || nonce"
 
-// Open returns a store on the tables that [Migrate] made, and checks their version. Its errors
-// match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer] of package
-// migrations. The pool stays the caller's. It must connect to the primary server.
-// Open and Migrate wait up to 30 s for a server that cannot be reached, and log the wait to
-// [slog.Default].
+// DefaultSchema is the default of Options.Schema.
+const DefaultSchema = pgschema.DefaultName
+
+// Options configure a [Store]. The zero value works.
+type Options struct {
+	// Schema is the schema that pgsink.Migrate has made. Defaults to [DefaultSchema].
+	Schema string
+}
+
+func (o Options) withDefaults() (Options, error) {
+	o.Schema = cmp.Or(o.Schema, DefaultSchema)
+	if err := pgschema.CheckIdentifier("Options.Schema", o.Schema); err != nil {
+		return o, fmt.Errorf("pgstore: %w", err)
+	}
+	return o, nil
+}
+
+// Open returns a store on the tables that pgsink.Migrate made, and checks their version. Its errors
+// match ErrNotMigrated, ErrOlder and ErrNewer of package migrations. The role needs what pgsink.Grant gives.
+// The pool stays the caller's. It must connect to the primary server.
+// Open waits up to 30 s for a server that cannot be reached, and logs the wait to [slog.Default].
 //
 // [slog.Default]: https://pkg.go.dev/log/slog#Default
 func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
@@ -50,7 +69,6 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	sc := schema(o)
 	in := pgschema.Quote(o.Schema)
 	literal := "'" + strings.ReplaceAll(in, "'", "''") + "."
 	item, place, next := in+".cas_item", in+".cas_place", "nextval("+literal+"cas_number')"
@@ -73,21 +91,13 @@ func Open(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 		remove: "delete from " + item + " where ctid = " + place + "($1) and number || '.' || nonce = $2",
 		list:   "select key, " + columns + " from " + item + " where key >= $1 and key < $2 and " + onPrimary + " order by key limit $3",
 	}
-	err = wait().InTx(ctx, pool, func(tx pgx.Tx) error {
-		have, err := sc.Version(ctx, tx)
-		if err == nil {
-			err = sc.Check(have)
-		}
-		if err == nil {
-			err = sc.CheckOrigin(ctx, tx, have)
-		}
-		if err == nil {
-			_, err = s.factsIn(ctx, tx)
-		}
+	schema := pgschema.Schema{Of: "pgstore", Name: o.Schema}
+	err = schema.Ready(ctx, pool, pgschema.Wait{Timeout: waits.Timeout, Log: slog.Default()}, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := s.factsIn(ctx, tx)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pgstore: open schema %s: %w", in, err)
+		return nil, err
 	}
 	return s, nil
 }

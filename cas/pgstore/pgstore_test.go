@@ -20,6 +20,7 @@ import (
 	"github.com/epochfence/epochfence/cas/pgstore"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/migrations"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // Tests wait for leases to end and for servers to start. The command line goes before this.
@@ -41,7 +42,7 @@ func rig(t testing.TB) castest.Rig {
 		}
 	}
 	migrate := func(t testing.TB) {
-		if err := pgstore.Migrate(t.Context(), admin, pgstore.Options{}); err != nil {
+		if err := pgsink.Migrate(t.Context(), admin, pgsink.Options{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -52,22 +53,22 @@ func rig(t testing.TB) castest.Rig {
 			return open(t, pool(t, db.URL, via))
 		},
 		Backup: func(t testing.TB) func() {
-			exec(t, "create table saved as select * from epochfence_cas.cas_item",
-				"create table saved_number as select last_value from epochfence_cas.cas_number")
+			exec(t, "create table saved as select * from epochfence.cas_item",
+				"create table saved_number as select last_value from epochfence.cas_number")
 			return func() { // at once, as members write meanwhile
 				exec(t, `do $$ begin
-					truncate epochfence_cas.cas_item;
-					insert into epochfence_cas.cas_item select * from saved;
-					perform setval('epochfence_cas.cas_number', (select last_value from saved_number));
+					truncate epochfence.cas_item;
+					insert into epochfence.cas_item select * from saved;
+					perform setval('epochfence.cas_number', (select last_value from saved_number));
 				end $$`)
 			}
 		},
 		Empty: func(t testing.TB) {
-			exec(t, "drop schema epochfence_cas cascade")
+			exec(t, "drop schema epochfence cascade")
 			migrate(t)
 		},
 		Native: func(t testing.TB, key string) (value []byte) {
-			if err := admin.QueryRow(t.Context(), "select value from epochfence_cas.cas_item where key = $1", []byte(key)).Scan(&value); err != nil {
+			if err := admin.QueryRow(t.Context(), "select value from epochfence.cas_item where key = $1", []byte(key)).Scan(&value); err != nil {
 				t.Fatal(err)
 			}
 			return value
@@ -107,7 +108,7 @@ func TestEveryQueryModeOfThePoolWorks(t *testing.T) {
 			db := pgtest.Start(t)
 			db.Odd(t)
 			p := pool(t, db.URL+"&default_query_exec_mode="+mode, func(address string) string { return address })
-			if err := pgstore.Migrate(t.Context(), p, pgstore.Options{}); err != nil {
+			if err := pgsink.Migrate(t.Context(), p, pgsink.Options{}); err != nil {
 				t.Fatal(err)
 			}
 			s := open(t, p)
@@ -145,7 +146,7 @@ func TestOpenWantsTheSchemaOfThisVersion(t *testing.T) {
 	}
 	o := pgstore.Options{Schema: `the "app's"`}
 	for range 2 {
-		if err := pgstore.Migrate(t.Context(), p, o); err != nil {
+		if err := pgsink.Migrate(t.Context(), p, pgsink.Options{Schema: o.Schema}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -156,11 +157,11 @@ func TestOpenWantsTheSchemaOfThisVersion(t *testing.T) {
 	if _, err := s.Swap(t.Context(), cas.Item{Key: "orders"}, []byte("x"), nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := p.Exec(t.Context(), `insert into "the ""app's""".cas_migration values (99, 'of tomorrow')`); err != nil {
+	if _, err := p.Exec(t.Context(), `insert into "the ""app's""".migration values (1000, 'of another major number')`); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pgstore.Open(t.Context(), p, o); !errors.Is(err, migrations.ErrNewer) {
-		t.Errorf("with tables of tomorrow: %v", err)
+		t.Errorf("with tables of another major number: %v", err)
 	}
 }
 
@@ -170,7 +171,7 @@ func TestASerializableDatabaseConflictsInsteadOfFailing(t *testing.T) {
 	if _, err := admin.Exec(t.Context(), "alter database "+pgx.Identifier{db.Name}.Sanitize()+" set default_transaction_isolation = 'serializable'"); err != nil {
 		t.Fatal(err)
 	}
-	if err := pgstore.Migrate(t.Context(), admin, pgstore.Options{}); err != nil {
+	if err := pgsink.Migrate(t.Context(), admin, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, pool(t, db.URL, func(address string) string { return address }))
@@ -207,7 +208,7 @@ func TestAnItemHasOneRowAtEachDefaultIsolation(t *testing.T) {
 		t.Run(level, func(t *testing.T) {
 			db := pgtest.Start(t)
 			admin := db.Superuser(t)
-			if err := pgstore.Migrate(t.Context(), admin, pgstore.Options{}); err != nil {
+			if err := pgsink.Migrate(t.Context(), admin, pgsink.Options{}); err != nil {
 				t.Fatal(err)
 			}
 			s := open(t, pool(t, db.URL+"&default_transaction_isolation="+strings.ReplaceAll(level, " ", "%20"), func(address string) string { return address }))
@@ -250,7 +251,7 @@ func TestAnItemHasOneRowAtEachDefaultIsolation(t *testing.T) {
 					done = true
 				default:
 				}
-				if err := admin.QueryRow(t.Context(), "select count(*) from epochfence_cas.cas_item").Scan(&rows); err != nil || rows > 1 {
+				if err := admin.QueryRow(t.Context(), "select count(*) from epochfence.cas_item").Scan(&rows); err != nil || rows > 1 {
 					t.Fatalf("%d rows, %v", rows, err)
 				}
 			}
@@ -270,7 +271,7 @@ func TestAnItemHasOneRowAtEachDefaultIsolation(t *testing.T) {
 func TestAnOldSnapshotDoesNotSlowAnItem(t *testing.T) {
 	db := pgtest.Start(t)
 	admin, holder := db.Superuser(t), db.Superuser(t)
-	if err := pgstore.Migrate(t.Context(), admin, pgstore.Options{}); err != nil {
+	if err := pgsink.Migrate(t.Context(), admin, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := holder.Exec(t.Context(), "begin isolation level repeatable read; select from pg_class limit 1"); err != nil {
@@ -295,7 +296,7 @@ func TestAnOldSnapshotDoesNotSlowAnItem(t *testing.T) {
 		}
 	}
 	item := items[0]
-	if _, err := admin.Exec(t.Context(), "analyze epochfence_cas.cas_item"); err != nil { // plans must not depend on it
+	if _, err := admin.Exec(t.Context(), "analyze epochfence.cas_item"); err != nil { // plans must not depend on it
 		t.Fatal(err)
 	}
 	pages := func(args ...any) int {
@@ -353,7 +354,7 @@ func (l *lastQuery) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndD
 func TestSettingsWithWhichItemsAreForgottenAreNoticedLater(t *testing.T) {
 	db := pgtest.Start(t)
 	admin := db.Superuser(t)
-	if err := pgstore.Migrate(t.Context(), admin, pgstore.Options{}); err != nil {
+	if err := pgsink.Migrate(t.Context(), admin, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, pool(t, db.URL, func(address string) string { return address }))
@@ -361,8 +362,8 @@ func TestSettingsWithWhichItemsAreForgottenAreNoticedLater(t *testing.T) {
 	if err != nil || good.Forgets {
 		t.Fatalf("%+v, %v", good, err)
 	}
-	const remedy = `ALTER TABLE "epochfence_cas".cas_item SET LOGGED`
-	if _, err := admin.Exec(t.Context(), "alter table epochfence_cas.cas_item set unlogged"); err != nil {
+	const remedy = `ALTER TABLE "epochfence".cas_item SET LOGGED`
+	if _, err := admin.Exec(t.Context(), "alter table epochfence.cas_item set unlogged"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Facts(t.Context()); !errors.Is(err, cas.ErrUnsuitable) || !strings.Contains(err.Error(), remedy) {
@@ -384,7 +385,7 @@ func TestSettingsWithWhichItemsAreForgottenAreNoticedLater(t *testing.T) {
 func TestAStandbyDoesNotAnswerAList(t *testing.T) {
 	db := pgtest.Start(t)
 	admin := db.Superuser(t)
-	if err := pgstore.Migrate(t.Context(), admin, pgstore.Options{}); err != nil {
+	if err := pgsink.Migrate(t.Context(), admin, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, sql := range []string{

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/cas/pgstore"
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
@@ -28,8 +27,7 @@ func desk(t *testing.T) *pgtest.Database {
 	t.Helper()
 	db := pgtest.Start(t)
 	p := pool(t, db.URL, direct)
-	err := errors.Join(pgstore.Migrate(t.Context(), p, pgstore.Options{}), pgsink.Migrate(t.Context(), p, pgsink.Options{}))
-	if err != nil {
+	if err := pgsink.Migrate(t.Context(), p, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Exec(t.Context(), "create table report (line text)"); err != nil {

@@ -2,33 +2,25 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"net/url"
 	"strings"
 
 	"github.com/epochfence/epochfence/internal/text/secret"
 	"github.com/epochfence/epochfence/migrations"
 	"github.com/epochfence/epochfence/operate"
-	"github.com/epochfence/epochfence/outbox/pgoutbox"
-	"github.com/epochfence/epochfence/outbox/sqloutbox"
 )
 
 // This file chooses the database or store from the flags, and has what every kind of it must offer.
-// It opens the outbox beside the sink in a database. store.go opens that of a store.
 
 // database is what has the sink: a database, or a store.
 type database interface {
 	operator(ctx context.Context) (operate.Operator, error)
 
-	// outbox returns nil without an error if the database has no outbox.
-	outbox(ctx context.Context) (operate.Outbox, error)
-
-	// tables returns the sink's tables and the optional ones. A store has none.
-	tables(ctx context.Context) ([]tables, error)
+	// tables returns nil for a store, which has none.
+	tables(ctx context.Context) (*tables, error)
 
 	// grant returns SQL that gives a database role the privileges for a kind of work.
-	grant(role string, as roleKind, outbox bool) (string, error)
+	grant(role string, as roleKind) (string, error)
 
 	run(ctx context.Context, sql string) error
 
@@ -41,12 +33,12 @@ type database interface {
 	close()
 }
 
-// tables are the tables of one package, with its migrations.
+// tables are the sink's tables, with their migrations.
 type tables struct {
-	of      string
 	where   string // schema or prefix
 	scripts []migrations.Migration
-	have    int // the installed version; zero if none
+	have    int            // the installed version; zero if none
+	alive   map[string]int // processes of the last minute by their version, if the role may see them
 	migrate func(ctx context.Context) error
 }
 
@@ -102,47 +94,3 @@ func (a *app) operator(ctx context.Context) (operate.Operator, error) {
 }
 
 func (f flags) secretive(err error) error { return secret.Error(err, f.database, f.store) }
-
-var errNoOutbox = errors.New("there is no outbox here: name its schema, or the prefix of its tables, with --outbox-schema")
-
-func (p *postgres) outbox(ctx context.Context) (operate.Outbox, error) {
-	box, err := pgoutbox.OpenOperator(ctx, p.pool, p.box)
-	switch {
-	case errors.Is(err, migrations.ErrNotMigrated):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	return box, nil
-}
-
-func (s *sqlite) outbox(ctx context.Context) (operate.Outbox, error) {
-	box, err := sqloutbox.OpenOperator(ctx, s.db, sqloutbox.SQLite, s.box)
-	switch {
-	case errors.Is(err, migrations.ErrNotMigrated):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	return box, nil
-}
-
-func (p *postgres) grantOutbox(role string, as roleKind) (string, error) {
-	switch as {
-	case reader:
-		return pgoutbox.GrantReaderSQL(role, p.box)
-	case operator:
-		return pgoutbox.GrantOperatorSQL(role, p.box)
-	default:
-		return pgoutbox.GrantSQL(role, p.box)
-	}
-}
-
-// destination returns the part of a URL that is not secret.
-func destination(at string) string {
-	u, err := url.Parse(at)
-	if err != nil {
-		return "…"
-	}
-	return u.Scheme + "://" + u.Host + "/…"
-}

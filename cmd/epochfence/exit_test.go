@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,7 +37,7 @@ func TestExitCodes(t *testing.T) {
 		{exitError, "deadletters show 99"},
 		{exitError, "skip orders/0 --through 1"}, // it is past that
 		{exitError, "evict orders/6"},            // it is in another database
-		{exitError, "outbox list --outbox-schema elsewhere_"},
+		{exitError, "outbox list --schema elsewhere_"},
 		{exitError, "list --database file:/nowhere/at/all.db"},
 		{exitError, "list --database file:" + text},
 		{exitError, "list --group nobody"},
@@ -113,6 +114,32 @@ type lossy struct{ operate.Operator }
 
 func (lossy) Act(context.Context, operate.Act) (epoch.Fence, error) {
 	return epoch.Fence{}, fmt.Errorf("the connection broke: %w", epoch.ErrInDoubt)
+}
+
+func (lossy) DoOutbox(context.Context, operate.OutboxAct) error { return epoch.ErrInDoubt }
+
+// lossyDatabase has a lossy operator.
+type lossyDatabase struct{ database }
+
+func (d lossyDatabase) operator(ctx context.Context) (operate.Operator, error) {
+	op, err := d.database.operator(ctx)
+	return lossy{op}, err
+}
+
+func TestAnActOnTheOutboxInDoubtNamesACommandThatExists(t *testing.T) {
+	c := golden(t)
+	db, err := openAt(t.Context(), flags{database: c.env["EPOCHFENCE_DATABASE"], timeout: inTime}, false)
+	must(t, err)
+	a := &app{getenv: os.Getenv, out: io.Discard, database: lossyDatabase{db}}
+	t.Cleanup(a.close)
+	root := a.root()
+	root.SetArgs(strings.Fields("outbox retry 1 --execute --by anna --reason now --database " + c.env["EPOCHFENCE_DATABASE"]))
+	err = root.ExecuteContext(t.Context())
+	_, command, told := strings.Cut(fmt.Sprint(err), "find out with: epochfence ")
+	if exitCode(err) != exitDoubt || !told {
+		t.Fatalf("an act whose outcome is not known returned %v", err)
+	}
+	c.does(exitOK, strings.Fields(command)...)
 }
 
 func TestAnActInDoubtSaysHowToFindOut(t *testing.T) {

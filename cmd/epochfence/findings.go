@@ -93,7 +93,7 @@ func (a *app) findings(ctx context.Context, s scene, l limits) (fs []finding) {
 	fs = append(fs, foreign(ctx, s)...)
 	fs = append(fs, often(ctx, s, l)...)
 	fs = append(fs, a.outsiders(ctx, l)...)
-	return append(fs, a.boxed(ctx, s, l)...)
+	return append(fs, boxed(ctx, s, l)...)
 }
 
 // living checks whether each group has a live process, each claim a live owner, and what the live
@@ -316,19 +316,12 @@ func often(ctx context.Context, s scene, l limits) (fs []finding) {
 }
 
 // boxed looks for outbox entries that nobody sends.
-func (a *app) boxed(ctx context.Context, s scene, l limits) []finding {
-	box, err := a.database.outbox(ctx)
-	if box == nil && err == nil {
-		return nil
-	}
+func boxed(ctx context.Context, s scene, l limits) []finding {
 	now := time.Now()
 	if len(s.ps) > 0 {
 		now = s.ps[0].Now // the entries' times are by the same database's clock
 	}
-	var oldest []operate.OutboxEntry
-	if err == nil {
-		oldest, err = box.Entries(ctx, operate.OutboxQuery{Filter: s.filter, Limit: 1})
-	}
+	oldest, err := s.op.OutboxEntries(ctx, operate.OutboxQuery{Filter: s.filter, Limit: 1})
 	switch {
 	case err != nil:
 		return []finding{{"outbox", warn, "", err.Error(), ""}}

@@ -52,7 +52,7 @@ func TestOutput(t *testing.T) {
 		"deadletters-show":   "deadletters show 2",
 		"deadletters-replay": "deadletters replay 2",
 		"migrate-list":       "migrate list",
-		"migrate-up":         "migrate up --outbox",
+		"migrate-up":         "migrate up",
 		"check":              "check --max-lag 1",
 		"doctor":             "doctor",
 		"drill":              "drill",
@@ -186,7 +186,6 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 func (c *cli) add(db *sql.DB, sink *sqlsink.Sink) {
 	t := c.t
 	t.Helper()
-	must(t, sqloutbox.Migrate(t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{}))
 	store, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{})
 	must(t, err)
 	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{})

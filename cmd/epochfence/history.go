@@ -34,11 +34,12 @@ func (a *app) history() *cobra.Command {
 actions.
 
 KIND is claim, stale (a commit was refused), halt, recovery, loss, in-doubt, hang,
-on-failure-hang, tick (of a job); rewind, skip, pause, resume, evict, rebase, run; replay-request,
-replay-withdraw, replay, replay-failure, discard. FROM and TO are the position before
-and after, or the offset of the dead letter. For a job, FROM and TO are times. For a
-hang, the message is one with an offset in [FROM, TO). WHO is the name that the process
-or the operator gave; ROLE is the role of its connection to PostgreSQL.`,
+on-failure-hang, tick (of a job); rewind, skip, pause, resume, evict, rebase, run;
+replay-request, replay-withdraw, replay, replay-failure, discard; outbox-retry,
+outbox-discard. FROM and TO are the position before and after, or the offset of the
+dead letter. For a job, FROM and TO are times. For a hang, the message is one with
+an offset in [FROM, TO). WHO is the name that the process or the operator gave;
+ROLE is the role of its connection to PostgreSQL.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, names []string) error { return a.runHistory(c.Context(), f, names) },
 	}
@@ -65,12 +66,14 @@ type decisionView struct {
 	By        string    `json:"by,omitempty"`
 	Role      string    `json:"role,omitempty"`
 	TraceID   string    `json:"trace_id,omitempty"`
+	Entry     int64     `json:"entry,omitempty"` // of the outbox
+	Key       string    `json:"idempotency_key,omitempty"`
 }
 
 func decided(d operate.Decision) decisionView {
 	v := decisionView{
 		ID: d.ID, At: d.At.UTC(), Kind: string(d.Kind), Partition: d.Partition.String(), Epoch: int64(d.Epoch), Claim: d.Claim.String(),
-		Owner: d.Owner, Reason: d.Reason, By: d.By, Role: d.Role, TraceID: d.TraceID,
+		Owner: d.Owner, Reason: d.Reason, By: d.By, Role: d.Role, TraceID: d.TraceID, Entry: d.Entry, Key: d.IdempotencyKey,
 	}
 	if d.From >= 0 {
 		v.From = number(int64(d.From))
@@ -183,6 +186,8 @@ func sentence(log string, d operate.Decision) string {
 		return fmt.Sprintf("%s requested a run: %s", by, why)
 	case operate.DecidedPause, operate.DecidedResume, operate.DecidedEvict:
 		return fmt.Sprintf("%s: %s: %s", by, d.Kind, why)
+	case operate.DecidedOutboxRetry, operate.DecidedOutboxDiscard:
+		return fmt.Sprintf("%s: %s of entry %d: %s", by, d.Kind, d.Entry, why)
 	default:
 		who := by
 		if who == "" {

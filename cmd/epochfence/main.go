@@ -62,7 +62,7 @@ type app struct {
 
 type flags struct {
 	database, store                     string // one of them
-	schema, outboxSchema                string
+	schema                              string
 	kafka, kafkaConfig                  string
 	nats, natsCreds, natsDomain, bucket string
 	format                              string
@@ -169,7 +169,6 @@ func (f *flags) add(c *cobra.Command) {
 	p.StringVar(&f.database, "database", "", "the sink's database: postgres://…, or file:PATH of SQLite (EPOCHFENCE_DATABASE, DATABASE_URL)")
 	p.StringVar(&f.store, "store", "", "the store of a cassink, instead of --database: redis://…, etcd://…, s3://…, see docs/command-line.md (EPOCHFENCE_STORE)")
 	p.StringVar(&f.schema, "schema", "", "the sink's schema; in SQLite the prefix of its tables, in a store the prefix of its keys; epochfence if empty, in SQLite epochfence_ (EPOCHFENCE_SCHEMA)")
-	p.StringVar(&f.outboxSchema, "outbox-schema", "", "the outbox's schema, in SQLite the prefix of its tables; epochfence_outbox if empty, in SQLite epochfence_outbox_; in a store --schema is for both (EPOCHFENCE_OUTBOX_SCHEMA)")
 	p.StringVar(&f.kafka, "kafka", "", "brokers, HOST:PORT,… (EPOCHFENCE_KAFKA)")
 	p.StringVar(&f.kafkaConfig, "kafka-config", "", "file with sasl.* and ssl.* as librdkafka names them (EPOCHFENCE_KAFKA_CONFIG)")
 	p.StringVar(&f.nats, "nats", "", "servers, nats://HOST:PORT,… (EPOCHFENCE_NATS)")
@@ -189,7 +188,6 @@ func (f *flags) check(getenv func(string) string) error {
 		env  string
 	}{
 		{&f.schema, "EPOCHFENCE_SCHEMA"},
-		{&f.outboxSchema, "EPOCHFENCE_OUTBOX_SCHEMA"},
 		{&f.kafka, "EPOCHFENCE_KAFKA"},
 		{&f.kafkaConfig, "EPOCHFENCE_KAFKA_CONFIG"},
 		{&f.nats, "EPOCHFENCE_NATS"},

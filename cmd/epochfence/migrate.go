@@ -2,13 +2,16 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/epochfence/epochfence/migrations"
 )
 
-// This file has the commands migrate and grants. The packages that own the tables have the migrations
-// and the SQL of the grants.
+// This file has the commands migrate and grants. The sinks have the migrations and the SQL of the grants.
 
 func (a *app) migrate() *cobra.Command {
 	c := &cobra.Command{
@@ -20,94 +23,87 @@ func (a *app) migrate() *cobra.Command {
 	return c
 }
 
-const outboxToo = "the outbox's tables too"
-
 func (a *app) migrateUp() *cobra.Command {
-	var execute, box bool
+	var execute bool
 	c := &cobra.Command{
 		Use: "up", Short: "Create the tables, or bring them up to date", Args: cobra.NoArgs,
 		Long: `Create the sink's tables, or bring them up to date, in one transaction. Concurrent
 calls wait for each other. There are no down migrations: without fences a group
 would begin again.
 
-It shows which versions are missing; with --execute it applies them. Repeat
+It shows which versions are missing, which tables they lock for a moment, and the
+versions of the processes that are alive. With --execute it applies them. Repeat
 epochfence grants afterwards.`,
-		RunE: func(c *cobra.Command, _ []string) error { return a.runMigrateUp(c.Context(), execute, box) },
+		RunE: func(c *cobra.Command, _ []string) error { return a.runMigrateUp(c.Context(), execute) },
 	}
 	c.Flags().BoolVar(&execute, "execute", false, "do it")
-	c.Flags().BoolVar(&box, "outbox", false, outboxToo)
 	return c
 }
 
 type migrationView struct {
-	Of      string `json:"of"`
 	Where   string `json:"where"`
 	Version int    `json:"version"`
 	Name    string `json:"name"`
 	Applied bool   `json:"applied"`
+
+	Locks []string `json:"locks"` // tables that were there before, while it is applied
 }
 
-// all returns the tables that a command is about.
-func (a *app) all(ctx context.Context, box, create bool) ([]tables, error) {
+// tables returns the tables of a database. A store has none, and returns a usage error.
+func (a *app) tables(ctx context.Context, create bool) (*tables, error) {
 	db, err := a.open(ctx, create)
 	if err != nil {
 		return nil, err
 	}
-	ts, err := db.tables(ctx)
+	t, err := db.tables(ctx)
 	if err != nil {
 		return nil, a.flags.secretive(err)
 	}
-	if len(ts) == 0 {
-		return nil, usage("a store has no tables to migrate; pgstore.Migrate creates those of its store")
+	if t == nil {
+		return nil, usage("a store has no tables to migrate; pgsink.Migrate creates those of pgstore")
 	}
-	if !box {
-		ts = ts[:1]
-	}
-	return ts, nil
+	return t, nil
 }
 
-func migrationsOf(ts []tables) []migrationView {
-	vs := []migrationView{}
-	for _, t := range ts {
-		for _, m := range t.scripts {
-			vs = append(vs, migrationView{t.of, t.where, m.Version, m.Name, m.Version <= t.have})
-		}
-	}
-	return vs
+func (t *tables) view(m migrations.Migration) migrationView {
+	return migrationView{t.where, m.Version, m.Name, m.Version <= t.have, append([]string{}, m.Locks()...)}
 }
 
-func (a *app) runMigrateUp(ctx context.Context, execute, box bool) error {
-	ts, err := a.all(ctx, box, execute)
+func (a *app) runMigrateUp(ctx context.Context, execute bool) error {
+	ts, err := a.tables(ctx, execute)
 	if err != nil {
 		return err
 	}
-	for _, t := range ts {
-		if t.have > len(t.scripts) {
-			return fmt.Errorf("the %s's tables in %s have version %d, newer than this program, which has %d: update it", t.of, t.where, t.have, len(t.scripts))
-		}
-	}
 	missing := []migrationView{}
-	for _, m := range migrationsOf(ts) {
-		if !m.Applied {
-			missing = append(missing, m)
-		}
+	for _, m := range ts.scripts[min(ts.have, len(ts.scripts)):] {
+		missing = append(missing, ts.view(m))
 	}
 	if execute {
-		for _, t := range ts {
-			if err := t.migrate(ctx); err != nil {
-				return a.flags.secretive(err)
-			}
+		if err := ts.migrate(ctx); err != nil {
+			return a.flags.secretive(err)
 		}
 		for i := range missing {
 			missing[i].Applied = true
 		}
 	}
-	return a.show(map[string]any{"executed": execute, "migrations": missing}, func() {
-		if len(missing) == 0 {
+	return a.show(map[string]any{"executed": execute, "migrations": missing, "alive": ts.alive}, func() {
+		switch {
+		case ts.have > len(ts.scripts):
+			a.say("The tables have version %d, newer than this command, which knows %d. Processes of both versions work on them.", ts.have, len(ts.scripts))
+			return
+		case len(missing) == 0:
 			a.say("The tables are up to date.")
 			return
 		}
 		a.printMigrations(missing)
+		if len(ts.alive) > 0 && !execute {
+			a.say("\nProcesses that are alive keep working, and do not use what is new:")
+			t := newTable("VERSION", ">PROCESSES")
+			for _, v := range slices.Sorted(maps.Keys(ts.alive)) {
+				t.row(dash(v), ts.alive[v])
+			}
+			t.print(a.out)
+		}
 		if !execute {
 			a.say("\nNothing was done. To do it, add --execute.")
 		}
@@ -115,13 +111,13 @@ func (a *app) runMigrateUp(ctx context.Context, execute, box bool) error {
 }
 
 func (a *app) printMigrations(vs []migrationView) {
-	t := newTable("OF", "WHERE", ">VERSION", "NAME", "APPLIED")
+	t := newTable("WHERE", ">VERSION", "NAME", "APPLIED", "LOCKS")
 	for _, m := range vs {
 		applied := "no"
 		if m.Applied {
 			applied = "yes"
 		}
-		t.row(m.Of, m.Where, m.Version, m.Name, applied)
+		t.row(m.Where, m.Version, m.Name, applied, dash(strings.Join(m.Locks, ", ")))
 	}
 	t.print(a.out)
 }
@@ -130,23 +126,25 @@ func (a *app) migrateList() *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "List versions, and which are applied", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ts, err := a.all(c.Context(), true, false)
+			ts, err := a.tables(c.Context(), false)
 			if err != nil {
 				return err
 			}
-			vs := migrationsOf(ts)
+			vs := []migrationView{}
+			for _, m := range ts.scripts {
+				vs = append(vs, ts.view(m))
+			}
 			return a.show(map[string]any{"migrations": vs}, func() { a.printMigrations(vs) })
 		},
 	}
 }
 
 func (a *app) migrateGet() *cobra.Command {
-	var box bool
 	var after int
 	c := &cobra.Command{
 		Use: "get", Short: "Print the SQL of the versions, for a migration tool of your own", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ts, err := a.all(c.Context(), box, false)
+			ts, err := a.tables(c.Context(), false)
 			if err != nil {
 				return err
 			}
@@ -155,21 +153,18 @@ func (a *app) migrateGet() *cobra.Command {
 				SQL string `json:"sql"`
 			}
 			scripts := []script{}
-			for _, t := range ts {
-				for _, m := range t.scripts {
-					if m.Version > after {
-						scripts = append(scripts, script{migrationView{t.of, t.where, m.Version, m.Name, m.Version <= t.have}, m.SQL})
-					}
+			for _, m := range ts.scripts {
+				if m.Version > after {
+					scripts = append(scripts, script{ts.view(m), m.SQL})
 				}
 			}
 			return a.show(map[string]any{"migrations": scripts}, func() {
 				for _, s := range scripts {
-					a.say("-- %s, version %d: %s\n%s", s.Of, s.Version, s.Name, s.SQL)
+					a.say("-- version %d: %s\n%s", s.Version, s.Name, s.SQL)
 				}
 			})
 		},
 	}
-	c.Flags().BoolVar(&box, "outbox", false, outboxToo)
 	c.Flags().IntVar(&after, "after", 0, "only versions after this one")
 	return c
 }
@@ -187,7 +182,7 @@ var roleKinds = []roleKind{application, reader, operator}
 
 func (a *app) grants() *cobra.Command {
 	var role, as string
-	var execute, box bool
+	var execute bool
 	c := &cobra.Command{
 		Use:   "grants --role NAME --as application|reader|operator",
 		Short: "Print or run the SQL that grants a role its privileges",
@@ -210,7 +205,7 @@ func (a *app) grants() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			sql, err := db.grant(role, kind, box)
+			sql, err := db.grant(role, kind)
 			if err != nil {
 				return err
 			}
@@ -232,6 +227,5 @@ func (a *app) grants() *cobra.Command {
 	_ = c.MarkFlagRequired("role")
 	_ = c.MarkFlagRequired("as")
 	c.Flags().BoolVar(&execute, "execute", false, "do it")
-	c.Flags().BoolVar(&box, "outbox", false, outboxToo)
 	return c
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"time"
 
@@ -20,8 +21,7 @@ func (a *app) outbox() *cobra.Command {
 	c := &cobra.Command{
 		Use: "outbox", Short: "List, show, retry and discard what is to be sent",
 		Long: `The outbox holds the requests that handlers have added. A request stays until its
-success is recorded, so a receiver may have applied a request that is still listed.
-The outbox may be in a schema of its own: --outbox-schema.`,
+success is recorded, so a receiver may have applied a request that is still listed.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return usage("outbox wants list, show, retry, discard or history")
@@ -56,18 +56,6 @@ func entry(e operate.OutboxEntry) entryView {
 	}
 }
 
-func (a *app) box(ctx context.Context) (operate.Outbox, error) {
-	db, err := a.open(ctx, false)
-	if err != nil {
-		return nil, err
-	}
-	box, err := db.outbox(ctx)
-	if err == nil && box == nil {
-		err = errNoOutbox
-	}
-	return box, a.flags.secretive(err)
-}
-
 func (a *app) outboxList() *cobra.Command {
 	var which chosen
 	var key string
@@ -79,11 +67,7 @@ func (a *app) outboxList() *cobra.Command {
 			if limit <= 0 {
 				return usage("--limit is %d; want 1 or more", limit)
 			}
-			q := operate.OutboxQuery{Filter: which.filter(), Limit: limit, After: after}
-			if c.Flags().Changed("key") {
-				q.Key = &key
-			}
-			return a.runOutboxList(c.Context(), q)
+			return a.runOutboxList(c.Context(), operate.OutboxQuery{Filter: which.filter(), Key: key, Limit: limit, After: after})
 		},
 	}
 	which.add(c.Flags())
@@ -94,11 +78,11 @@ func (a *app) outboxList() *cobra.Command {
 }
 
 func (a *app) runOutboxList(ctx context.Context, q operate.OutboxQuery) error {
-	box, err := a.box(ctx)
+	op, err := a.operator(ctx)
 	if err != nil {
 		return err
 	}
-	es, err := box.Entries(ctx, q)
+	es, err := op.OutboxEntries(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -139,11 +123,11 @@ with --secrets.`,
 }
 
 func (a *app) runOutboxShow(ctx context.Context, id int64, secrets bool) error {
-	box, err := a.box(ctx)
+	op, err := a.operator(ctx)
 	if err != nil {
 		return err
 	}
-	e, err := box.Entry(ctx, id)
+	e, err := op.OutboxEntry(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -170,6 +154,15 @@ func (a *app) runOutboxShow(ctx context.Context, id int64, secrets bool) error {
 	})
 }
 
+// destination returns the part of a URL that is not secret.
+func destination(at string) string {
+	u, err := url.Parse(at)
+	if err != nil {
+		return "…"
+	}
+	return u.Scheme + "://" + u.Host + "/…"
+}
+
 func sorted(h map[string][]string) (names []string) {
 	for name := range h {
 		names = append(names, name)
@@ -183,20 +176,20 @@ func (a *app) outboxHistory() *cobra.Command {
 	c := &cobra.Command{
 		Use: "history", Short: "Read what operators did to entries, newest first", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			box, err := a.box(c.Context())
+			op, err := a.operator(c.Context())
 			if err != nil {
 				return err
 			}
-			rs, err := box.OutboxHistory(c.Context(), limit)
+			ds, err := op.History(c.Context(), operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedOutboxRetry, operate.DecidedOutboxDiscard}, Limit: limit})
 			if err != nil {
 				return err
 			}
 			vs := []map[string]any{}
 			t := newTable("AT", "KIND", ">ENTRY", "PARTITION", "WHO", "ROLE", "WHY")
-			for _, r := range rs {
-				vs = append(vs, map[string]any{"at": r.At.UTC(), "kind": r.Kind, "entry": r.Entry, "partition": r.Partition.String(), "scope": r.Scope,
-					"idempotency_key": r.IdempotencyKey, "by": r.By, "reason": r.Reason, "role": r.Role})
-				t.row(stamp(r.At), r.Kind, r.Entry, r.Partition, r.By, dash(r.Role), r.Reason)
+			for _, d := range ds {
+				vs = append(vs, map[string]any{"at": d.At.UTC(), "kind": d.Kind, "entry": d.Entry, "partition": d.Partition.String(),
+					"idempotency_key": d.IdempotencyKey, "by": d.By, "reason": d.Reason, "role": d.Role})
+				t.row(stamp(d.At), d.Kind, d.Entry, d.Partition, d.By, dash(d.Role), d.Reason)
 			}
 			return a.show(map[string]any{"records": vs}, func() { t.print(a.out) })
 		},
@@ -222,7 +215,7 @@ type entryResult struct {
 
 func (a *app) doEntries(c *cobra.Command, kind operate.OutboxKind, ids []int64, args []string, by doing) error {
 	ctx := c.Context()
-	box, err := a.box(ctx)
+	op, err := a.operator(ctx)
 	if err != nil {
 		return err
 	}
@@ -230,7 +223,7 @@ func (a *app) doEntries(c *cobra.Command, kind operate.OutboxKind, ids []int64, 
 	var lines []string
 	results := make([]entryResult, len(ids))
 	for i, id := range ids {
-		e, err := box.Entry(ctx, id)
+		e, err := op.OutboxEntry(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -252,7 +245,7 @@ func (a *app) doEntries(c *cobra.Command, kind operate.OutboxKind, ids []int64, 
 	}
 	var failed []error
 	for i, e := range seen {
-		if err := box.DoOutbox(ctx, operate.OutboxAct{Kind: kind, Seen: e, By: by.by, Reason: by.reason}); err != nil {
+		if err := op.DoOutbox(ctx, operate.OutboxAct{Kind: kind, Seen: e, By: by.by, Reason: by.reason}); err != nil {
 			err = findOut(err, "epochfence outbox history")
 			results[i].Result = "FAILED: " + err.Error()
 			failed = append(failed, err)

@@ -62,7 +62,7 @@ func TestOutboxBesideALiveRelay(t *testing.T) {
 		if r.count("order/1/10") != 1 || r.count("order/1/30") != 0 {
 			t.Errorf("taken: %v", r.all())
 		}
-		tells(t, l.does(exitOK, "outbox", "history").out, "retry", "discard", "anna", "for the test")
+		tells(t, l.does(exitOK, "outbox", "history").out, "outbox-retry", "outbox-discard", "anna", "for the test")
 	})
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/epochfence/epochfence/internal/text/secret"
 	"github.com/epochfence/epochfence/migrations"
 	"github.com/epochfence/epochfence/operate"
-	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -26,7 +25,6 @@ import (
 type postgres struct {
 	pool *pgxpool.Pool
 	sink pgsink.Options
-	box  pgoutbox.Options
 }
 
 func openPostgres(ctx context.Context, f flags) (*postgres, error) {
@@ -48,7 +46,6 @@ func openPostgres(ctx context.Context, f flags) (*postgres, error) {
 	return &postgres{
 		pool: pool,
 		sink: pgsink.Options{Schema: f.schema, StartTimeout: f.timeout, Logger: quiet},
-		box:  pgoutbox.Options{Schema: f.outboxSchema, StartTimeout: f.timeout, Logger: quiet},
 	}, nil
 }
 
@@ -81,61 +78,52 @@ func (p *postgres) elsewhere(ctx context.Context, err error) error {
 	return fmt.Errorf("%w; there are sinks in schema %q: say which with --schema", err, schemas)
 }
 
-func (p *postgres) tables(ctx context.Context) ([]tables, error) {
-	sink, err := pgsink.Migrations(p.sink)
+func (p *postgres) tables(ctx context.Context) (*tables, error) {
+	scripts, err := pgsink.Migrations(p.sink)
 	if err != nil {
 		return nil, err
 	}
-	box, err := pgoutbox.Migrations(p.box)
+	t := &tables{where: cmp.Or(p.sink.Schema, pgsink.DefaultSchema), scripts: scripts,
+		migrate: func(ctx context.Context) error { return pgsink.Migrate(ctx, p.pool, p.sink) }}
+	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) (err error) {
+		t.have, err = pgschema.Schema{Name: t.where}.Version(ctx, tx)
+		return err
+	})
+	if err == nil && t.have > 0 {
+		t.alive = p.alive(ctx, t.where)
+	}
+	return t, err
+}
+
+// alive asks the function, because an operator cannot be opened on tables that are older.
+func (p *postgres) alive(ctx context.Context, schema string) map[string]int {
+	rows, err := p.pool.Query(ctx, "select coalesce(body::json ->> 'version', ''), count(*)::int from "+pgx.Identifier{schema, "rows"}.Sanitize()+
+		"('process', null, null, null, null, null, null, null, null, null, null, false, null) where changed_at > read_at - interval '1 minute' group by 1")
 	if err != nil {
-		return nil, err
+		return nil
 	}
-	found := []tables{
-		{of: "sink", where: cmp.Or(p.sink.Schema, pgsink.DefaultSchema), scripts: sink,
-			migrate: func(ctx context.Context) error { return pgsink.Migrate(ctx, p.pool, p.sink) }},
-		{of: "outbox", where: cmp.Or(p.box.Schema, pgoutbox.DefaultSchema), scripts: box,
-			migrate: func(ctx context.Context) error { return pgoutbox.Migrate(ctx, p.pool, p.box) }},
+	alive := map[string]int{}
+	var version string
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&version, &n}, func() error {
+		alive[version] = n
+		return nil
+	})
+	if err != nil {
+		return nil
 	}
-	for i, table := range []string{"migration", "outbox_migration"} {
-		if found[i].have, err = p.version(ctx, found[i].where, table); err != nil {
-			return nil, fmt.Errorf("version of the %s's tables: %w", found[i].of, err)
-		}
-	}
-	return found, nil
+	return alive
 }
 
-func (p *postgres) version(ctx context.Context, schema, table string) (v int, err error) {
-	var there, function bool
-	err = p.pool.QueryRow(ctx, `select
-		exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = $2),
-		$2 = 'migration' and exists (select from pg_catalog.pg_proc f join pg_catalog.pg_namespace n on n.oid = f.pronamespace
-			where n.nspname = $1 and f.proname = 'schema_version')`, schema, table).Scan(&there, &function)
-	if err != nil || !there {
-		return 0, err
-	}
-	sql := "select coalesce(max(version), 0) from " + pgx.Identifier{schema, table}.Sanitize()
-	if function { // callable without privileges on the tables
-		sql = "select " + pgx.Identifier{schema, "schema_version"}.Sanitize() + "()"
-	}
-	err = p.pool.QueryRow(ctx, sql).Scan(&v)
-	return v, err
-}
-
-func (p *postgres) grant(role string, as roleKind, outbox bool) (sql string, err error) {
+func (p *postgres) grant(role string, as roleKind) (string, error) {
 	switch as {
-	case application:
-		sql, err = pgsink.GrantSQL(role, p.sink)
 	case reader:
-		sql, err = pgsink.GrantReaderSQL(role, p.sink)
+		return pgsink.GrantReaderSQL(role, p.sink)
 	case operator:
-		sql, err = pgsink.GrantOperatorSQL(role, p.sink)
+		return pgsink.GrantOperatorSQL(role, p.sink)
+	default:
+		return pgsink.GrantSQL(role, p.sink)
 	}
-	if err == nil && outbox {
-		var box string
-		box, err = p.grantOutbox(role, as)
-		sql += box
-	}
-	return sql, err
 }
 
 func (p *postgres) run(ctx context.Context, sql string) error {
@@ -189,7 +177,7 @@ func (p *postgres) examine(ctx context.Context) []finding {
 // rights reports which kinds of work this role's privileges allow.
 func (p *postgres) rights(ctx context.Context) (fs []finding) {
 	for _, as := range roleKinds {
-		sql, err := p.grant("role", as, false)
+		sql, err := p.grant("role", as)
 		if err != nil {
 			return append(fs, finding{Check: "rights", Status: bad, Detail: err.Error()})
 		}

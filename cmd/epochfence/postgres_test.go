@@ -25,10 +25,10 @@ func TestRolesOnPostgres(t *testing.T) {
 	if a = owner.does(exitError, "list"); !strings.Contains(a.errs, `["billing"]: say which with --schema`) {
 		t.Errorf("list without tables beside a sink in another schema says %s", a.errs)
 	}
-	owner.does(exitOK, "migrate", "up", "--outbox")
+	owner.does(exitOK, "migrate", "up")
 	owner.does(exitError, "list") // that was a dry run
-	owner.does(exitOK, "migrate", "up", "--outbox", "--execute")
-	if a := owner.does(exitOK, "migrate", "up", "--outbox"); !strings.Contains(a.out, "up to date") {
+	owner.does(exitOK, "migrate", "up", "--execute")
+	if a := owner.does(exitOK, "migrate", "up"); !strings.Contains(a.out, "up to date") {
 		t.Errorf("migrate says\n%s", a.out)
 	}
 	roles := map[roleKind]*cli{}
@@ -37,9 +37,9 @@ func TestRolesOnPostgres(t *testing.T) {
 		name, url := db.Role(t)
 		names[kind], roles[kind] = name, as(url)
 		roles[kind].does(exitError, "list")
-		owner.does(exitOK, "grants", "--role", name, "--as", string(kind), "--outbox")
+		owner.does(exitOK, "grants", "--role", name, "--as", string(kind))
 		roles[kind].does(exitError, "list") // that was a dry run
-		owner.does(exitOK, "grants", "--role", name, "--as", string(kind), "--outbox", "--execute")
+		owner.does(exitOK, "grants", "--role", name, "--as", string(kind), "--execute")
 	}
 	owner.does(exitOK, "drill", "--execute")
 	for _, l := range []struct {
@@ -62,12 +62,14 @@ func TestRolesOnPostgres(t *testing.T) {
 		{operator, exitOK, "outbox history"},
 		{operator, exitError, "drill --execute"},
 		{application, exitError, "list"},
-		{application, exitError, "migrate up --execute"},
+		{application, exitOK, "migrate up --execute"}, // nothing is missing
+		{application, exitError, "migrate up --execute --schema stock"},
 	} {
 		if a := roles[l.kind].run(strings.Fields(l.args)...); a.code != l.code && (l.code != exitOK || a.code != exitTrouble || l.args != "doctor") {
 			t.Errorf("as %s: epochfence %s: exit code %d, want %d\n%s%s", l.kind, l.args, a.code, l.code, a.out, a.errs)
 		}
 	}
+	tells(t, roles[application].run("doctor").out, "this role may do what the application does", "this role may not do what the reader does: it lacks list_fences, ")
 	a = roles[reader].run("doctor")
 	for _, want := range []string{"this role may do what the reader does", "this role may not do what the operator does: it lacks act, ", "PostgreSQL "} {
 		if !strings.Contains(a.out, want) {

@@ -81,7 +81,7 @@ func TestEachCommandBesideALiveConsumer(t *testing.T) {
 				l.does(exitUsage, "migrate", "up", "--execute")
 				return -1
 			}
-			l.does(exitOK, "migrate", "up", "--outbox", "--execute")
+			l.does(exitOK, "migrate", "up", "--execute")
 			at, err := url.Parse(l.place.url)
 			must(l.t, err)
 			for _, kind := range roleKinds {
@@ -89,7 +89,7 @@ func TestEachCommandBesideALiveConsumer(t *testing.T) {
 				case "file": // SQLite has no roles
 					l.does(exitUsage, "grants", "--role", "anna", "--as", string(kind), "--execute")
 				default:
-					l.does(exitOK, "grants", "--role", at.User.Username(), "--as", string(kind), "--outbox", "--execute")
+					l.does(exitOK, "grants", "--role", at.User.Username(), "--as", string(kind), "--execute")
 				}
 			}
 			return -1

@@ -12,8 +12,8 @@ import (
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sql/sqlschema"
 	"github.com/epochfence/epochfence/operate"
-	"github.com/epochfence/epochfence/outbox/sqloutbox"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
@@ -22,7 +22,6 @@ import (
 type sqlite struct {
 	db   *sql.DB
 	sink sqlsink.Options
-	box  sqloutbox.Options
 }
 
 // openSQLite opens an existing file, or creates it if it may.
@@ -44,7 +43,7 @@ func openSQLite(f flags, create bool) (*sqlite, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sqlite{db: db, sink: sqlsink.Options{TablePrefix: f.schema, LockTimeout: f.timeout}, box: sqloutbox.Options{TablePrefix: f.outboxSchema}}, nil
+	return &sqlite{db: db, sink: sqlsink.Options{TablePrefix: f.schema, LockTimeout: f.timeout}}, nil
 }
 
 func (s *sqlite) close() { _ = s.db.Close() }
@@ -53,30 +52,46 @@ func (s *sqlite) operator(ctx context.Context) (operate.Operator, error) {
 	return sqlsink.OpenOperator(ctx, s.db, sqlsink.SQLite, s.sink)
 }
 
-func (s *sqlite) tables(ctx context.Context) ([]tables, error) {
-	sink, err := sqlsink.Migrations(sqlsink.SQLite, s.sink)
+func (s *sqlite) tables(ctx context.Context) (*tables, error) {
+	scripts, err := sqlsink.Migrations(sqlsink.SQLite, s.sink)
 	if err != nil {
 		return nil, err
 	}
-	box, err := sqloutbox.Migrations(sqloutbox.SQLite, s.box)
-	if err != nil {
-		return nil, err
+	t := &tables{where: cmp.Or(s.sink.TablePrefix, sqlschema.DefaultPrefix), scripts: scripts,
+		migrate: func(ctx context.Context) error { return sqlsink.Migrate(ctx, s.db, sqlsink.SQLite, s.sink) }}
+	if t.have, err = s.version(ctx, t.where+"migration"); err != nil {
+		return nil, fmt.Errorf("version of the tables: %w", err)
 	}
-	found := []tables{
-		{of: "sink", where: cmp.Or(s.sink.TablePrefix, "epochfence_"), scripts: sink,
-			migrate: func(ctx context.Context) error { return sqlsink.Migrate(ctx, s.db, sqlsink.SQLite, s.sink) }},
-		{of: "outbox", where: cmp.Or(s.box.TablePrefix, "epochfence_outbox_"), scripts: box,
-			migrate: func(ctx context.Context) error { return sqloutbox.Migrate(ctx, s.db, sqloutbox.SQLite, s.box) }},
+	if t.have > 0 {
+		t.alive = s.alive(ctx, t.where+"ledger")
 	}
-	for i := range found {
-		if found[i].have, err = s.version(ctx, found[i].where+"migration"); err != nil {
-			return nil, fmt.Errorf("version of the %s's tables: %w", found[i].of, err)
-		}
-	}
-	return found, nil
+	return t, nil
 }
 
-// version returns the version in a package's table of migrations, or zero. Migrations has checked
+// alive reads the table, because an operator cannot be opened on tables that are older.
+func (s *sqlite) alive(ctx context.Context, ledger string) map[string]int {
+	rows, err := s.db.QueryContext(ctx, "SELECT coalesce(json_extract(body, '$.version'), ''), count(*) FROM "+ledger+
+		" WHERE kind = 'process' AND changed_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 minute') GROUP BY 1")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = rows.Close() }()
+	alive := map[string]int{}
+	for rows.Next() {
+		var version string
+		var n int
+		if err := rows.Scan(&version, &n); err != nil {
+			return nil
+		}
+		alive[version] = n
+	}
+	if rows.Err() != nil {
+		return nil
+	}
+	return alive
+}
+
+// version returns the version in the table of migrations, or zero. Migrations has checked
 // that the table's name consists of letters, digits and underscores.
 func (s *sqlite) version(ctx context.Context, table string) (v int, err error) {
 	err = s.db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?", table).Scan(&v)
@@ -86,7 +101,7 @@ func (s *sqlite) version(ctx context.Context, table string) (v int, err error) {
 	return v, err
 }
 
-func (s *sqlite) grant(string, roleKind, bool) (string, error) {
+func (s *sqlite) grant(string, roleKind) (string, error) {
 	return "", usage("SQLite has no roles: who may open the file may do everything")
 }
 

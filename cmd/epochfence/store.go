@@ -94,17 +94,9 @@ func (s *store) operator(ctx context.Context) (operate.Operator, error) {
 	return sink.Operator(), nil
 }
 
-func (s *store) outbox(ctx context.Context) (operate.Outbox, error) {
-	sink, err := s.sink(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return sink.Operator(), nil
-}
+func (s *store) tables(context.Context) (*tables, error) { return nil, nil }
 
-func (s *store) tables(context.Context) ([]tables, error) { return nil, nil }
-
-func (s *store) grant(string, roleKind, bool) (string, error) {
+func (s *store) grant(string, roleKind) (string, error) {
 	return "", usage("rights in a store are given with its own tools; the page of its driver says which it needs")
 }
 

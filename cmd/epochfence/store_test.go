@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/epochfence/epochfence/cas/pgstore"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 func TestAStoresURLSaysEachPart(t *testing.T) {
@@ -106,17 +106,17 @@ func TestTheStoreInPostgreSQLIsOperated(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), url)
 	must(t, err)
 	t.Cleanup(pool.Close)
-	must(t, pgstore.Migrate(t.Context(), pool, pgstore.Options{Schema: "stock"}))
+	must(t, pgsink.Migrate(t.Context(), pool, pgsink.Options{Schema: "stock"}))
 	c := &cli{t, map[string]string{"EPOCHFENCE_STORE": url + "&schema=stock"}}
 	c.does(exitOK, "drill", "--execute")
 	tells(t, c.does(exitOK, "list").out, drillPartition.String())
 	c.env["EPOCHFENCE_STORE"] = url
-	tells(t, c.does(exitError, "list", "--timeout", "1s").errs, "pgstore.Migrate")
+	tells(t, c.does(exitError, "list", "--timeout", "1s").errs, "pgsink.Migrate")
 }
 
 func TestWhatIsForDatabasesIsRefusedForAStore(t *testing.T) {
 	c := &cli{t, inStore(t, none).variables()}
-	tells(t, c.does(exitUsage, "migrate", "up").errs, "no tables")
+	tells(t, c.does(exitUsage, "migrate", "up").errs, "pgsink.Migrate creates those of pgstore")
 	tells(t, c.does(exitUsage, "grants", "--role", "anna", "--as", "reader").errs, "its own tools")
 	tells(t, c.does(exitOK, "doctor").out, "nats, where the sink's keys begin with epochfence/", "0 partitions")
 }

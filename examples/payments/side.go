@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/epochfence/epochfence/internal/show"
-	"github.com/epochfence/epochfence/outbox/pgoutbox"
-	"github.com/epochfence/epochfence/outbox/sqloutbox"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
@@ -89,23 +87,17 @@ CREATE INDEX payments_payment ON payments (payment);`
 func makeTables(ctx context.Context, c *show.Column) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, show.Preparing)
 	defer cancel()
-	var creating, operating, queueing error
+	var creating, operating error
 	db := c.DB
 	_, creating = db.ExecContext(ctx, fmt.Sprintf(ledgerTable, db.Counter()))
 	if db.Pool == nil {
-		err = errors.Join(
-			sqlsink.Migrate(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{}),
-			sqloutbox.Migrate(ctx, db.DB, sqloutbox.SQLite, sqloutbox.Options{}))
+		err = sqlsink.Migrate(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{})
 		c.Page.Operator, operating = sqlsink.OpenOperator(ctx, db.DB, sqlsink.SQLite, sqlsink.Options{})
-		c.Page.Outbox, queueing = sqloutbox.OpenOperator(ctx, db.DB, sqloutbox.SQLite, sqloutbox.Options{})
 	} else {
-		err = errors.Join(
-			pgsink.Migrate(ctx, db.Pool, pgsink.Options{Schema: db.Schema}),
-			pgoutbox.Migrate(ctx, db.Pool, pgoutbox.Options{Schema: db.Schema}))
+		err = pgsink.Migrate(ctx, db.Pool, pgsink.Options{Schema: db.Schema})
 		c.Page.Operator, operating = pgsink.OpenOperator(ctx, db.Pool, pgsink.Options{Schema: db.Schema})
-		c.Page.Outbox, queueing = pgoutbox.OpenOperator(ctx, db.Pool, pgoutbox.Options{Schema: db.Schema})
 	}
-	return errors.Join(creating, err, operating, queueing)
+	return errors.Join(creating, err, operating)
 }
 
 func (sd *side) send(ctx context.Context, from, to int) error {

@@ -28,7 +28,7 @@ func TestAfterLogicalReplicationNoMessageIsBlamedAndNoEntryOvertakes(t *testing.
 	const before, after = 40, 40
 	logical := pgtest.Options{NoFsync: true, Settings: map[string]string{"wal_level": "logical"}}
 	old, next := newReplica(t, logical), newReplica(t, logical)
-	old.exec("create publication everything for table effects, epochfence.fence, epochfence.fence_ledger, epochfence_outbox.outbox_entry")
+	old.exec("create publication everything for table effects, epochfence.fence, epochfence.fence_ledger, epochfence.outbox_entry")
 	next.exec("create subscription everything connection '" + old.server.URL(old.db.Name) + "' publication everything")
 	t.Cleanup(func() {
 		_, _ = next.admin.Exec(context.WithoutCancel(t.Context()), "drop subscription if exists everything")
@@ -78,7 +78,7 @@ func TestAfterLogicalReplicationNoMessageIsBlamedAndNoEntryOvertakes(t *testing.
 	produce(t, reach(c), numbered(topic, 0, before)...)
 	r := start(t, newSource(t, soonLost(c)), sink, consumer.Each(handle).OnFailure(sink.DeadLetter), func(o *consumer.Options) { o.MaxBatch = 7 })
 	r.advancedTo(part(group, topic), before)
-	next.await(fmt.Sprintf("(select next_offset = %d from epochfence.fence) and (select count(*) = %d from epochfence_outbox.outbox_entry) and (select count(*) = %d from epochfence.fence_ledger where kind = 'dead-letter')",
+	next.await(fmt.Sprintf("(select next_offset = %d from epochfence.fence) and (select count(*) = %d from epochfence.outbox_entry) and (select count(*) = %d from epochfence.fence_ledger where kind = 'dead-letter')",
 		before, before*9/10, before/10))
 	next.exec("drop subscription everything")
 	moved.Store(true)
@@ -104,7 +104,7 @@ func TestAfterLogicalReplicationNoMessageIsBlamedAndNoEntryOvertakes(t *testing.
 	}
 	var order []int
 	var dead string
-	if err := next.admin.QueryRow(t.Context(), "select array_agg(idempotency_key::int order by id), (select string_agg(cause, ' ' order by id) from epochfence.fence_ledger where kind = 'dead-letter') from epochfence_outbox.outbox_entry").Scan(&order, &dead); err != nil {
+	if err := next.admin.QueryRow(t.Context(), "select array_agg(idempotency_key::int order by id), (select string_agg(cause, ' ' order by id) from epochfence.fence_ledger where kind = 'dead-letter') from epochfence.outbox_entry").Scan(&order, &dead); err != nil {
 		t.Fatal(err)
 	}
 	if len(order) != (before+after)*9/10 || !slices.IsSorted(order) {
@@ -124,14 +124,7 @@ type replica struct {
 func newReplica(t testing.TB, o pgtest.Options) *replica {
 	t.Helper()
 	s := pgtest.StartServer(t, o)
-	d := &replica{postgresOn(t, s.Database(t)).granted(), s}
-	if err := pgoutbox.Migrate(t.Context(), d.admin, pgoutbox.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := pgoutbox.Grant(t.Context(), d.admin, d.role, pgoutbox.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	return d
+	return &replica{postgresOn(t, s.Database(t)).granted(), s}
 }
 
 // await polls the database, as replication tells nobody. Rows that have not come yet make null of what is to hold.

@@ -42,7 +42,7 @@ type edit struct{ file, old, new string }
 const (
 	fence      = "epoch/fence.go"
 	fences     = "epoch/fences.go"
-	fenceSQL   = "sinks/pgsink/migrations/0001_fence.sql"
+	fenceSQL   = "internal/sql/pgschema/migrations/0001_fence.sql"
 	onPostgres = "TestSuite/cache_statement/queries/"
 	onSQLite   = "TestSuite/"
 )
@@ -80,7 +80,7 @@ var guardsOfFences = []guard{
 	{"R1", "a claim-only transaction compares no claim in PostgreSQL", []edit{
 		{fenceSQL, "    perform refuse(in_group, in_topic, in_partition, in_claim, null, nonce);\n", ""},
 	}, "sinks/pgsink", "TestTheCheckOfAHeldClaimHoldsByItself"},
-	{"R1", "an operator action leaves the claim as it is in PostgreSQL", []edit{{"sinks/pgsink/migrations/0003_operate.sql", "set epoch = t.epoch + 1, claim_id = new_claim,", "set epoch = t.epoch + 1,"}},
+	{"R1", "an operator action leaves the claim as it is in PostgreSQL", []edit{{"internal/sql/pgschema/migrations/0003_operate.sql", "set epoch = t.epoch + 1, claim_id = new_claim,", "set epoch = t.epoch + 1,"}},
 		"sinks/pgsink", "TestSuite/cache_statement/queries, operated/a live owner is fenced by an act, claims again, and continues from where it was told"},
 	{"R1", "the claim is not compared in SQLite", []edit{
 		{"sinks/sqlsink/queries.go", "` AND claim_id = ? AND next_offset = ?`", "` AND (claim_id = ? OR 1) AND next_offset = ?`"},
@@ -110,7 +110,7 @@ var guardsOfFences = []guard{
 	{"R2", "a swap compares nothing in PostgreSQL", []edit{
 		{fenceSQL, "if f.epoch <> seen_epoch or f.claim_id <> seen_claim then", "if false then"},
 	}, "sinks/pgsink", onPostgres + "late claimer: a claim from a fence read before another claim is refused"},
-	{"R2", "an operator action compares nothing in PostgreSQL", []edit{{"sinks/pgsink/migrations/0003_operate.sql", "    if f.epoch <> seen_epoch or f.claim_id <> seen_claim then", "    if false then"}},
+	{"R2", "an operator action compares nothing in PostgreSQL", []edit{{"internal/sql/pgschema/migrations/0003_operate.sql", "    if f.epoch <> seen_epoch or f.claim_id <> seen_claim then", "    if false then"}},
 		"sinks/pgsink", "TestSuite/cache_statement/queries, operated/of many acts from one reading, one is done"},
 	{"R2", "a swap compares nothing in SQLite", []edit{
 		{"sinks/sqlsink/sink.go", "epoch.Fences{c.Partition: now}.Claim(seen, c)", "now.Claimed(c)"},

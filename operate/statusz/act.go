@@ -95,7 +95,7 @@ func (h *Handler) prepare(ctx context.Context, form url.Values, by string) (*doi
 		err = h.prepareAct(ctx, d, form)
 	case about == "deadletter" && h.Operator != nil:
 		err = h.prepareDeadLetter(ctx, d, form)
-	case about == "outbox" && h.Outbox != nil:
+	case about == "outbox" && h.Operator != nil:
 		err = h.prepareOutbox(ctx, d, form)
 	default:
 		err = fmt.Errorf("%w: about %q", errForm, about)
@@ -288,7 +288,7 @@ func (h *Handler) prepareOutbox(ctx context.Context, d *doing, form url.Values) 
 	if err != nil {
 		return err
 	}
-	now, err := h.Outbox.Entry(ctx, id)
+	now, err := h.Operator.OutboxEntry(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -309,7 +309,7 @@ func (h *Handler) prepareOutbox(ctx context.Context, d *doing, form url.Values) 
 		return fmt.Errorf("%w: kind %q", errForm, d.Kind)
 	}
 	d.Fields = []field{{"about", "outbox"}, {"id", strconv.FormatInt(id, 10)}, {"kind", d.Kind}, {"seen-key", key}}
-	d.do = func(ctx context.Context) error { return h.Outbox.DoOutbox(ctx, a) }
+	d.do = func(ctx context.Context) error { return h.Operator.DoOutbox(ctx, a) }
 	return nil
 }
 

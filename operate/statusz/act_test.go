@@ -29,19 +29,20 @@ func form(f epoch.Fence, kind operate.ActKind) url.Values {
 	}
 }
 
-// outboxOf is an outbox with one entry.
+// outboxOf is an operator with one entry in the outbox.
 type outboxOf struct {
+	operate.Operator
 	entry operate.OutboxEntry
 	did   []operate.OutboxAct
 }
 
-func (o *outboxOf) Entries(context.Context, operate.OutboxQuery) ([]operate.OutboxEntry, error) {
+func (o *outboxOf) OutboxEntries(context.Context, operate.OutboxQuery) ([]operate.OutboxEntry, error) {
 	e := o.entry
 	e.Body, e.Header = nil, nil
 	return []operate.OutboxEntry{e}, nil
 }
 
-func (o *outboxOf) Entry(_ context.Context, id int64) (operate.OutboxEntry, error) {
+func (o *outboxOf) OutboxEntry(_ context.Context, id int64) (operate.OutboxEntry, error) {
 	if id != o.entry.ID {
 		return operate.OutboxEntry{}, operate.ErrNoOutboxEntry
 	}
@@ -53,8 +54,9 @@ func (o *outboxOf) DoOutbox(_ context.Context, a operate.OutboxAct) error {
 	return nil
 }
 
-func (o *outboxOf) OutboxHistory(context.Context, int) ([]operate.OutboxRecord, error) {
-	return nil, nil
+// in makes o the page's operator.
+func (o *outboxOf) in(page *statusz.Options) {
+	o.Operator, page.Operator = page.Operator, o
 }
 
 func TestAnActIsShownBeforeItIsDoneAndThenDoneOnce(t *testing.T) {
@@ -315,7 +317,7 @@ func TestDeadLettersAreReplayedWithdrawnAndDiscarded(t *testing.T) {
 func TestEntriesOfTheOutboxAreRetriedAndDiscarded(t *testing.T) {
 	box := &outboxOf{entry: operate.OutboxEntry{ID: 9, Partition: orders(0), Method: "POST", URL: "https://payments.example", IdempotencyKey: "k-9"}}
 	r := newRig(t)
-	h := r.page(func(o *statusz.Options) { annaMay(o); o.Outbox = box })
+	h := r.page(func(o *statusz.Options) { annaMay(o); box.in(o) })
 	for _, kind := range []string{"retry", "discard"} {
 		_, page := get(h, "act?about=outbox&id=9&kind="+kind)
 		sent := fields(page)

@@ -109,9 +109,7 @@ func (g *group) fetch(ctx context.Context, r *groupReading) (err error) {
 		if r.dead, err = g.Operator.DeadLetters(ctx, operate.DeadLetterQuery{Filter: g.Filter, Limit: listed}); err != nil {
 			return err
 		}
-	}
-	if g.Outbox != nil {
-		if r.entries, err = g.Outbox.Entries(ctx, operate.OutboxQuery{Filter: g.Filter, Limit: listed}); err != nil {
+		if r.entries, err = g.Operator.OutboxEntries(ctx, operate.OutboxQuery{Filter: g.Filter, Limit: listed}); err != nil {
 			return err
 		}
 	}

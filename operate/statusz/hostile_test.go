@@ -68,7 +68,7 @@ func TestHostileTextsAreEscapedMadeVisibleAndCut(t *testing.T) {
 	h := r.page(func(o *statusz.Options) {
 		annaMay(o)
 		o.Title = hostile
-		o.Outbox = &outboxOf{entry: operate.OutboxEntry{ID: 9, Partition: p, Method: hostile, URL: hostile, IdempotencyKey: hostile}}
+		(&outboxOf{entry: operate.OutboxEntry{ID: 9, Partition: p, Method: hostile, URL: hostile, IdempotencyKey: hostile}}).in(o)
 	})
 	for _, path := range []string{"", "act?about=deadletter&id=1&kind=" + "discard", "act?about=outbox&id=9&kind=retry", "act?about=" + "%22%3E%3Cscript%3Ealert(1)%3C/script%3E"} {
 		_, page := get(h, path)

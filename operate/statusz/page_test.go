@@ -299,7 +299,7 @@ func TestDeadLettersAndTheOutboxAreListedWithoutContents(t *testing.T) {
 	r := newRig(t)
 	r.deadLetter(orders(0), 41, errors.New("no such customer"))
 	_, page := get(r.page(func(o *statusz.Options) {
-		o.Outbox = &outboxOf{entry: operate.OutboxEntry{ID: 9, Partition: orders(0), Method: "POST", URL: "https://payments.example", IdempotencyKey: "k-9", Body: []byte("secret")}}
+		(&outboxOf{entry: operate.OutboxEntry{ID: 9, Partition: orders(0), Method: "POST", URL: "https://payments.example", IdempotencyKey: "k-9", Body: []byte("secret")}}).in(o)
 	}), "")
 	wants(t, page, "offset 41", "no such customer", "POST https://payments.example", "k-9")
 	if strings.Contains(page, "secret") {

@@ -25,12 +25,11 @@ type Options struct {
 	// Stats are the statistics of this process. If nil, the page shows nothing of this process.
 	Stats *stats.Stats
 
-	// Operator and Outbox are the sink's, and cover the whole group. If nil, the page shows nothing
+	// Operator is the sink's, and covers the whole group. If nil, the page shows nothing
 	// of the group. Filter selects the partitions, decisions, dead letters and outbox entries that
 	// the overview lists; its Paused selects only partitions. Filter is no access control: the pages
 	// of partitions, and actions, take any partition of the sink.
 	Operator operate.Operator
-	Outbox   operate.Outbox
 	Filter   operate.Filter
 
 	// Logs returns the broker's view of the logs of these fences, which a sink does not know. With
@@ -68,7 +67,7 @@ type Owner struct {
 // Handler serves the page. [New] makes one. It is safe for concurrent use.
 type Handler struct {
 	Options
-	group   *group // nil without an Operator and an Outbox
+	group   *group // nil without an Operator
 	streams chan struct{}
 	serve   http.Handler
 }
@@ -84,15 +83,15 @@ func New(o Options) (*Handler, error) {
 	switch {
 	case o.Stats == nil && o.Operator == nil:
 		return nil, errors.New("statusz: neither Stats nor Operator; there is nothing to show")
-	case o.MayAct != nil && o.Operator == nil && o.Outbox == nil:
-		return nil, errors.New("statusz: MayAct without Operator or Outbox; there is nothing to act on")
+	case o.MayAct != nil && o.Operator == nil:
+		return nil, errors.New("statusz: MayAct without Operator; there is nothing to act on")
 	}
 	o.Title = visible(cmp.Or(o.Title, "epochfence"))
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
 	h := &Handler{Options: o, streams: make(chan struct{}, maxStreams)}
-	if o.Operator != nil || o.Outbox != nil {
+	if o.Operator != nil {
 		h.group = newGroup(o)
 	}
 	mux := http.NewServeMux()

@@ -60,10 +60,7 @@ func (h *Handler) outbox(v *view, held []stats.Partition, g *groupReading, now t
 		}
 		v.Figures = append(v.Figures, f)
 	}
-	if h.Outbox == nil {
-		return
-	}
-	v.Outbox.Shown = true
+	v.Outbox.Shown = known || len(g.entries) > 0
 	if len(g.entries) == listed {
 		v.Outbox.About = fmt.Sprintf("The first %d, by their IDs.", listed)
 	}

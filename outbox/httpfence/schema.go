@@ -30,7 +30,7 @@ func Migrations(d Dialect, o SQLOptions) ([]migrations.Migration, error) {
 }
 
 // Migrate creates the tables or updates them, in one transaction. It does not change tables that
-// are up to date, and returns [migrations.ErrNewer] for tables that are newer than this program.
+// are up to date, nor newer ones, and returns [migrations.ErrNewer] for those of a later major number.
 // Concurrent calls wait for each other. Migrate needs the privilege to create tables.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) error {
 	o, err := o.withDefaults()

@@ -91,7 +91,7 @@ func TestOpenSQLWantsTheTablesOfThisVersionAndAFileInWALMode(t *testing.T) {
 			if _, err := httpfence.OpenSQL(t.Context(), db, c.d, httpfence.SQLOptions{}); err != nil {
 				t.Error(err)
 			}
-			if _, err := db.ExecContext(t.Context(), `INSERT INTO httpfence_migration (version, name) VALUES (99, 'of tomorrow')`); err != nil {
+			if _, err := db.ExecContext(t.Context(), `INSERT INTO httpfence_migration (version, name) VALUES (1000, 'of another major number')`); err != nil {
 				t.Fatal(err)
 			}
 			_, err = httpfence.OpenSQL(t.Context(), db, c.d, httpfence.SQLOptions{})

@@ -1,9 +1,6 @@
-// Package pgoutbox keeps an [outbox] in PostgreSQL, through pgx. Its tables are in the database of
-// the sink, so that a handler's effects and its entries commit together:
+// Package pgoutbox keeps an [outbox] in PostgreSQL, through pgx. Its table is in the schema of
+// the sink, which pgsink.Migrate makes, so that a handler's effects and its entries commit together:
 //
-//	err = pgoutbox.Migrate(ctx, owner, pgoutbox.Options{})
-//	err = pgoutbox.Grant(ctx, owner, "app", pgoutbox.Options{})
-//	…
 //	store, err := pgoutbox.Open[pgsink.Tx](ctx, pool, pgoutbox.Options{})
 //
 // It works in the caller's transactions and holds no connection.

@@ -2,7 +2,6 @@ package pgoutbox_test
 
 import (
 	"context"
-	"fmt"
 	"log"
 	"os"
 
@@ -25,9 +24,6 @@ func Example() {
 	}
 	defer pool.Close()
 	if err := pgsink.Migrate(ctx, pool, pgsink.Options{}); err != nil {
-		log.Fatal(err)
-	}
-	if err := pgoutbox.Migrate(ctx, pool, pgoutbox.Options{}); err != nil {
 		log.Fatal(err)
 	}
 	sink, err := pgsink.Open(ctx, pool, pgsink.Options{})
@@ -54,18 +50,4 @@ func Example() {
 	if err := consumer.Run(ctx, source, sink, consumer.Each(pay).Background(box.Relay), consumer.Options{}); err != nil {
 		log.Fatal(err)
 	}
-}
-
-// The schema's SQL for a migration tool of your own.
-func ExampleMigrations() {
-	steps, err := pgoutbox.Migrations(pgoutbox.Options{Schema: "outbox"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, m := range steps {
-		fmt.Printf("%04d_%s.sql %t\n", m.Version, m.Name, len(m.SQL) > 0) // write m.SQL to that file
-	}
-	// Output:
-	// 0001_outbox_entry.sql true
-	// 0002_operate.sql true
 }

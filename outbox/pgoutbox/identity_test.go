@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 var ours = epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
@@ -25,8 +27,8 @@ func TestAnEntryOvertakesNoneThatIsThere(t *testing.T) {
 			d := pgtest.Start(t)
 			admin := d.Superuser(t)
 			role, url := d.Role(t)
-			o := pgoutbox.Options{Schema: schema}
-			for _, err := range []error{pgoutbox.Migrate(t.Context(), admin, o), pgoutbox.Grant(t.Context(), admin, role, o)} {
+			o, of := pgoutbox.Options{Schema: schema}, pgsink.Options{Schema: schema}
+			for _, err := range []error{pgsink.Migrate(t.Context(), admin, of), pgsink.Grant(t.Context(), admin, role, of)} {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -50,7 +52,7 @@ func TestAnEntryOvertakesNoneThatIsThere(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			table := "epochfence_outbox.outbox_entry"
+			table := "epochfence.outbox_entry"
 			if schema != "" {
 				table = pgx.Identifier{schema, "outbox_entry"}.Sanitize()
 			}
@@ -66,6 +68,14 @@ func TestAnEntryOvertakesNoneThatIsThere(t *testing.T) {
 			}
 			_, err = pgoutbox.Open[pgx.Tx](t.Context(), app, o)
 			sql := observed(err)
+			pool, err := pgxpool.New(t.Context(), url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			if _, err := pgsink.Open(t.Context(), pool, of); !strings.Contains(fmt.Sprint(err), sql) {
+				t.Errorf("pgsink.Open: err = %v; want %q in it", err, sql)
+			}
 			for n := range 3 { // each uses a number up
 				if err := add(9 + n); observed(err) != sql {
 					t.Errorf("entry %d: err = %v; want %q in it", n, err, sql)
@@ -97,7 +107,7 @@ func TestAnEntryOvertakesNoneThatIsThere(t *testing.T) {
 func TestEntriesThatAreAddedAtATimeDoNotRefuseEachOther(t *testing.T) {
 	d := pgtest.Start(t)
 	first, second := d.Superuser(t), d.Superuser(t)
-	if err := pgoutbox.Migrate(t.Context(), first, pgoutbox.Options{}); err != nil {
+	if err := pgsink.Migrate(t.Context(), first, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	store, err := pgoutbox.Open[pgx.Tx](t.Context(), first, pgoutbox.Options{})
@@ -138,7 +148,7 @@ func TestEntriesThatAreAddedAtATimeDoNotRefuseEachOther(t *testing.T) {
 func TestAnEntryThatIsCommittedWhileAnotherIsAddedDoesNotRefuseIt(t *testing.T) {
 	d := pgtest.Start(t)
 	first, second, admin := d.Superuser(t), d.Superuser(t), d.Superuser(t)
-	if err := pgoutbox.Migrate(t.Context(), admin, pgoutbox.Options{}); err != nil {
+	if err := pgsink.Migrate(t.Context(), admin, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	store, err := pgoutbox.Open[pgx.Tx](t.Context(), admin, pgoutbox.Options{})
@@ -152,7 +162,7 @@ func TestAnEntryThatIsCommittedWhileAnotherIsAddedDoesNotRefuseIt(t *testing.T) 
 		}
 	}
 	exec(`create function wait() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(1); return new; end $$;
-		create trigger a_wait before insert on epochfence_outbox.outbox_entry for each row when (new.order_key = 'slow') execute function wait();
+		create trigger a_wait before insert on epochfence.outbox_entry for each row when (new.order_key = 'slow') execute function wait();
 		select pg_advisory_lock(1)`)
 	add := func(conn *pgx.Conn, key string) error {
 		return pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {

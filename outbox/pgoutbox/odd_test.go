@@ -8,16 +8,18 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 func TestSettingsOfTheRoleDoNotChangeEntries(t *testing.T) {
 	d := pgtest.Start(t)
-	if err := pgoutbox.Migrate(t.Context(), d.Superuser(t), pgoutbox.Options{}); err != nil {
+	if err := pgsink.Migrate(t.Context(), d.Superuser(t), pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	d.Odd(t)
@@ -69,27 +71,45 @@ func TestSettingsOfTheRoleDoNotChangeEntries(t *testing.T) {
 					t.Errorf("read: %+v, want %+v", got.Entry, e)
 				}
 			}
-			op, err := pgoutbox.OpenOperator(t.Context(), conn, pgoutbox.Options{})
+			pooled, err := pgxpool.ParseConfig(d.URL)
 			if err != nil {
 				t.Fatal(err)
 			}
-			listed, err := op.Entries(t.Context(), operate.OutboxQuery{Number: &p.Number})
+			pooled.ConnConfig.DefaultQueryExecMode = mode
+			pool, err := pgxpool.NewWithConfig(t.Context(), pooled)
 			if err != nil {
 				t.Fatal(err)
 			}
-			shown, err := op.Entry(t.Context(), rows[0].ID)
+			defer pool.Close()
+			op, err := pgsink.OpenOperator(t.Context(), pool, pgsink.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if string(shown.Body) != string(e.Body) {
-				t.Errorf("shown: %q, want %q", shown.Body, e.Body)
+			listed, err := op.OutboxEntries(t.Context(), operate.OutboxQuery{Number: &p.Number})
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown, err := op.OutboxEntry(t.Context(), rows[0].ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := operate.OutboxEntry{
+				ID: rows[0].ID, Partition: p, Key: e.Key, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey,
+				Method: e.Method, URL: e.URL, Header: e.Header, Body: e.Body, AddedAt: shown.AddedAt,
+			}
+			if !reflect.DeepEqual(shown, want) {
+				t.Errorf("shown: %+v, want %+v", shown, want)
+			}
+			want.URL, want.Header, want.Body = "http://host", nil, nil
+			if !reflect.DeepEqual(listed, []operate.OutboxEntry{want}) {
+				t.Errorf("listed: %+v, want %+v", listed, want)
 			}
 			if err := op.DoOutbox(t.Context(), operate.OutboxAct{Kind: operate.OutboxRetry, Seen: listed[0], By: "anna", Reason: "now"}); err != nil {
 				t.Fatal(err)
 			}
-			log, err := op.OutboxHistory(t.Context(), 1)
-			if err != nil {
-				t.Fatal(err)
+			log, err := op.History(t.Context(), operate.HistoryQuery{Partition: &p, Kinds: []operate.DecisionKind{operate.DecidedOutboxRetry}})
+			if err != nil || len(log) != 1 {
+				t.Fatal(log, err)
 			}
 			for _, at := range []time.Time{oldest, listed[0].AddedAt, shown.AddedAt, log[0].At} {
 				if at.Sub(begun).Abs() > time.Minute {

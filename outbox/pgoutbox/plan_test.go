@@ -2,16 +2,19 @@ package pgoutbox_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // What PostgreSQL knows of a table, and the plans that a connection keeps, may date
@@ -30,12 +33,12 @@ func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
 			t.Run(name+"/"+mode, func(t *testing.T) {
 				t.Parallel()
 				conn := pgtest.Start(t).Superuser(t)
-				if err := pgoutbox.Migrate(t.Context(), conn, pgoutbox.Options{}); err != nil {
+				if err := pgsink.Migrate(t.Context(), conn, pgsink.Options{}); err != nil {
 					t.Fatal(err)
 				}
 				exec := func(sql string, args ...any) {
 					t.Helper()
-					if _, err := conn.Exec(t.Context(), strings.ReplaceAll(sql, "%", "epochfence_outbox.outbox_entry"), args...); err != nil {
+					if _, err := conn.Exec(t.Context(), strings.ReplaceAll(sql, "%", "epochfence.outbox_entry"), args...); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -81,7 +84,31 @@ func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
 					check("Load", func(tx pgx.Tx) error { _, err := store.Load(t.Context(), tx, ours, ids); return err })
 					check("Next", func(tx pgx.Tx) error { _, err := store.Next(t.Context(), tx, ours, at, places); return err })
 					check("Retries", func(tx pgx.Tx) error { _, err := store.Retries(t.Context(), tx, ours); return err })
-					check("Delete", func(tx pgx.Tx) error { _, err := store.Delete(t.Context(), tx, ours, ids); return err })
+					operator := func(what, sql string, args ...any) {
+						check("an operator's "+what, func(tx pgx.Tx) error {
+							_, err := tx.Exec(t.Context(), `select from epochfence.`+sql, args...)
+							return err
+						})
+					}
+					operator("list", `rows('outbox', null, null, null, null, null, null, null, $1, null, null, false, $2)`, at.ID, batch)
+					operator("look at one", `rows('outbox', $1, null, null, null, null, null, null, null, null, null, false, null)`, at.ID)
+					operator("look at its contents", `contents('outbox', array[$1::bigint])`, at.ID)
+					for kind, remove := range map[string]bool{"outbox-retry": false, "outbox-discard": true} {
+						check("an operator's "+kind, func(tx pgx.Tx) error {
+							var key string
+							err := tx.QueryRow(t.Context(), `select idempotency_key from epochfence.outbox_entry where id = $1 and partition = $2`, pgx.QueryExecModeExec, at.ID, ours.Number).Scan(&key)
+							there := !errors.Is(err, pgx.ErrNoRows)
+							err = pgx.BeginFunc(t.Context(), tx, func(tx pgx.Tx) error {
+								_, err := tx.Exec(t.Context(), `select epochfence.act_on_row('outbox', $1, 0, $2, $3, $4, $5, $6, '', '', '', gen_random_uuid()::text, 0, 0, $7, 'r', 'anna', '{}')`,
+									at.ID, remove, key, ours.Group, ours.Topic, ours.Number, kind)
+								return err
+							})
+							if pg, ok := errors.AsType[*pgconn.PgError](err); !there && ok && pg.Code == "XF015" {
+								return nil
+							}
+							return err
+						})
+					}
 				}
 				for _, step := range history {
 					switch step {
@@ -90,7 +117,7 @@ func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
 							round(func(_ string, do func(pgx.Tx) error) { inTx(do) })
 						}
 					case "backlog":
-						if err := conn.QueryRow(t.Context(), `select coalesce(max(id), 0) from epochfence_outbox.outbox_entry`).Scan(&last); err != nil {
+						if err := conn.QueryRow(t.Context(), `select coalesce(max(id), 0) from epochfence.outbox_entry`).Scan(&last); err != nil {
 							t.Fatal(err)
 						}
 						fill(ours, backlog)

@@ -1,8 +1,10 @@
 package pgoutbox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -11,10 +13,11 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// This file has the statements of handlers and relays. outbox/settlement.go decides which are
+// This file has the options, and the statements of handlers and relays. outbox/settlement.go decides which are
 // called, and snapshot.go finds entries that were committed late.
 
 // DBTX is a transaction, such as [pgsink.Tx].
@@ -36,17 +39,62 @@ type Store[TX DBTX] struct {
 	add, scan, next, load, remove, count, retries string
 }
 
-// Open returns a store on the tables that [Migrate] made, and checks their version. Its errors
-// match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
+// DefaultSchema is the default of Options.Schema, and that of the sink.
+const DefaultSchema = pgschema.DefaultName
+
+// Options configure a [Store]. The zero value works.
+type Options struct {
+	// Schema is the schema of the sink, which pgsink.Migrate has made. Defaults to [DefaultSchema].
+	Schema string
+
+	// StartTimeout limits how long Open waits for a server that cannot be reached. It logs the wait after
+	// 1 s and then every 10 s. Raise it if the program starts long before its server. Defaults to 30 s.
+	StartTimeout time.Duration
+
+	// Logger receives these lines. Defaults to [slog.Default].
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() (Options, error) {
+	o.Schema = cmp.Or(o.Schema, DefaultSchema)
+	if err := pgschema.CheckIdentifier("Options.Schema", o.Schema); err != nil {
+		return o, fmt.Errorf("pgoutbox: %w", err)
+	}
+	o.StartTimeout = cmp.Or(o.StartTimeout, waits.Timeout)
+	if o.StartTimeout < time.Millisecond || o.StartTimeout > 24*time.Hour {
+		return o, fmt.Errorf("pgoutbox: Options.StartTimeout is %v; want 0 for the default of %v, or 1ms to 24h", o.StartTimeout, waits.Timeout)
+	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	return o, nil
+}
+
+// DB is a [*pgx.Conn] or a [*pgxpool.Pool].
+//
+// [*pgxpool.Pool]: https://pkg.go.dev/github.com/jackc/pgx/v5/pgxpool#Pool
+type DB interface {
+	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// Open returns a store on the tables that pgsink.Migrate made, and checks their version. The role needs
+// what pgsink.Grant gives. Open's errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and
+// [migrations.ErrNewer].
 //
 // After logical replication, which copies no sequences, the sequence of the table's identity column
 // can be behind its entries, so new entries would overtake them. Open then returns an
 // [epoch.ErrUnhealthy] with the statement that fixes it. Open checks the server that it reaches. A
 // trigger checks each new entry, also on a server that comes behind the pool later; in SERIALIZABLE
 // transactions it checks only once for each connection.
+//
+// [migrations.ErrNotMigrated]: https://pkg.go.dev/github.com/epochfence/epochfence/migrations#ErrNotMigrated
+// [migrations.ErrOlder]: https://pkg.go.dev/github.com/epochfence/epochfence/migrations#ErrOlder
+// [migrations.ErrNewer]: https://pkg.go.dev/github.com/epochfence/epochfence/migrations#ErrNewer
 func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
-	o, err := checked(ctx, db, o, follows)
+	o, err := o.withDefaults()
 	if err != nil {
+		return nil, err
+	}
+	in := pgschema.Schema{Of: "pgoutbox", Name: o.Schema}
+	if err := in.Ready(ctx, db, pgschema.Wait{Timeout: o.StartTimeout, Log: o.Logger}, in.Follows); err != nil {
 		return nil, err
 	}
 	const (
@@ -78,47 +126,6 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 		remove:  `delete from ` + entries + ` where id = any (array(select found.id from ` + byID + `)) returning id`,
 		retries: `update ` + entries + ` set retry_requested = false where group_name = $1 and topic = $2 and partition = $3 and retry_requested returning id`,
 	}, nil
-}
-
-// follows returns an error if new entries would overtake stored ones.
-func follows(ctx context.Context, tx pgx.Tx, o Options) error {
-	var behind *string
-	err := tx.QueryRow(ctx, "select "+pgschema.Quote(o.Schema)+".outbox_identity_behind()").Scan(&behind)
-	if err == nil && behind != nil {
-		err = fmt.Errorf("%w: %s", epoch.ErrUnhealthy, *behind)
-	}
-	return err
-}
-
-// checked returns o with its defaults, after it has checked the version of the tables and run
-// further.
-func checked(ctx context.Context, db DB, o Options, further ...func(context.Context, pgx.Tx, Options) error) (Options, error) {
-	o, err := o.withDefaults()
-	if err != nil {
-		return o, err
-	}
-	err = o.wait().InTx(ctx, db, func(tx pgx.Tx) error {
-		v, err := schema(o).Version(ctx, tx)
-		if err != nil {
-			return err
-		}
-		if err := schema(o).Check(v); err != nil {
-			return err
-		}
-		if err := schema(o).CheckOrigin(ctx, tx, v); err != nil {
-			return err
-		}
-		for _, check := range further {
-			if err := check(ctx, tx, o); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return o, fmt.Errorf("pgoutbox: open schema %s: %w", pgschema.Quote(o.Schema), err)
-	}
-	return o, nil
 }
 
 // Add implements [outbox.Store].

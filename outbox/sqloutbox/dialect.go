@@ -1,11 +1,8 @@
 package sqloutbox
 
 import (
-	"embed"
-
 	"github.com/epochfence/epochfence/internal/sql/sqlschema"
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
-	"github.com/epochfence/epochfence/migrations"
 )
 
 // This file has what differs between databases in the statements of this package, for SQLite so
@@ -22,9 +19,8 @@ type Dialect interface {
 	// can take their place.
 	schema() string
 
-	// migrations returns the versions of the schema, 1 first, with {{prefix}} for the prefix of
-	// table names.
-	migrations() []migrations.Migration
+	// tables returns the tables of the sink whose names have the prefix.
+	tables(prefix string) sqlschema.Prefixed
 }
 
 // SQLite is SQLite 3.37 or newer in WAL mode, through modernc.org/sqlite. These drivers work too:
@@ -32,9 +28,6 @@ type Dialect interface {
 // method Code() int that returns SQLite's result code, such as github.com/glebarez/go-sqlite. Other
 // drivers are refused.
 var SQLite Dialect = sqlite{}
-
-//go:embed migrations/sqlite/*.sql
-var sqliteMigrations embed.FS
 
 type sqlite struct{}
 
@@ -44,6 +37,4 @@ func (sqlite) transactions() sqltx.Dialect { return sqltx.SQLite }
 
 func (sqlite) schema() string { return `main.` }
 
-func (sqlite) migrations() []migrations.Migration {
-	return sqlschema.Read(sqliteMigrations, "migrations/sqlite", "sqloutbox")
-}
+func (sqlite) tables(prefix string) sqlschema.Prefixed { return sqlschema.SQLite(prefix) }

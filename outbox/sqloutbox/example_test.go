@@ -37,9 +37,6 @@ func Example() {
 	if err := sqlsink.Migrate(ctx, db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
 		log.Fatal(err)
 	}
-	if err := sqloutbox.Migrate(ctx, db, sqloutbox.SQLite, sqloutbox.Options{}); err != nil {
-		log.Fatal(err)
-	}
 	sink, err := sqlsink.Open(ctx, db, sqlsink.SQLite, sqlsink.Options{})
 	if err != nil {
 		log.Fatal(err)
@@ -69,18 +66,4 @@ func Example() {
 	// Output:
 	// <nil>
 	// account/17 12.50 <nil>
-}
-
-// The schema's SQL for a migration tool of your own.
-func ExampleMigrations() {
-	steps, err := sqloutbox.Migrations(sqloutbox.SQLite, sqloutbox.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, m := range steps {
-		fmt.Printf("%04d_%s.sql %t\n", m.Version, m.Name, len(m.SQL) > 0) // write m.SQL to that file
-	}
-	// Output:
-	// 0001_entry.sql true
-	// 0002_operate.sql true
 }

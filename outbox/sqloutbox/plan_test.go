@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	_ "modernc.org/sqlite"
+
+	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
 // SQLite plans by what the last ANALYZE has seen, which may date from when there was
@@ -31,7 +33,7 @@ func TestEachQueryIsDrivenByTheIndexMadeForIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = db.Close() }()
-			if err := Migrate(t.Context(), db, SQLite, Options{}); err != nil {
+			if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
 				t.Fatal(err)
 			}
 			s, err := Open[*sql.Tx](t.Context(), db, SQLite, Options{})

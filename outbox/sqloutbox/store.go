@@ -1,6 +1,7 @@
 package sqloutbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -8,11 +9,12 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sql/sqlschema"
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// This file has the statements of handlers and relays. outbox/settlement.go decides which are
+// This file has the options, and the statements of handlers and relays. outbox/settlement.go decides which are
 // called.
 
 // DBTX is a transaction, such as [*sqlsink.Tx].
@@ -30,22 +32,27 @@ type Store[TX DBTX] struct {
 	add, scan, next, load, remove, count, retries string
 }
 
-// Open returns a store on the tables that [Migrate] made in db, and checks their version. Its
-// errors match [migrations.ErrNotMigrated], [migrations.ErrOlder] and [migrations.ErrNewer].
-// It waits up to 30 s for a locked file.
+// Options configure a [Store]. The zero value works.
+type Options struct {
+	// TablePrefix is the sink's Options.TablePrefix. Defaults to "epochfence_".
+	TablePrefix string
+}
+
+// Open returns a store on the tables that sqlsink.Migrate made in db, and checks their version. Its
+// errors match ErrNotMigrated, ErrOlder and ErrNewer of package migrations. It waits up to 30 s for a locked file.
 func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Store[TX], error) {
-	o, err := o.withDefaults()
-	if err != nil {
-		return nil, err
+	prefix := cmp.Or(o.TablePrefix, sqlschema.DefaultPrefix)
+	if err := sqlschema.CheckPrefix("Options.TablePrefix", prefix); err != nil {
+		return nil, fmt.Errorf("sqloutbox: %w", err)
 	}
-	if _, err := sqltx.Open(ctx, db, d.transactions(), schema(d, o), limits); err != nil {
+	if _, err := sqltx.Open(ctx, db, d.transactions(), d.tables(prefix), sqltx.Limits{Wait: 30 * time.Second}); err != nil {
 		return nil, fmt.Errorf("sqloutbox: open %s: %w", d, err)
 	}
 	const (
 		partition = ` WHERE group_name = ? AND topic = ? AND number = ?`
 		row       = `SELECT id, order_key, scope, idempotency_key, method, url, header, body FROM `
 	)
-	entries, indexes := d.schema()+o.TablePrefix+`entry`, o.TablePrefix+`entry`
+	entries, indexes := d.schema()+prefix+`outbox_entry`, prefix+`outbox_entry`
 	// INDEXED BY, because SQLite would plan by the last ANALYZE, when the backlog was different.
 	return &Store[TX]{
 		add: `INSERT INTO ` + entries + ` (group_name, topic, number, order_key, scope, idempotency_key, method, url, header, body)` +

@@ -76,7 +76,7 @@ func (r *record) add(ls []letterItem) {
 // confirmLetters has the dead letters of a fence say that they exist, and reports whether all do.
 func (s *Sink) confirmLetters(ctx context.Context, r record) bool {
 	for _, id := range r.Pending {
-		_, err := s.changeLetter(ctx, r.Partition, id, func(l *letter) error {
+		err := s.changeLetter(ctx, r.Partition, id, func(l *letter) error {
 			if !l.Pending {
 				return operate.ErrNothingToDo
 			}
@@ -128,24 +128,24 @@ func (s *Sink) swapLetter(ctx context.Context, at letterItem) (letterItem, error
 }
 
 // changeLetter replaces a dead letter by what do makes of it.
-func (s *Sink) changeLetter(ctx context.Context, p epoch.Partition, id int64, do func(l *letter) error) (letter, error) {
+func (s *Sink) changeLetter(ctx context.Context, p epoch.Partition, id int64, do func(l *letter) error) error {
 	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
 	for {
 		at, err := s.letter(ctx, p, id)
 		if err != nil {
-			return letter{}, err
+			return err
 		}
 		if err := do(&at.letter); err != nil {
-			return letter{}, err
+			return err
 		}
 		if _, err = s.swapLetter(ctx, at); err == nil {
-			return at.letter, nil
+			return nil
 		}
 		if !errors.Is(err, cas.ErrConflict) {
-			return letter{}, doubtful(err)
+			return doubtful(err)
 		}
 		if !waits.Sleep(ctx, pause.Next()) {
-			return letter{}, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }

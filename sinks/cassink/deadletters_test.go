@@ -54,7 +54,7 @@ func TestAReplayWhoseRequestWasInterruptedIsRequestedByTheNextTry(t *testing.T) 
 	}
 }
 
-func mustGet(t *testing.T, o *cassink.Operator, id int64) operate.DeadLetter {
+func mustGet(t *testing.T, o operate.Operator, id int64) operate.DeadLetter {
 	t.Helper()
 	l, err := o.DeadLetter(t.Context(), id)
 	must(t, err)

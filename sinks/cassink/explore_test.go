@@ -62,7 +62,7 @@ func keysOf(offset epoch.Offset) []string {
 type exploration struct {
 	*testing.T
 	store    *memstore.Store
-	operator *cassink.Operator
+	operator operate.Operator
 	rand     *rand.Rand
 	schedule *explore.Schedule
 	outcomes map[string]string

@@ -14,7 +14,7 @@ import (
 )
 
 // This file has the rows of operators over items: the audit log (log.go), dead letters (deadletters.go),
-// signs of life, and the requests that owners poll. Package operate decides what rows mean. Each change
+// signs of life, the outbox (outbox_operator.go), and the requests that owners poll. Package operate decides what rows mean. Each change
 // is a write of its own, in the order that leaves nothing done without a record, or a request.
 
 var _ operate.Ledger[*Tx] = (*Sink)(nil)
@@ -29,6 +29,8 @@ func (s *Sink) Write(ctx context.Context, cs ...operate.Change) error {
 			err = s.sign(ctx, first)
 		case operate.KindLetter:
 			err = s.changeRow(ctx, first)
+		case operate.KindOutbox:
+			err = s.changeEntry(ctx, first)
 		case operate.KindEntry:
 			var entries []operate.Row
 			for n = 0; n < len(cs) && cs[n].Kind == operate.KindEntry && cs[n].Partition == first.Partition; n++ {
@@ -103,7 +105,7 @@ func (s *Sink) changeOne(ctx context.Context, c operate.Change) error {
 	if c.Remove {
 		return s.discard(ctx, c, fits)
 	}
-	_, err := s.changeLetter(ctx, c.Partition, c.ID, func(l *letter) error {
+	err := s.changeLetter(ctx, c.Partition, c.ID, func(l *letter) error {
 		if err := fits(l); err != nil {
 			return err
 		}
@@ -337,6 +339,8 @@ func (s *Sink) rows(ctx context.Context, q operate.RowQuery) (found []operate.Ro
 	var all []operate.Row
 	letters := map[int64]letter{}
 	switch q.Kind {
+	case operate.KindOutbox:
+		return s.outboxRows(ctx, q)
 	case operate.KindEntry:
 		all, err = s.entries(ctx, q.Partition)
 	case operate.KindProcess:

@@ -19,14 +19,8 @@ import (
 
 var _ operate.Admin = (*Sink)(nil)
 
-// Operator operates the fences and the outbox of a store. It is safe for concurrent use.
-type Operator struct {
-	operate.Operator
-	sink *Sink
-}
-
-// Operator returns an operator of the sink.
-func (s *Sink) Operator() *Operator { return &Operator{operate.On(s), s} }
+// Operator returns an operator of the sink. It is safe for concurrent use.
+func (s *Sink) Operator() operate.Operator { return operate.On(s) }
 
 // list returns the items below a prefix, with their values.
 func (s *Sink) list(ctx context.Context, prefix string) (found []cas.Item, err error) {

@@ -317,7 +317,7 @@ func TestTheItemOfAnEntryThatIsAboutToBeCommittedStays(t *testing.T) {
 
 func TestNothingIsDoneToTheOutboxThatIsNotRecorded(t *testing.T) {
 	t.Parallel()
-	store := &failing{Store: memstore.New(), prefix: "epochfence/outbox-acts"}
+	store := &failing{Store: memstore.New(), prefix: "epochfence/log/"}
 	s, f := claims(t, store)
 	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a")))
 	store.fails = 100
@@ -332,5 +332,9 @@ func TestNothingIsDoneToTheOutboxThatIsNotRecorded(t *testing.T) {
 	must(t, s.Operator().DoOutbox(t.Context(), act))
 	if n := len(left(t, s)); n != 0 {
 		t.Errorf("%d entries are left, want none", n)
+	}
+	ds, err := s.Operator().History(t.Context(), operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedOutboxDiscard}})
+	if err != nil || len(ds) != 1 || ds[0].Entry != act.Seen.ID || ds[0].Claim != f.Claim {
+		t.Errorf("the audit log is %+v, %v", ds, err)
 	}
 }

@@ -135,7 +135,7 @@ func (x *exploration) records(ctx context.Context, box cassink.Outbox, tx *cassi
 
 // sent reports whether no entry is left.
 func (x *exploration) sent(ctx context.Context) bool {
-	left, err := x.operator.Entries(ctx, operate.OutboxQuery{})
+	left, err := x.operator.OutboxEntries(ctx, operate.OutboxQuery{})
 	x.must(err)
 	return len(left) == 0
 }

@@ -12,54 +12,79 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file shows outbox entries to operators, discards them and requests retries. The owner of
-// the partition sends them.
+// This file has the entries of the outbox as rows of operators. The owner of the partition sends them.
 
-var _ operate.Outbox = (*Operator)(nil)
-
-// keptOutboxActs limits the records of what operators did to entries.
-const keptOutboxActs = 500
-
-// Entries implements [operate.Outbox]. Of an entry whose item the store has lost, only the ID and
-// the partition are set.
-func (o *Operator) Entries(ctx context.Context, q operate.OutboxQuery) ([]operate.OutboxEntry, error) {
-	found, err := o.entries(ctx, q)
-	if err != nil {
-		return nil, fmt.Errorf("cassink: list entries of the outbox: %w", err)
-	}
-	return found, nil
-}
-
-func (o *Operator) entries(ctx context.Context, q operate.OutboxQuery) (found []operate.OutboxEntry, err error) {
-	all, err := o.sink.listed(ctx)
+// outboxRows reads entries of the outbox. Of one whose item the store has lost, only the ID and the partition are
+// set.
+func (s *Sink) outboxRows(ctx context.Context, q operate.RowQuery) (found []operate.Row, err error) {
+	all, err := s.listed(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all = slices.DeleteFunc(all, func(r requested) bool {
-		p := r.Partition
-		return r.ID <= q.After || q.Number != nil && p.Number != *q.Number || !q.Selects(epoch.Fence{Origin: epoch.Origin{Partition: p}})
-	})
 	var asked requests
-	if _, err := read(ctx, o.sink.store, o.sink.keys.requests(), &asked); err != nil {
+	if _, err := read(ctx, s.store, s.keys.requests(), &asked); err != nil {
 		return nil, err
 	}
+	within := operate.RowQuery{Kind: q.Kind, ID: q.ID, Partition: q.Partition, Filter: q.Filter, Number: q.Number, After: q.After, Before: q.Before}
 	for _, r := range all {
-		e, err := o.sink.shownEntry(ctx, r)
-		switch {
-		case errors.Is(err, operate.ErrNoOutboxEntry): // sent meanwhile
-			continue
-		case err != nil:
-			return nil, err
-		case q.Key != nil && e.Key != *q.Key:
+		if !within.Selects(operate.Row{Kind: q.Kind, ID: r.ID, Partition: r.Partition}) {
+			continue // without reading it
+		}
+		e, err := s.shownEntry(ctx, r)
+		if errors.Is(err, operate.ErrNoOutboxEntry) { // sent meanwhile
 			continue
 		}
-		e.URL, e.Header, e.Body = secret.Receiver(e.URL), nil, nil
+		if err != nil {
+			return nil, err
+		}
 		e.RetryRequested = slices.Contains(asked.Retries, r)
-		if found = append(found, e); len(found) == operate.Limit(q.Limit) {
+		if !q.Content && e.URL != "" {
+			e.URL = secret.Receiver(e.URL)
+		}
+		row := e.Row()
+		row.Now = now()
+		if q.Selects(row) {
+			found = append(found, row)
+		}
+		if len(found) == q.Limit && q.Limit > 0 && !q.Newest {
 			break
 		}
 	}
-	return found, nil
+	return q.Page(found), nil
+}
+
+// changeEntry discards an entry, or has its owner send it now.
+func (s *Sink) changeEntry(ctx context.Context, c operate.Change) error {
+	err := s.changeShown(ctx, c)
+	if errors.Is(err, operate.ErrNoOutboxEntry) || errors.Is(err, epoch.ErrMissing) {
+		return fmt.Errorf("entry %d of the outbox of %s: %w", c.ID, c.Partition, operate.ErrRowChanged)
+	}
+	return err
+}
+
+func (s *Sink) changeShown(ctx context.Context, c operate.Change) error {
+	e, err := s.shownEntry(ctx, requested{c.Partition, c.ID})
+	if err != nil {
+		return err
+	}
+	if e.IdempotencyKey != c.Name {
+		return operate.ErrNoOutboxEntry
+	}
+	at, err := s.newest(ctx, c.Partition)
+	if err == nil {
+		at, err = s.whole(ctx, at)
+	}
+	if err == nil && !slices.Contains(at.lists.Entries, c.ID) {
+		err = operate.ErrNoOutboxEntry
+	}
+	switch {
+	case err != nil:
+		return err
+	case c.Remove:
+		return s.discardEntry(ctx, c.Partition, c.ID)
+	default:
+		return s.retry(ctx, c.Partition, []int64{c.ID}, true)
+	}
 }
 
 // listed returns the entries of all fences by ID.
@@ -101,79 +126,6 @@ func (s *Sink) shownEntry(ctx context.Context, r requested) (operate.OutboxEntry
 	return operate.OutboxEntry{ID: r.ID, Partition: r.Partition}, err
 }
 
-// Entry implements [operate.Outbox].
-func (o *Operator) Entry(ctx context.Context, id int64) (operate.OutboxEntry, error) {
-	e, err := o.entry(ctx, id)
-	if err != nil {
-		return operate.OutboxEntry{}, fmt.Errorf("cassink: read entry %d of the outbox: %w", id, err)
-	}
-	return e, nil
-}
-
-func (o *Operator) entry(ctx context.Context, id int64) (e operate.OutboxEntry, err error) {
-	all, err := o.sink.listed(ctx)
-	if err != nil {
-		return e, err
-	}
-	i := slices.IndexFunc(all, func(r requested) bool { return r.ID == id })
-	if i < 0 {
-		return e, operate.ErrNoOutboxEntry
-	}
-	var asked requests
-	if _, err := read(ctx, o.sink.store, o.sink.keys.requests(), &asked); err != nil {
-		return e, err
-	}
-	e, err = o.sink.shownEntry(ctx, all[i])
-	e.RetryRequested = slices.Contains(asked.Retries, all[i])
-	return e, err
-}
-
-// DoOutbox implements [operate.Outbox]. The record of the act is a write of its own, before the act: if
-// the act fails then, the record stays.
-func (o *Operator) DoOutbox(ctx context.Context, a operate.OutboxAct) error {
-	if err := o.doOutbox(ctx, a); err != nil {
-		return fmt.Errorf("cassink: %s entry %d of the outbox of %s: %w", a.Kind, a.Seen.ID, a.Seen.Partition, err)
-	}
-	return nil
-}
-
-func (o *Operator) doOutbox(ctx context.Context, a operate.OutboxAct) error {
-	if err := a.Check(); err != nil {
-		return err
-	}
-	s, p, id := o.sink, a.Seen.Partition, a.Seen.ID
-	e, err := s.shownEntry(ctx, requested{p, id})
-	if err != nil {
-		return err
-	}
-	if e.IdempotencyKey != a.Seen.IdempotencyKey {
-		return operate.ErrNoOutboxEntry
-	}
-	at, err := s.newest(ctx, p)
-	if err == nil {
-		at, err = s.whole(ctx, at)
-	}
-	if errors.Is(err, epoch.ErrMissing) || err == nil && !slices.Contains(at.lists.Entries, id) {
-		return operate.ErrNoOutboxEntry
-	}
-	if err != nil {
-		return err
-	}
-	err = replace(ctx, s.store, s.keys.outboxActs(), func(old []operate.OutboxRecord) ([]operate.OutboxRecord, error) {
-		old = append(old, operate.OutboxRecord{
-			At: now(), Kind: a.Kind, Entry: id, Partition: p, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey, By: a.By, Reason: a.Reason,
-		})
-		return recent(old, keptOutboxActs, s.facts), nil
-	})
-	if err != nil {
-		return fmt.Errorf("record it, before it is carried out: %w", err)
-	}
-	if a.Kind == operate.OutboxRetry {
-		return s.retry(ctx, p, []int64{id}, true)
-	}
-	return s.discardEntry(ctx, p, id)
-}
-
 func (s *Sink) discardEntry(ctx context.Context, p epoch.Partition, id int64) error {
 	var k kept
 	after, err := s.change(ctx, p, func(r *record) error {
@@ -197,15 +149,6 @@ func (s *Sink) discardEntry(ctx context.Context, p epoch.Partition, id int64) er
 		_ = s.store.Delete(ctx, stored) // or the next owner does it
 	}
 	return s.retry(ctx, p, []int64{id}, false)
-}
-
-// OutboxHistory implements [operate.Outbox].
-func (o *Operator) OutboxHistory(ctx context.Context, most int) (found []operate.OutboxRecord, err error) {
-	if _, err = read(ctx, o.sink.store, o.sink.keys.outboxActs(), &found); err != nil {
-		return nil, fmt.Errorf("cassink: read what operators did to the outbox: %w", err)
-	}
-	slices.Reverse(found)
-	return found[:min(len(found), operate.Limit(most))], nil
 }
 
 // retry adds entries to those that operators want to be sent now, or removes them.

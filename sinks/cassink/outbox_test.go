@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -44,7 +45,7 @@ func holds(t *testing.T, s *cassink.Sink, f epoch.Fence, do func(context.Context
 
 func left(t *testing.T, s *cassink.Sink) (all []operate.OutboxEntry) {
 	t.Helper()
-	all, err := s.Operator().Entries(t.Context(), operate.OutboxQuery{Limit: 2 * cassink.MaxEntries})
+	all, err := s.Operator().OutboxEntries(t.Context(), operate.OutboxQuery{Limit: 2 * cassink.MaxEntries})
 	must(t, err)
 	return all
 }
@@ -379,8 +380,11 @@ func TestAnEntryWhoseItemIsLostIsNamedAndCanBeDiscarded(t *testing.T) {
 	if want := fmt.Sprintf("epochfence outbox discard %d", es[0].ID); !errors.Is(err, epoch.ErrUnhealthy) || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v", err)
 	}
-	seen, err := s.Operator().Entry(t.Context(), es[0].ID)
+	seen, err := s.Operator().OutboxEntry(t.Context(), es[0].ID)
 	must(t, err)
+	if want := (operate.OutboxEntry{ID: es[0].ID, Partition: orders}); !reflect.DeepEqual(seen, want) || !reflect.DeepEqual(left(t, s)[0], want) {
+		t.Errorf("shown as %+v, listed as %+v, want %+v", seen, left(t, s)[0], want)
+	}
 	must(t, s.Operator().DoOutbox(t.Context(), operate.OutboxAct{Kind: operate.OutboxDiscard, Seen: seen, By: "anna", Reason: "lost"}))
 	must(t, scan())
 	if got := keysOfEntries(left(t, s)); !slices.Equal(got, []string{"b"}) {
@@ -404,6 +408,34 @@ func TestAnEntryThatIsDiscardedBesideItsRelayIsGone(t *testing.T) {
 		}
 		return err
 	}))
+}
+
+// An operator's process may be late: the entry was sent since it was read.
+func TestAnActOnAnEntryThatIsNotAsSeenChangesNothing(t *testing.T) {
+	t.Parallel()
+	store := memstore.New()
+	s, f := claims(t, store)
+	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a")))
+	e := left(t, s)[0]
+	other, nowhere := orders, orders
+	other.Number, nowhere.Topic = 4, "returns"
+	owns(t, store, other)
+	for what, r := range map[string]operate.Row{
+		"another key":                 {ID: e.ID, Name: "b", Partition: orders},
+		"another ID":                  {ID: e.ID + 1, Name: "a", Partition: orders},
+		"another partition":           {ID: e.ID, Name: "a", Partition: other},
+		"a partition without a fence": {ID: e.ID, Name: "a", Partition: nowhere},
+	} {
+		r.Kind, r.State = operate.KindOutbox, operate.StateRequested
+		for _, remove := range []bool{true, false} {
+			if err := s.Write(t.Context(), operate.Change{Row: r, Remove: remove}); !errors.Is(err, operate.ErrRowChanged) {
+				t.Errorf("%s, removed %t: %v", what, remove, err)
+			}
+		}
+	}
+	if after := left(t, s); len(after) != 1 || after[0].RetryRequested {
+		t.Errorf("%+v", after)
+	}
 }
 
 func TestAnEntryThatIsTooLargeIsItsMessagesFault(t *testing.T) {

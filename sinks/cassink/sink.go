@@ -55,7 +55,6 @@ type Sink struct {
 var (
 	_ epoch.Sink[*Tx]    = (*Sink)(nil)
 	_ epoch.Looker       = (*Sink)(nil)
-	_ epoch.Bounded      = (*Sink)(nil)
 	_ epoch.Holding[*Tx] = (*Sink)(nil)
 )
 
@@ -75,11 +74,8 @@ func Open(ctx context.Context, store cas.Store, o Options) (*Sink, error) {
 	}, nil
 }
 
-// Guarantee returns [epoch.PerItem].
-func (s *Sink) Guarantee() epoch.Guarantee { return epoch.PerItem }
-
-// Bounds implements [epoch.Bounded]. A transaction has one partition.
-func (s *Sink) Bounds() epoch.Bounds { return epoch.Bounds{Partitions: 1} }
+// Facts implements [epoch.Sink]. A transaction has one partition.
+func (s *Sink) Facts() epoch.Facts { return epoch.Facts{Guarantee: epoch.PerItem, Partitions: 1} }
 
 // Fence implements [epoch.Sink].
 func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
@@ -138,7 +134,6 @@ func doubtful(err error) error {
 //	epochfence/log/GROUP/TOPIC/NUMBER            the last entries of the audit log
 //	epochfence/lists/GROUP/TOPIC/NUMBER          ids of dead letters and outbox entries
 //	epochfence/outbox/GROUP/TOPIC/NUMBER/ID      an outbox entry, with its body as the value
-//	epochfence/outbox-acts                       the last operator actions on entries
 //	epochfence/process/RUN                       a sign of life of a process
 //	epochfence/requests                          what operators have asked for
 type keys struct{ prefix string }
@@ -177,9 +172,6 @@ func (k keys) entries(p epoch.Partition) string {
 func (k keys) entry(p epoch.Partition, id int64) string {
 	return k.entries(p) + strconv.FormatInt(id, 10)
 }
-
-// outboxActs is the item that has what operators did to entries.
-func (k keys) outboxActs() string { return cas.Join(k.prefix, "outbox-acts") }
 
 // requests is the item that owners of partitions poll.
 func (k keys) requests() string { return cas.Join(k.prefix, "requests") }

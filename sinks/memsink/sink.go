@@ -32,7 +32,6 @@ type Sink struct {
 var (
 	_ epoch.Sink[*Tx]    = (*Sink)(nil)
 	_ epoch.Looker       = (*Sink)(nil)
-	_ epoch.Replaceable  = (*Sink)(nil)
 	_ epoch.Holding[*Tx] = (*Sink)(nil)
 )
 
@@ -113,15 +112,12 @@ func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, er
 	return found, nil
 }
 
-// Replaced returns a channel that the next [Sink.Restore] closes.
-func (s *Sink) Replaced() <-chan struct{} {
+// Facts implements [epoch.Sink]. The next [Sink.Restore] closes the channel Replaced.
+func (s *Sink) Facts() epoch.Facts {
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()
-	return s.db.replaced
+	return epoch.Facts{Guarantee: epoch.Transactional, Replaced: s.db.replaced}
 }
-
-// Guarantee returns [epoch.Transactional].
-func (s *Sink) Guarantee() epoch.Guarantee { return epoch.Transactional }
 
 // Seed implements [epoch.Sink].
 func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {

@@ -17,8 +17,8 @@ import (
 
 // This file claims fences, and ends the open transactions of the claim that is replaced. It
 // decides which simultaneous claims and reads travel together. Whether a claim is made, the SQL
-// function claim (migrations/0002_ledger.sql) decides: it calls swap_claim
-// (migrations/0001_fence.sql), which locks the fence, compares it with what was seen and writes,
+// function claim (0002_ledger.sql of internal/sql/pgschema) decides: it calls swap_claim
+// (0001_fence.sql), which locks the fence, compares it with what was seen and writes,
 // and adds an entry to the audit log. When a claim is made, package consumer decides.
 
 // claimTries limits the tries: the replaced claim may open another transaction in between.

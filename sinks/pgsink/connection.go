@@ -283,13 +283,13 @@ func newServer(l *slog.Logger) server {
 	return server{logger: l, replaced: make(chan struct{})}
 }
 
-// Replaced implements [epoch.Replaceable]. The channel is closed when a connection is lost, because the
+// Facts implements [epoch.Sink]. The channel Replaced is closed when a connection is lost, because the
 // next one may lead to another server, and when another server answers, even behind a pooler that
 // kept the connection.
-func (s *Sink) Replaced() <-chan struct{} {
+func (s *Sink) Facts() epoch.Facts {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
-	return s.server.replaced
+	return epoch.Facts{Guarantee: epoch.Transactional, Replaced: s.server.replaced}
 }
 
 func (v *server) lost() {

@@ -14,7 +14,7 @@ func TestALostConnectionMayLeadToAnotherServerAndIsSaid(t *testing.T) {
 	s := r.openOn(r.pool(func(c *pgxpool.Config) { c.MaxConns = 1 }))
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
-	replaced := s.Replaced()
+	replaced := s.Facts().Replaced
 	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("l", "v")); err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestALostConnectionMayLeadToAnotherServerAndIsSaid(t *testing.T) {
 	default:
 		t.Error("not said")
 	}
-	if again := s.Replaced(); again == replaced {
+	if again := s.Facts().Replaced; again == replaced {
 		t.Error("what comes next would not be said")
 	}
 }

@@ -17,7 +17,7 @@ import (
 // This file decides whether an error of the database is a message's fault, by its SQLSTATE and by who
 // raised it. What follows from that is decided by package consumer.
 
-// SQLSTATEs that the SQL functions raise, listed in migrations/0001_fence.sql.
+// SQLSTATEs that the SQL functions raise, listed in 0001_fence.sql of internal/sql/pgschema.
 const (
 	codeStale      = "XF001"
 	codeMoved      = "XF002"
@@ -347,7 +347,7 @@ func explain(err error) error {
 	case codePermission:
 		return fmt.Errorf("%w: run epochfence grants as the schema's owner (--as application for consumers, --as operator for commands that act): %w", ErrPermission, err)
 	case codeUndefinedTable, codeUndefinedFunc, codeInvalidSchema:
-		return fmt.Errorf("%w: %w", remedy.NotMigrated(), err)
+		return fmt.Errorf("%w: %w", pgschema.Remedy.NotMigrated(), err)
 	default:
 		return pgschema.Explain(err)
 	}

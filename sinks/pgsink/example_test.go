@@ -73,6 +73,8 @@ func ExampleMigrations() {
 	// 0002_ledger.sql
 	// 0003_operate.sql
 	// 0004_outside.sql
+	// 0005_outbox.sql
+	// 0006_items.sql
 }
 
 // What the schema's owner runs so that a role may use it.
@@ -98,6 +100,11 @@ func ExampleGrantSQL() {
 	//     "fences".write_row,
 	//     "fences".rows,
 	//     "fences".requests,
-	//     "fences".identity_behind
+	//     "fences".identity_behind,
+	//     "fences".cas_place
 	// to "shop";
+	// grant usage on sequence "fences".cas_number to "shop";
+	// grant select on "fences".cas_source to "shop";
+	// grant select, insert, update, delete on "fences".cas_item to "shop";
+	// grant select, insert, delete, update (retry_requested) on "fences".outbox_entry to "shop";
 }

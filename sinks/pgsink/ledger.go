@@ -13,7 +13,7 @@ import (
 )
 
 // This file keeps the rows of operators in the table fence_ledger: the audit log, dead letters, signs of
-// life. Package operate decides what they mean and how they change, and the SQL function write_row what
+// life. It shows entries of the outbox as rows. Package operate decides what they mean and how they change, and the SQL function write_row what
 // a consumer may write. operator.go is the operators' own side.
 
 var (
@@ -184,7 +184,7 @@ func (s *Sink) Rows(ctx context.Context, q operate.RowQuery) ([]operate.Row, err
 	found, err := collect(ctx, s, scanRow, s.sql.rows, string(q.Kind), orZero(q.ID), name, by, group, topic, number, q.States,
 		orZero(q.After), orZero(q.Before), until, q.Newest, most)
 	if err == nil && q.Content && len(found) > 0 {
-		err = s.contents(ctx, found)
+		err = s.contents(ctx, q.Kind, found)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pgsink: read rows of kind %s: %w", q.Kind, about(q.Kind, ended(ctx, explain(err))))
@@ -192,8 +192,8 @@ func (s *Sink) Rows(ctx context.Context, q operate.RowQuery) ([]operate.Row, err
 	return found, nil
 }
 
-// contents reads the messages of dead letters, if they are still there.
-func (s *Sink) contents(ctx context.Context, rows []operate.Row) error {
+// contents reads the messages of dead letters, or the requests of the outbox, if they are still there.
+func (s *Sink) contents(ctx context.Context, kind operate.Kind, rows []operate.Row) error {
 	at, ids := map[int64]*operate.Row{}, make([]int64, len(rows))
 	for i := range rows {
 		ids[i], at[rows[i].ID] = rows[i].ID, &rows[i]
@@ -201,12 +201,12 @@ func (s *Sink) contents(ctx context.Context, rows []operate.Row) error {
 	_, err := collect(ctx, s, func(row pgx.CollectableRow) (struct{}, error) {
 		var r operate.Row
 		var headers *string
-		err := row.Scan(&r.ID, &r.Key, &r.Value, &headers)
+		err := row.Scan(&r.ID, &r.Text, &r.Key, &r.Value, &headers)
 		if of := at[r.ID]; err == nil && of != nil {
-			of.Key, of.Value, of.Headers = r.Key, r.Value, bytesOf(headers)
+			of.Text, of.Key, of.Value, of.Headers = r.Text, r.Key, r.Value, bytesOf(headers)
 		}
 		return struct{}{}, err
-	}, s.sql.contents, ids)
+	}, s.sql.contents, string(kind), ids)
 	return err
 }
 

@@ -51,8 +51,8 @@ func OpenOperator(ctx context.Context, pool *pgxpool.Pool, o Options) (*Operator
 			"(f).claimed_at, (f).advanced_at, read_at, dead_letters from " + in + "list_fences($1::text, $2::text, $3::int, $4::boolean)",
 		act: "select " + fenceColumns + " from " + in + "act($1::text, $2::text, $3::text, $4::int, $5::int, $6::bigint, $7::text::uuid, $8::bigint, " +
 			"$9::text::uuid, $10::text, $11::text, $12::text, $13::bigint, $14::bigint, $15::boolean, $16::text, $17::text)",
-		actOnRow: "select " + in + "act_on_row($1::bigint, $2::bigint, $3::boolean, $4::text, $5::text, $6::text, " +
-			"$7::text, $8::bigint, $9::text, $10::text, $11::text, $12::text)",
+		actOnRow: "select " + in + "act_on_row($1::text, $2::bigint, $3::bigint, $4::boolean, $5::text, $6::text, $7::text, $8::int, " +
+			"$9::text, $10::text, $11::text, $12::text, $13::bigint, $14::bigint, $15::text, $16::text, $17::text, $18::text)",
 		protections: "select table_schema, table_name, p.mode, coalesce(p.roles, '{}'), coalesce(p.enabled, false), " +
 			"w.role, w.transactions, w.first_at, w.last_at, w.application, w.read_at " +
 			"from " + in + "protections() p full join " + in + "outside_writes() w using (table_schema, table_name) order by 1, 2, w.role",
@@ -174,18 +174,22 @@ func refusedAct(pg *pgconn.PgError, a operate.Act) error {
 	return pg
 }
 
-// Write implements [operate.Rows]. An operator changes or removes a dead letter, with the entry about it in
-// the audit log, and nothing else.
+// Write implements [operate.Rows]. An operator changes or removes a dead letter or an entry of the outbox,
+// with the entry about it in the audit log, and nothing else.
 func (o admin) Write(ctx context.Context, cs ...operate.Change) error {
-	if len(cs) != 2 || cs[0].Kind != operate.KindLetter || cs[0].ID == 0 || cs[1].Kind != operate.KindEntry {
-		return errors.New("pgsink: an operator writes a dead letter, with an entry of the audit log")
+	if len(cs) == 2 && cs[0].Kind == operate.KindEntry {
+		cs[0], cs[1] = cs[1], cs[0]
+	}
+	if len(cs) != 2 || cs[0].ID == 0 || cs[1].Kind != operate.KindEntry {
+		return errors.New("pgsink: an operator writes a dead letter or an entry of the outbox, with an entry of the audit log")
 	}
 	l, e := cs[0], cs[1]
+	p := l.Partition
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	err := o.transact(ctx, harmful, func(b *pgx.Batch) {
-		b.Queue(o.own.actOnRow, l.ID, l.Revision, l.Remove, l.State, l.Text, string(l.Body),
-			e.Name, int64(e.Epoch), e.State, e.Text, e.By, string(e.Body))
+		b.Queue(o.own.actOnRow, string(l.Kind), l.ID, l.Revision, l.Remove, l.Name, p.Group, p.Topic, p.Number, l.State, l.Text, string(l.Body),
+			e.Name, int64(e.Epoch), int64(e.Offset), e.State, e.Text, e.By, string(e.Body))
 	}, execOne)
 	var pg *pgconn.PgError
 	switch {

@@ -77,7 +77,7 @@ func TestEachKindOfRoleMayDoWhatItIsFor(t *testing.T) {
 	for _, sql := range []string{
 		"select epochfence.act('evict', '', '', 0, 1, 0, '" + f.Claim.String() + "', 0, gen_random_uuid(), 'a', 'b', '', null::bigint, null, false, null::text, null)",
 		"select epochfence.put('entry', 0, 0, false, '', '', '', 0, 1, 0, 'rewind', 'because', 'anna', '{}', null, null, null)",
-		"select epochfence.act_on_row(1, 0, true, '', '', '', '', 0, 'discard', 'because', 'anna', '{}')", "select epochfence.contents('{1}')",
+		"select epochfence.act_on_row('dead-letter', 1, 0, true, '', '', '', 0, '', '', '', '', 0, 0, 'discard', 'because', 'anna', '{}')", "select epochfence.contents('outbox', '{1}')",
 		"select epochfence.swap_claim('', '', 0, 1, 0, gen_random_uuid(), '', '', 1, 0, '', gen_random_uuid(), null, null)",
 		"insert into epochfence.fence_ledger (kind) values ('entry')", "select * from epochfence.fence_ledger", "update epochfence.fence set mode = ''",
 	} {

@@ -21,12 +21,6 @@ func TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			if err := pgoutbox.Migrate(t.Context(), r.admin, pgoutbox.Options{}); err != nil {
-				t.Fatal(err)
-			}
-			if err := pgoutbox.Grant(t.Context(), r.admin, r.role, pgoutbox.Options{}); err != nil {
-				t.Fatal(err)
-			}
 			entries, err := pgoutbox.Open[pgoutbox.DBTX](t.Context(), r.admin, pgoutbox.Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -51,7 +45,7 @@ func TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault(t *testing.T) {
 			}
 			replay := asked.Replays[0]
 			r.sql(`alter table epochfence.fence_ledger add check (kind = 'process') not valid;
-				alter table epochfence_outbox.outbox_entry add check (id < 0) not valid`)
+				alter table epochfence.outbox_entry add check (id < 0) not valid`)
 
 			add := func(ctx context.Context, tx pgoutbox.DBTX) error {
 				return entries.Add(ctx, tx, orders, outbox.Entry{Scope: "s", IdempotencyKey: "k", Method: "POST", URL: "http://host/"})

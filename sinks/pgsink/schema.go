@@ -2,7 +2,6 @@ package pgsink
 
 import (
 	"context"
-	"embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,31 +9,19 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
-	"github.com/epochfence/epochfence/internal/sql/sqlschema"
 	"github.com/epochfence/epochfence/migrations"
 )
 
-// This file migrates the schema, and decides which functions applications, operators and readers may
-// execute. How scripts are applied is decided in internal/sql.
+// This file migrates the schema, which the outbox and the items of package pgstore share, and decides what
+// applications, operators and readers may do. The scripts are in internal/sql/pgschema.
 
 // DefaultSchema is the default of Options.Schema.
-const DefaultSchema = "epochfence"
-
-//go:embed migrations/*.sql
-var migrationFiles embed.FS
+const DefaultSchema = pgschema.DefaultName
 
 var appFunctions = []string{"schema_version", "read_fence", "read_fences", "server", "seed", "claim",
-	"look_early", "advance", "advance_one", "hold", "write_row", "rows", "requests", "identity_behind"}
+	"look_early", "advance", "advance_one", "hold", "write_row", "rows", "requests", "identity_behind", "cas_place"}
 
-const remedy = sqlschema.Remedy("pgsink.Migrate, epochfence migrate up, or the SQL of pgsink.Migrations")
-
-func schema(o Options) pgschema.Schema {
-	return pgschema.Schema{
-		Of: "pgsink", Name: o.Schema, Table: "migration",
-		Scripts: pgschema.Read(migrationFiles, "migrations", "pgsink", DefaultSchema, o.Schema),
-		Remedy:  remedy,
-	}
-}
+func schema(o Options) pgschema.Schema { return pgschema.Schema{Of: "pgsink", Name: o.Schema} }
 
 // Migrations returns the schema as SQL for your own migration tool: see package migrations. The
 // first script creates the schema if it does not exist.
@@ -53,8 +40,10 @@ type DB interface {
 	BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Migrate creates the schema, or brings it up to date, in one transaction. Of concurrent calls, one
-// migrates and the others wait. A schema newer than this program is [migrations.ErrNewer].
+// Migrate creates the schema, or brings it up to date, in one transaction: the tables of sinks, of the outbox
+// (package pgoutbox), and of items and leases (package pgstore). Of concurrent calls, one
+// migrates and the others wait. It leaves a newer schema as it is; one of a later major
+// number is [migrations.ErrNewer].
 //
 // The role that runs Migrate will own the schema and its functions, which run with its privileges.
 // It needs CREATE on the database if the schema does not exist, and CREATE on the schema. Then give
@@ -68,8 +57,8 @@ func Migrate(ctx context.Context, db DB, o Options) error {
 	return schema(o).Migrate(ctx, db, o.wait())
 }
 
-// Grant gives role USAGE on the schema and EXECUTE on the functions that an application calls, and
-// nothing on the tables. Run it as the schema's owner, again after each migration that adds
+// Grant gives role what an application needs: USAGE on the schema, EXECUTE on functions, and to read and
+// write entries of the outbox and items. It gives nothing on the other tables. Run it as the schema's owner, again after each migration that adds
 // functions.
 //
 // A schema is one domain of trust. Its application role may claim and move the partitions of every
@@ -88,7 +77,10 @@ func Grant(ctx context.Context, db DB, role string, o Options) error {
 }
 
 // GrantSQL returns the SQL that [Grant] runs, for your own migration tool.
-func GrantSQL(role string, o Options) (string, error) { return grantSQL(role, o, appFunctions) }
+func GrantSQL(role string, o Options) (string, error) {
+	return grantSQL(role, o, appFunctions, "usage on sequence %s.cas_number", "select on %s.cas_source", "select, insert, update, delete on %s.cas_item",
+		"select, insert, delete, update (retry_requested) on %s.outbox_entry")
+}
 
 // ErrPermission is returned when the role may not use the schema or execute its functions. An
 // application's needs [Grant], and one for [OpenOperator] the SQL of [GrantOperatorSQL] or [GrantReaderSQL].
@@ -100,15 +92,15 @@ const (
 	grantOperator    = "run epochfence grants --as operator (or reader), or the SQL of pgsink.GrantOperatorSQL, as the schema's owner"
 )
 
-// The functions that each kind of role may execute. A reader sees fences, the audit log and a list
-// of the dead letters. An operator also sees the messages of dead letters, and acts.
+// The functions that each kind of role may execute. A reader sees fences, the audit log and lists
+// of the dead letters and the outbox. An operator also sees their contents, and acts.
 var (
 	readerFunctions   = []string{"schema_version", "server", "list_fences", "rows", "protections", "outside_writes"}
 	operatorFunctions = append([]string{"act", "act_on_row", "contents", "outside", "forget_outside"}, readerFunctions...)
 )
 
 // GrantReaderSQL returns SQL that lets role read what [OpenOperator] shows, except the messages of
-// dead letters, and change nothing. Run it as the schema's owner, again after each migration that
+// dead letters and what is in the requests of the outbox, and change nothing. Run it as the schema's owner, again after each migration that
 // adds functions.
 func GrantReaderSQL(role string, o Options) (string, error) {
 	return grantSQL(role, o, readerFunctions)
@@ -121,7 +113,7 @@ func GrantOperatorSQL(role string, o Options) (string, error) {
 	return grantSQL(role, o, operatorFunctions)
 }
 
-func grantSQL(role string, o Options, functions []string) (string, error) {
+func grantSQL(role string, o Options, functions []string, more ...string) (string, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return "", err
@@ -140,5 +132,8 @@ func grantSQL(role string, o Options, functions []string) (string, error) {
 		fmt.Fprintf(&b, "\n    %s.%s", s, f)
 	}
 	fmt.Fprintf(&b, "\nto %s;\n", r)
+	for _, m := range more {
+		fmt.Fprintf(&b, "grant "+m+" to %s;\n", s, r)
+	}
 	return b.String(), nil
 }

@@ -1,9 +1,11 @@
 package pgsink_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -104,18 +106,68 @@ func TestOpenSaysWhatIsWrongWithTheSchema(t *testing.T) {
 		t.Errorf("after Migrate brought it up to date: %v", err)
 	}
 
-	for _, mark := range []string{"'epochfence pgsink 4, 0000'", "null"} {
+	for _, mark := range []string{"'epochfence 6, 0000'", "null"} {
 		r.sql("comment on table old.migration is " + mark)
 		for what, err := range map[string]error{"Open": open(r.db.URL, "old"), "Migrate": pgsink.Migrate(t.Context(), r.admin, pgsink.Options{Schema: "old"})} {
-			if err == nil || !strings.Contains(err.Error(), "version 4 of another commit") || !strings.Contains(err.Error(), "docs/upgrading.md") {
+			if err == nil || !strings.Contains(err.Error(), "version 6 of another commit") || !strings.Contains(err.Error(), "docs/upgrading.md") {
 				t.Errorf("tables of another commit: %s = %v", what, err)
 			}
 		}
 	}
 
+	r.sql("insert into epochfence.migration (version, name) values (1000, 'of another major number')")
+	check("a schema of another major number", open(r.appURL, ""), migrations.ErrNewer, "1000")
+	check("a schema of another major number", pgsink.Migrate(t.Context(), r.admin, pgsink.Options{}), migrations.ErrNewer, "1000")
+}
+
+func TestAProgramWorksOnANewerSchemaAndSaysSo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
 	r.sql("insert into epochfence.migration (version, name) values (99, 'of tomorrow')")
-	check("a schema of a newer version", open(r.appURL, ""), migrations.ErrNewer, "99")
-	check("a schema of a newer version", pgsink.Migrate(t.Context(), r.admin, pgsink.Options{}), migrations.ErrNewer, "99")
+	if err := pgsink.Migrate(t.Context(), r.admin, pgsink.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	s := r.open(func(o *pgsink.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	seed(t, s, orders)
+	f := claim(t, s, orders, 5)
+	if err := s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, putting("a", "1")); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "newer than this program") || !strings.Contains(log.String(), "version=99") {
+		t.Errorf("Open says %q", log.String())
+	}
+}
+
+func TestAMigrationLetsOthersGoFirstAndTriesAgain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Start(t)
+	pool := newPool(t, db.URL)
+	if err := pgsink.Migrate(t.Context(), pool, pgsink.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), "lock table epochfence.migration"); err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan string, 100)
+	migrated := make(chan error)
+	go func() {
+		migrated <- pgsink.Migrate(t.Context(), pool, pgsink.Options{Logger: slog.New(slog.NewTextHandler(lines(waits), nil))})
+	}()
+	if line := <-waits; !strings.Contains(line, "tries again") {
+		t.Errorf("it says %q", line)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-migrated; err != nil {
+		t.Error(err)
+	}
 }
 
 // TestTheApplicationCannotTouchTheTables is why the functions are SECURITY

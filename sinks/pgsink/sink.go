@@ -190,7 +190,6 @@ type Sink struct {
 var (
 	_ epoch.Sink[Tx]    = (*Sink)(nil)
 	_ epoch.Looker      = (*Sink)(nil)
-	_ epoch.Replaceable = (*Sink)(nil)
 	_ epoch.Holding[Tx] = (*Sink)(nil)
 )
 
@@ -247,7 +246,7 @@ func newStatements(o Options) statements {
 			"$9::bigint, $10::bigint, $11::text, $12::text, $13::text, $14::text, $15::bytea, $16::bytea, $17::text)",
 		rows: "select " + rowColumns + " from " + s + "rows($1::text, $2::bigint, $3::text, $4::text, $5::text, $6::text, $7::int, " +
 			"$8::text[], $9::bigint, $10::bigint, $11::timestamptz, $12::boolean, $13::bigint)",
-		contents: "select id, message_key, message_value, message_headers from " + s + "contents($1::bigint[])",
+		contents: "select id, cause, message_key, message_value, message_headers from " + s + "contents($1::text, $2::bigint[])",
 		requests: "select acts, " + rowColumns + ", message_key, message_value, message_headers from " +
 			s + "requests($1::text[], $2::text[], $3::int[], $4::bigint, $5::bigint)",
 	}
@@ -321,7 +320,7 @@ func (s *Sink) check(ctx context.Context, functions []string) error {
 	case standby:
 		return errors.New("the server is a standby, which is read-only: connect to the primary (target_session_attrs=read-write)")
 	case !exists || !slices.Contains(found, "schema_version"):
-		return remedy.NotMigrated()
+		return pgschema.Remedy.NotMigrated()
 	case !usage:
 		return fmt.Errorf("%w: role %q has no USAGE on the schema: %s", ErrPermission, role, grants)
 	case !slices.Contains(executable, "schema_version"):
@@ -333,6 +332,9 @@ func (s *Sink) check(ctx context.Context, functions []string) error {
 	}
 	if err := schema(s.options).Check(version); err != nil {
 		return err
+	}
+	if known := schema(s.options).Known(); version > known {
+		s.options.Logger.Info("the schema is newer than this program, which works on it", "schema", s.options.Schema, "version", version, "known", known)
 	}
 	if err := schema(s.options).CheckOrigin(ctx, s.pool, version); err != nil {
 		return err
@@ -349,6 +351,3 @@ func (s *Sink) bounded(ctx context.Context) (context.Context, context.CancelFunc
 	d := s.options.CallTimeout
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("no answer within %v: %w", d, context.DeadlineExceeded))
 }
-
-// Guarantee returns [epoch.Transactional].
-func (s *Sink) Guarantee() epoch.Guarantee { return epoch.Transactional }

@@ -15,8 +15,6 @@ import (
 type Sink[TX any] struct {
 	route  func(p epoch.Partition, shards int) int
 	shards []epoch.Sink[TX]
-
-	replaced replaced
 }
 
 var (
@@ -75,14 +73,26 @@ func (s *Sink[TX]) home(p epoch.Partition) (shard int, err error) {
 	return shard, nil
 }
 
-// Guarantee returns the weakest guarantee of the shards.
-func (s *Sink[TX]) Guarantee() epoch.Guarantee {
-	least := s.shards[0].Guarantee()
+// Facts returns the weakest guarantee and the lowest limits of the shards. Replaced is nil: see [Sink.ReplacedIn].
+func (s *Sink[TX]) Facts() epoch.Facts {
+	least := s.shards[0].Facts()
+	least.Replaced = nil
+	lower := func(a, b int) int {
+		if a == 0 || b == 0 {
+			return max(a, b)
+		}
+		return min(a, b)
+	}
 	for _, shard := range s.shards[1:] {
-		least = min(least, shard.Guarantee())
+		f := shard.Facts()
+		least.Guarantee = min(least.Guarantee, f.Guarantee)
+		least.Partitions, least.Messages = lower(least.Partitions, f.Partitions), lower(least.Messages, f.Messages)
 	}
 	return least
 }
+
+// ReplacedIn implements [epoch.Sharded].
+func (s *Sink[TX]) ReplacedIn(shard int) <-chan struct{} { return s.shards[shard].Facts().Replaced }
 
 // Fence reads the fence of p in its shard. If it is not there, the error is [epoch.ErrElsewhere]
 // and names both shards if another one has it, and [epoch.ErrMissing] otherwise.

@@ -3,10 +3,8 @@ package shardsink_test
 import (
 	"context"
 	"errors"
-	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -154,13 +152,9 @@ func TestADeadLetterIsInTheDatabaseOfItsPartitionWhicheverShardsFunctionWritesIt
 }
 
 // weak gives less than the shard it is.
-type weak struct {
-	epoch.Sink[*memsink.Tx]
-	replaced chan struct{}
-}
+type weak struct{ epoch.Sink[*memsink.Tx] }
 
-func (weak) Guarantee() epoch.Guarantee  { return epoch.PerItem }
-func (w weak) Replaced() <-chan struct{} { return w.replaced }
+func (weak) Facts() epoch.Facts { return epoch.Facts{Guarantee: epoch.PerItem, Partitions: 1} }
 
 func TestTheGuaranteeIsTheLeastOfTheShards(t *testing.T) {
 	for _, shards := range [][]epoch.Sink[*memsink.Tx]{
@@ -170,57 +164,12 @@ func TestTheGuaranteeIsTheLeastOfTheShards(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if g := s.Guarantee(); g != epoch.PerItem {
-			t.Errorf("the guarantee is %v", g)
+		if f := s.Facts(); f != (epoch.Facts{Guarantee: epoch.PerItem, Partitions: 1}) {
+			t.Errorf("the facts are %+v", f)
 		}
 	}
-	if g := newSink(t, shardsink.ByNumber, newDatabases(2)...).Guarantee(); g != epoch.Transactional {
+	if g := newSink(t, shardsink.ByNumber, newDatabases(2)...).Facts().Guarantee; g != epoch.Transactional {
 		t.Errorf("the guarantee of two that are transactional is %v", g)
-	}
-}
-
-func TestReplacedIsClosedOnceThatOfAnyShardIsAndNewThen(t *testing.T) {
-	dbs := newDatabases(2)
-	s := newSink(t, shardsink.ByNumber, dbs...)
-	for _, db := range []*memsink.Sink{dbs[1], dbs[0], dbs[1]} {
-		was := s.Replaced()
-		select {
-		case <-was:
-			t.Fatal("it is closed before any shard was replaced")
-		default:
-		}
-		db.Restore(db.Snapshot())
-		select {
-		case <-was:
-		case <-time.After(time.Minute):
-			t.Fatal("a shard was replaced, and nobody is told")
-		}
-		for s.Replaced() == was { // until the goroutine has made room
-			runtime.Gosched()
-		}
-	}
-}
-
-func TestReplacedCostsOneGoroutineHoweverOftenItIsAsked(t *testing.T) {
-	s := newSink(t, shardsink.ByNumber, newDatabases(3)...)
-	before, first := runtime.NumGoroutine(), s.Replaced()
-	for range 1000 {
-		if s.Replaced() != first {
-			t.Fatal("another channel, with no shard replaced")
-		}
-	}
-	if n := runtime.NumGoroutine() - before; n > 1 {
-		t.Errorf("%d goroutines wait", n)
-	}
-}
-
-func TestReplacedIsNilWhereNoShardNotices(t *testing.T) {
-	s, err := shardsink.New(shardsink.ByNumber, epoch.Sink[*memsink.Tx](weak{Sink: memsink.New()}), weak{Sink: memsink.New()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.Replaced() != nil {
-		t.Error("it is a channel that nobody will close")
 	}
 }
 

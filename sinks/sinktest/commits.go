@@ -40,7 +40,7 @@ func morePartitionsThanTheBound(w *world) {
 	a := w.process("A")
 	var ts []*tenure
 	var as []epoch.Advance
-	for n := range epoch.BoundsOf(a.sink).Partitions + 1 {
+	for n := range a.sink.Facts().Partitions + 1 {
 		p := epoch.Partition{Group: "billing", Topic: "orders", Number: int32(n)}
 		w.seed(p)
 		t := a.claims(p, 5)

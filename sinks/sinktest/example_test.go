@@ -47,7 +47,7 @@ func NewStore() *Store {
 	return &Store{fences: epoch.Fences{}, lists: map[string][]string{}}
 }
 
-func (s *Store) Guarantee() epoch.Guarantee { return epoch.Transactional }
+func (s *Store) Facts() epoch.Facts { return epoch.Facts{Guarantee: epoch.Transactional} }
 
 func (s *Store) Fence(ctx context.Context, p epoch.Partition) (f epoch.Fence, err error) {
 	err = s.locked(ctx, func() error { f, err = s.fences.Read(p); return err })

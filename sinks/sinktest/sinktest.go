@@ -46,7 +46,7 @@ type Database[TX any] struct {
 //
 // Some histories need a capability of the sink. Those of CommitHeld need [epoch.Holding] and
 // [epoch.Transactional]: they write without a message, and a sink that gives PerItem
-// writes only for messages. Those with several partitions in a transaction need [epoch.BoundsOf] to
+// writes only for messages. Those with several partitions in a transaction need [epoch.Facts] to
 // allow that. go test -v shows which histories were left out.
 func Run[TX any](t *testing.T, create func(t testing.TB) Database[TX]) {
 	runSets(t, sets(), create)
@@ -62,13 +62,13 @@ type set struct {
 // abilities are what a sink says that it can do.
 type abilities struct {
 	guarantee epoch.Guarantee
-	bounds    epoch.Bounds
+	bounds    epoch.Facts
 	holding   bool
 }
 
 func abilitiesOf[TX any](sink epoch.Sink[TX]) abilities {
 	_, holding := epoch.As[epoch.Holding[TX]](sink)
-	return abilities{sink.Guarantee(), epoch.BoundsOf(sink), holding}
+	return abilities{sink.Facts().Guarantee, sink.Facts(), holding}
 }
 
 func everySink(abilities) bool           { return true }
@@ -85,7 +85,7 @@ func sets() []set {
 		{"epoch.Transactional", commitsWhole, whole},
 		{"transactions of several partitions", severalPartitions, together},
 		{"transactions of several messages", severalMessages, calls},
-		{"a bound on partitions (epoch.Bounded)", fewPartitions, bounded},
+		{"a bound on partitions (epoch.Facts)", fewPartitions, bounded},
 		{"epoch.Holding and epoch.Transactional", holdsClaims, concat(held, underHeldClaims(concat(handlers, []history{cutOff})), underHeldClaims(abandoned[:2]))},
 	}
 }
@@ -185,8 +185,6 @@ func (e erased[TX]) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOp
 func (e erased[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	return epoch.Look(ctx, e.Sink, ps)
 }
-
-func (e erased[TX]) Bounds() epoch.Bounds { return epoch.BoundsOf(e.Sink) }
 
 func (e erased[TX]) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, any) error) error {
 	return epoch.CommitHeld(ctx, e.Sink, h, o, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })

@@ -50,9 +50,11 @@ func allUnblocked() []history {
 // narrow is a sound sink of the five methods, whose transactions have one partition.
 type narrow struct{ toySink }
 
-func (narrow) Look()                {} // it has none of what a consumer asks for
-func (narrow) CommitHeld()          {}
-func (narrow) Bounds() epoch.Bounds { return epoch.Bounds{Partitions: 1} }
+func (narrow) Look()       {} // it has none of what a consumer asks for
+func (narrow) CommitHeld() {}
+func (narrow) Facts() epoch.Facts {
+	return epoch.Facts{Guarantee: epoch.Transactional, Partitions: 1}
+}
 
 func (s narrow) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *toyTx) error) error {
 	if len(as) > 1 && as[0].Partition != as[1].Partition {

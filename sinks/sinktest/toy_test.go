@@ -234,7 +234,7 @@ func (s toySink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, 
 	return s.db.look(s.db.fences, ps)
 }
 
-func (s toySink) Guarantee() epoch.Guarantee { return epoch.Transactional }
+func (s toySink) Facts() epoch.Facts { return epoch.Facts{Guarantee: epoch.Transactional} }
 
 func (s toySink) Seed(ctx context.Context, starts []epoch.Start) error {
 	if err := ctx.Err(); err != nil {

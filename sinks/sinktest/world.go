@@ -84,7 +84,7 @@ func (w *world) process(name string) *process {
 
 // fit returns the advances that one transaction can have.
 func (a *process) fit(as []epoch.Advance) []epoch.Advance {
-	if most := epoch.BoundsOf(a.sink).Partitions; most > 0 {
+	if most := a.sink.Facts().Partitions; most > 0 {
 		return as[:min(len(as), most)]
 	}
 	return as
@@ -94,7 +94,7 @@ func (a *process) fit(as []epoch.Advance) []epoch.Advance {
 // effects are those of messages.
 func (a *process) withEffects(as []epoch.Advance) (with []epoch.Advance) {
 	for _, one := range as {
-		if one.From != one.To || a.sink.Guarantee() == epoch.Transactional {
+		if one.From != one.To || a.sink.Facts().Guarantee == epoch.Transactional {
 			with = append(with, one)
 		}
 	}

@@ -1,11 +1,8 @@
 package sqlsink
 
 import (
-	"embed"
-
 	"github.com/epochfence/epochfence/internal/sql/sqlschema"
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
-	"github.com/epochfence/epochfence/migrations"
 )
 
 // This file has what differs between databases in the sink's own statements. internal/sql/sqltx has
@@ -20,9 +17,8 @@ type Dialect interface {
 
 	transactions() sqltx.Dialect
 
-	// migrations returns the scripts of the schema's versions, from version 1 on, with {{prefix}}
-	// where table names begin.
-	migrations() []migrations.Migration
+	// tables returns the tables whose names have the prefix.
+	tables(prefix string) sqlschema.Prefixed
 
 	// schema returns the prefix of the sink's table names, so that no temporary table or view of a
 	// handler's takes their place.
@@ -52,18 +48,13 @@ type Dialect interface {
 // github.com/ncruces/go-sqlite3. [Open] refuses all others.
 var SQLite Dialect = sqlite{}
 
-//go:embed migrations/sqlite/*.sql
-var sqliteMigrations embed.FS
-
 type sqlite struct{}
 
 func (sqlite) String() string { return sqltx.SQLite.String() }
 
 func (sqlite) transactions() sqltx.Dialect { return sqltx.SQLite }
 
-func (sqlite) migrations() []migrations.Migration {
-	return sqlschema.Read(sqliteMigrations, "migrations/sqlite", "sqlsink")
-}
+func (sqlite) tables(prefix string) sqlschema.Prefixed { return sqlschema.SQLite(prefix) }
 
 func (sqlite) schema() string { return `main.` }
 

@@ -92,4 +92,5 @@ func ExampleMigrations() {
 	// Output:
 	// 001_epochfence.sql true
 	// 002_epochfence.sql true
+	// 003_epochfence.sql true
 }

@@ -11,11 +11,12 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
+	"github.com/epochfence/epochfence/internal/text/secret"
 	"github.com/epochfence/epochfence/operate"
 )
 
 // This file keeps the rows of operators in the table ledger: the audit log, dead letters, signs of
-// life. Package operate decides what they mean and how they change. admin.go has actions on fences.
+// life. It shows entries of the outbox as rows. Package operate decides what they mean and how they change. admin.go has actions on fences.
 
 var _ operate.Ledger[*Tx] = (*Sink)(nil)
 
@@ -88,6 +89,13 @@ func (s *Sink) putOne(ctx context.Context, tx execer, c operate.Change) error {
 		}
 		_, err = s.add(ctx, tx, c)
 		return err
+	case c.Kind == operate.KindOutbox:
+		query := s.q.retry
+		if c.Remove {
+			query = s.q.discard
+		}
+		r, err := tx.ExecContext(ctx, query, c.Partition.Group, c.Partition.Topic, c.Partition.Number, c.ID, c.Name)
+		return changedOne(c, oneRow(r, err))
 	case c.ID == 0:
 		r, err := s.add(ctx, tx, c)
 		if err != nil || c.Kind != operate.KindEntry {
@@ -100,12 +108,15 @@ func (s *Sink) putOne(ctx context.Context, tx execer, c operate.Change) error {
 		query, args = s.q.revise, slices.Concat([]any{c.State, c.Text, c.By, string(c.Body)}, args)
 	}
 	r, err := tx.ExecContext(ctx, query, args...)
-	if err := oneRow(r, err); errors.Is(err, errNoRow) {
+	return changedOne(c, oneRow(r, err))
+}
+
+// changedOne returns the error of a change that found no row as [operate.ErrRowChanged].
+func changedOne(c operate.Change, err error) error {
+	if errors.Is(err, errNoRow) {
 		return fmt.Errorf("%d of %s: %w", c.ID, c.Partition, operate.ErrRowChanged)
-	} else if err != nil {
-		return err
 	}
-	return nil
+	return err
 }
 
 func (s *Sink) add(ctx context.Context, tx execer, c operate.Change) (sql.Result, error) {
@@ -137,6 +148,9 @@ func (s *Sink) Rows(ctx context.Context, q operate.RowQuery) (found []operate.Ro
 	query, args := s.selects(q)
 	err = s.transactions.Rows(ctx, func() { found = nil }, query, args, func(rows *sql.Rows) error {
 		r, err := scanRow(rows)
+		if r.Kind == operate.KindOutbox && !q.Content {
+			r.Text = secret.Receiver(r.Text)
+		}
 		found = append(found, r)
 		return err
 	})
@@ -175,9 +189,15 @@ func (s *Sink) selects(q operate.RowQuery) (query string, args []any) {
 	add(q.After > 0, `id > ?`, q.After)
 	add(q.Before > 0, `id < ?`, q.Before)
 	add(!q.Until.IsZero(), `written_at <= ?`, written(q.Until))
-	query = s.q.rows
-	if q.Content {
+	switch box := q.Kind == operate.KindOutbox; {
+	case box && q.Content:
+		query = s.q.boxWhole
+	case box:
+		query = s.q.box
+	case q.Content:
 		query = s.q.rowsWhole
+	default:
+		query = s.q.rows
 	}
 	query += ` WHERE ` + strings.Join(where, ` AND `) + ` ORDER BY `
 	if len(q.States) > 0 { // few of many rows: sorted, rather than read in the order of another index

@@ -33,10 +33,17 @@ func TestOpenRefusesATableVersionThatTheProgramDoesNotKnow(t *testing.T) {
 	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	mustExec(t, db, `INSERT INTO epochfence_migration (version, name) VALUES (7, 'of tomorrow')`)
+	mustExec(t, db, `INSERT INTO epochfence_migration (version, name) VALUES (99, 'of tomorrow')`)
+	if _, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
+		t.Errorf("tables that are newer: %v", err)
+	}
+	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
+		t.Errorf("tables that are newer: %v", err)
+	}
+	mustExec(t, db, `INSERT INTO epochfence_migration (version, name) VALUES (1000, 'of another major number')`)
 	_, err = sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
-	wantError(t, err, "version 7", "update the program")
-	wantError(t, sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}), "version 7", "update the program")
+	wantError(t, err, "version 1000", "update the program")
+	wantError(t, sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}), "version 1000", "update the program")
 
 	mustExec(t, db, `DELETE FROM epochfence_migration`)
 	_, err = sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
@@ -96,7 +103,7 @@ func TestConcurrentMigrationsDoTheWorkOnce(t *testing.T) {
 	}
 	wg.Wait()
 	var versions int
-	if err := open(t, file).QueryRow(`SELECT count(*) FROM epochfence_migration`).Scan(&versions); err != nil || versions != 2 {
+	if err := open(t, file).QueryRow(`SELECT count(*) FROM epochfence_migration`).Scan(&versions); err != nil || versions != 3 {
 		t.Errorf("%d versions in the schema table, %v", versions, err)
 	}
 }

@@ -8,6 +8,8 @@ type queries struct {
 	act, list, listOne, count, now       string // see [operate.Admin]
 
 	rows, rowsWhole, acts string // of the ledger
+	box, boxWhole         string // of the outbox, as rows
+	retry, discard        string
 	add, revise, remove   string
 	sign, gone            string
 	pruneMany, pruneOld   string
@@ -22,9 +24,14 @@ func newQueries(d Dialect, prefix string) queries {
 		acts = ` AND state IN ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase', 'run')`
 	)
 	prefix = d.schema() + prefix
-	fences, ledger := prefix+`fence`, prefix+`ledger`
+	fences, ledger, box := prefix+`fence`, prefix+`ledger`, prefix+`outbox_entry`
+	const sent = key + ` AND id = ? AND idempotency_key = ?`
 	rows := `SELECT kind, id, name, group_name, topic, number, epoch, message_offset, state, cause, operator, role, written_at, changed_at, ` +
 		d.now() + `, revision, body, `
+	boxed := ` FROM (SELECT 'outbox' AS kind, id, idempotency_key AS name, group_name, topic, number, 0 AS epoch, 0 AS message_offset,` +
+		` CASE retry_requested WHEN 1 THEN 'requested' ELSE '' END AS state, url AS cause, order_key AS operator, '' AS role,` +
+		` added_at AS written_at, added_at AS changed_at, 0 AS revision, json_object('scope', scope, 'method', method) AS body, header, body AS message_value` +
+		` FROM ` + box + `) AS entries`
 	list := `SELECT group_name, topic, number, COALESCE(claimed_at, ''), COALESCE(advanced_at, ''), ` + d.now() + `, ` + state + ` FROM ` + fences
 	return queries{
 		fence: `SELECT ` + state + ` FROM ` + fences + key,
@@ -53,6 +60,10 @@ func newQueries(d Dialect, prefix string) queries {
 
 		rows:      rows + `NULL, NULL, NULL FROM ` + ledger,
 		rowsWhole: rows + `message_key, message_value, message_headers FROM ` + ledger,
+		box:       rows + `NULL, NULL, NULL` + boxed,
+		boxWhole:  rows + `NULL, message_value, header` + boxed,
+		retry:     `UPDATE ` + box + ` SET retry_requested = 1` + sent,
+		discard:   `DELETE FROM ` + box + sent,
 		acts:      `SELECT COALESCE(MAX(id), 0) FROM ` + ledger + ` WHERE kind = 'entry'` + acts,
 		add: `INSERT INTO ` + ledger + ` (written_at, changed_at, role, kind, name, group_name, topic, number, epoch, message_offset, state, cause, operator,` +
 			` body, message_key, message_value, message_headers) VALUES (` + d.now() + `, ` + d.now() + `, ` + d.role() + `, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,

@@ -37,7 +37,7 @@ func (o Options) limits() sqltx.Limits { return sqltx.Limits{Wait: o.LockTimeout
 
 func (o Options) withDefaults() (Options, error) {
 	if o.TablePrefix == "" {
-		o.TablePrefix = "epochfence_"
+		o.TablePrefix = sqlschema.DefaultPrefix
 	}
 	if err := sqlschema.CheckPrefix("Options.TablePrefix", o.TablePrefix); err != nil {
 		return o, fmt.Errorf("sqlsink: %w", err)
@@ -76,7 +76,7 @@ func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) 
 	if err != nil {
 		return nil, err
 	}
-	transactions, err := sqltx.Open(ctx, db, d.transactions(), schema(d, o), o.limits())
+	transactions, err := sqltx.Open(ctx, db, d.transactions(), d.tables(o.TablePrefix), o.limits())
 	if err != nil {
 		return nil, fmt.Errorf("sqlsink: open %s: %w", d, err)
 	}
@@ -123,11 +123,8 @@ func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, er
 	return found, nil
 }
 
-// Replaced returns nil. The sink notices a change of the file when it reads the file.
-func (s *Sink) Replaced() <-chan struct{} { return nil }
-
-// Guarantee returns [epoch.Transactional].
-func (s *Sink) Guarantee() epoch.Guarantee { return epoch.Transactional }
+// Facts implements [epoch.Sink]. The sink notices that the file is another one when it reads it.
+func (s *Sink) Facts() epoch.Facts { return epoch.Facts{Guarantee: epoch.Transactional} }
 
 // Seed implements [epoch.Sink].
 func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {

@@ -8,6 +8,7 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/pgstore"
 	"github.com/epochfence/epochfence/internal/show/stores"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 var postgres = stores.Kind{
@@ -17,7 +18,7 @@ var postgres = stores.Kind{
 		if err != nil {
 			return nil, nil, err
 		}
-		if err := pgstore.Migrate(ctx, pool, pgstore.Options{}); err != nil {
+		if err := pgsink.Migrate(ctx, pool, pgsink.Options{}); err != nil {
 			return stores.Opened(nil, err, pool.Close)
 		}
 		s, err := pgstore.Open(ctx, pool, pgstore.Options{})

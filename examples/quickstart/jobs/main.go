@@ -31,7 +31,6 @@ func main() {
 	defer stop()
 	pool, err := pgxpool.New(ctx, cmp.Or(os.Getenv("DATABASE_URL"), "postgres://postgres:postgres@localhost:5432/postgres"))
 	fatal(err)
-	fatal(pgstore.Migrate(ctx, pool, pgstore.Options{}))
 	fatal(pgsink.Migrate(ctx, pool, pgsink.Options{}))
 	_, err = pool.Exec(ctx, `select pg_advisory_xact_lock(1); create table if not exists subscription (customer text, price int);
 		create table if not exists invoice (customer text, amount int, day date)`)

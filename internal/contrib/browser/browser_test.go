@@ -210,7 +210,7 @@ func TestHostileNamesAreEscaped(t *testing.T) {
 			}
 			return nil
 		},
-		mayAct: anna, outbox: waiting{},
+		mayAct: anna, outbox: true,
 	})
 	for n := range int32(2) {
 		c.log.Append(n, "one", "two")

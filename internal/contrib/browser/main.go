@@ -108,7 +108,7 @@ func picturesOfAnAct(tab context.Context, c *scene) (map[string][]byte, error) {
 func busy(ctx context.Context) (*scene, error) {
 	c, err := newScene(setting{
 		topic: "orders", group: "billing", owners: [2]string{"worker-1", "worker-2"}, partitions: 3, title: "billing",
-		mayAct: anna, outbox: waiting{},
+		mayAct: anna, outbox: true,
 		fails: func(m consumer.Message) error {
 			if m.Partition.Number == 0 && m.Offset%40 == 7 {
 				return errors.New("no such customer")

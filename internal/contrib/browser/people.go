@@ -11,7 +11,8 @@ import (
 
 func anna(*http.Request) (by string, ok bool) { return "anna", true }
 
-type waiting struct{}
+// waiting is an operator with an entry in the outbox.
+type waiting struct{ operate.Operator }
 
 func (waiting) entry() operate.OutboxEntry {
 	return operate.OutboxEntry{
@@ -20,11 +21,11 @@ func (waiting) entry() operate.OutboxEntry {
 	}
 }
 
-func (o waiting) Entries(context.Context, operate.OutboxQuery) ([]operate.OutboxEntry, error) {
+func (o waiting) OutboxEntries(context.Context, operate.OutboxQuery) ([]operate.OutboxEntry, error) {
 	return []operate.OutboxEntry{o.entry()}, nil
 }
 
-func (o waiting) Entry(_ context.Context, id int64) (operate.OutboxEntry, error) {
+func (o waiting) OutboxEntry(_ context.Context, id int64) (operate.OutboxEntry, error) {
 	if e := o.entry(); e.ID == id {
 		return e, nil
 	}
@@ -32,5 +33,3 @@ func (o waiting) Entry(_ context.Context, id int64) (operate.OutboxEntry, error)
 }
 
 func (waiting) DoOutbox(context.Context, operate.OutboxAct) error { return nil }
-
-func (waiting) OutboxHistory(context.Context, int) ([]operate.OutboxRecord, error) { return nil, nil }

@@ -13,7 +13,6 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/operate/stats"
 	"github.com/epochfence/epochfence/operate/statusz"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -40,7 +39,7 @@ type setting struct {
 	partitions    int32
 	fails, poison func(consumer.Message) error // errors that dead-letter a message, and that halt its partition; may be nil
 	mayAct        func(*http.Request) (string, bool)
-	outbox        operate.Outbox
+	outbox        bool // an entry waits
 	title         string
 }
 
@@ -57,8 +56,11 @@ func newScene(s setting) (*scene, error) {
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	op := c.sink.Operator()
+	if s.outbox {
+		op = waiting{op}
+	}
 	page, err := statusz.New(statusz.Options{
-		Title: s.title, Stats: c.stats, Operator: op, Outbox: s.outbox, MayAct: s.mayAct,
+		Title: s.title, Stats: c.stats, Operator: op, MayAct: s.mayAct,
 		Logs: c.logs, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -1,22 +1,38 @@
-// Package pgschema versions a package's tables and functions in a PostgreSQL schema, through pgx.
-// It migrates under a lock, checks the version, quotes names, and waits for a server that cannot be
-// reached yet.
+// Package pgschema has the one schema of epochfence in PostgreSQL, through pgx: the tables and functions of
+// fences, of the rows of operators, of the outbox and of items. It migrates under a lock, checks the version,
+// quotes names, and waits for a server that cannot be reached yet. Package pgsink has what users call.
 package pgschema
 
 import (
 	"context"
 	"crypto/sha256"
+	"embed"
+	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/sqlschema"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/migrations"
 )
+
+// DefaultName is the name of the schema unless an option has another.
+const DefaultName = "epochfence"
+
+// Remedy is what a user runs to migrate.
+const Remedy = sqlschema.Remedy("pgsink.Migrate, epochfence migrate up, or the SQL of pgsink.Migrations")
+
+// table holds a row for each version.
+const table = "migration"
+
+//go:embed migrations/*.sql
+var files embed.FS
 
 // DB is a [pgx.Conn] or a pool.
 type DB interface {
@@ -27,20 +43,17 @@ type DB interface {
 // is: they see what the lock's holder before us did.
 var ReadCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 
-// Schema is one package's share of a schema, in which other packages may have theirs.
+// Schema is the schema under a name.
 type Schema struct {
-	Of      string                 // the package's name, with which errors begin
-	Name    string                 // of the schema in the database
-	Table   string                 // holds a row for each version
-	Scripts []migrations.Migration // with the schema's name filled in; each records its version
-	Remedy  sqlschema.Remedy
+	Of   string // the package that is asked, with which errors begin
+	Name string // in the database
 }
 
-// Read reads a package's scripts, and replaces the schema name written, in quotes, by name.
-func Read(files fs.FS, dir, of, written, name string) []migrations.Migration {
-	all := sqlschema.Read(files, dir, of)
+// scripts returns the scripts with the schema's name filled in. Each records its version.
+func (s Schema) scripts() []migrations.Migration {
+	all := sqlschema.Read(files, "migrations", "pgsink")
 	for i, m := range all {
-		all[i].SQL = strings.ReplaceAll(m.SQL, `"`+written+`"`, Quote(name))
+		all[i].SQL = strings.ReplaceAll(m.SQL, `"`+DefaultName+`"`, Quote(s.Name))
 	}
 	return all
 }
@@ -53,12 +66,24 @@ func (s Schema) Migrations() []migrations.Migration {
 	return all
 }
 
-// Migrate brings the schema up to date in one transaction. Concurrent calls wait for each other.
+// lockTimeout limits how long a migration waits for a table, with everybody else behind it.
+const lockTimeout = "2s"
+
+// Migrate brings the schema up to date in one transaction. Concurrent calls wait for each other. While a
+// table is in use for longer than lockTimeout, it lets others go first, and tries again for as long as w waits.
 func (s Schema) Migrate(ctx context.Context, db DB, w Wait) error {
-	if err := w.InTx(ctx, db, func(tx pgx.Tx) error { return s.migrate(ctx, tx) }); err != nil {
-		return fmt.Errorf("%s: migrate schema %s: %w", s.Of, Quote(s.Name), err)
+	since := time.Now()
+	for {
+		err := w.InTx(ctx, db, func(tx pgx.Tx) error { return s.migrate(ctx, tx) })
+		var pg *pgconn.PgError
+		if err == nil {
+			return nil
+		}
+		if !errors.As(err, &pg) || pg.Code != "55P03" || time.Since(since) > w.Timeout || !waits.Sleep(ctx, time.Second) {
+			return fmt.Errorf("%s: migrate schema %s: %w", s.Of, Quote(s.Name), err)
+		}
+		w.Log.Info("a table is in use, and the migration tries again", "schema", s.Name, "err", err)
 	}
-	return nil
 }
 
 // Grant runs sql, which lets role use the schema.
@@ -74,8 +99,11 @@ func (s Schema) Grant(ctx context.Context, db DB, w Wait, role, sql string) erro
 }
 
 func (s Schema) migrate(ctx context.Context, tx pgx.Tx) error {
-	// One lock covers all packages in the schema, which may not exist yet.
+	// The schema may not exist yet.
 	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock(hashtextextended($1::text, 0))", "epochfence migrate "+s.Name); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, "set local lock_timeout = '"+lockTimeout+"'"); err != nil {
 		return err
 	}
 	var exists bool
@@ -94,7 +122,7 @@ func (s Schema) migrate(ctx context.Context, tx pgx.Tx) error {
 	if err := s.CheckOrigin(ctx, tx, have); err != nil {
 		return err
 	}
-	return s.Remedy.Upgrade(have, s.marked(), func(script string) error {
+	return Remedy.Upgrade(have, s.marked(), func(script string) error {
 		_, err := tx.Exec(ctx, script)
 		return err
 	})
@@ -106,9 +134,10 @@ func (s Schema) Version(ctx context.Context, tx pgx.Tx) (v int, err error) {
 	// to_regclass would not do: within a transaction, its stale cache can return the answer from
 	// before another migration.
 	err = tx.QueryRow(ctx, `select exists (select from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-		where n.nspname = $1::text and c.relname = $2::text)`, s.Name, s.Table).Scan(&there)
+		where n.nspname = $1::text and c.relname = $2::text)`, s.Name, table).Scan(&there)
 	if err == nil && there {
-		err = tx.QueryRow(ctx, "select coalesce(max(version), 0) from "+Quote(s.Name)+"."+Quote(s.Table)).Scan(&v)
+		// Roles without privileges on the tables may call it.
+		err = tx.QueryRow(ctx, "select "+Quote(s.Name)+".schema_version()").Scan(&v)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read the version of the schema: %w", err)
@@ -119,9 +148,9 @@ func (s Schema) Version(ctx context.Context, tx pgx.Tx) (v int, err error) {
 // marked returns the scripts, each of which also leaves a comment on the table of versions: from which
 // text the tables are. Every role can read it.
 func (s Schema) marked() []migrations.Migration {
-	all := slices.Clone(s.Scripts)
+	all := s.scripts()
 	for i, mark := range s.marks() {
-		all[i].SQL += fmt.Sprintf("\ncomment on table %s.%s is '%s';\n", Quote(s.Name), Quote(s.Table), mark)
+		all[i].SQL += fmt.Sprintf("\ncomment on table %s.%s is '%s';\n", Quote(s.Name), Quote(table), mark)
 	}
 	return all
 }
@@ -129,14 +158,14 @@ func (s Schema) marked() []migrations.Migration {
 // marks name the text of the scripts up to each version, whatever the schema's name, remarks and spaces.
 func (s Schema) marks() (all []string) {
 	sum := sha256.New()
-	for i, m := range s.Scripts {
+	for i, m := range s.scripts() {
 		for line := range strings.Lines(strings.ReplaceAll(m.SQL, Quote(s.Name), `""`)) {
 			code, _, _ := strings.Cut(line, "--")
 			for _, word := range strings.Fields(code) {
 				_, _ = io.WriteString(sum, word+" ")
 			}
 		}
-		all = append(all, fmt.Sprintf("epochfence %s %d, %x", s.Of, i+1, sum.Sum(nil)[:8]))
+		all = append(all, fmt.Sprintf("epochfence %d, %x", i+1, sum.Sum(nil)[:8]))
 	}
 	return all
 }
@@ -146,12 +175,12 @@ func (s Schema) marks() (all []string) {
 func (s Schema) CheckOrigin(ctx context.Context, db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, have int) error {
-	if have < 1 || have > len(s.Scripts) {
+	if have < 1 || have > len(s.scripts()) {
 		return nil
 	}
 	var mark string
 	err := db.QueryRow(ctx, `select coalesce(pg_catalog.obj_description(c.oid, 'pg_class'), '') from pg_catalog.pg_class c
-		join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname = $1::text and c.relname = $2::text`, s.Name, s.Table).Scan(&mark)
+		join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname = $1::text and c.relname = $2::text`, s.Name, table).Scan(&mark)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read of which commit the schema is: %w", err)
@@ -161,5 +190,39 @@ func (s Schema) CheckOrigin(ctx context.Context, db interface {
 	return nil
 }
 
-// Check returns an error unless the schema has the program's version.
-func (s Schema) Check(have int) error { return s.Remedy.Check(have, len(s.Scripts)) }
+// Ready returns an error unless the program works on the schema, and runs further in the same transaction.
+func (s Schema) Ready(ctx context.Context, db DB, w Wait, further func(ctx context.Context, tx pgx.Tx) error) error {
+	err := w.InTx(ctx, db, func(tx pgx.Tx) error {
+		have, err := s.Version(ctx, tx)
+		if err == nil {
+			err = s.Check(have)
+		}
+		if err == nil {
+			err = s.CheckOrigin(ctx, tx, have)
+		}
+		if err == nil {
+			err = further(ctx, tx)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s: open schema %s: %w", s.Of, Quote(s.Name), err)
+	}
+	return nil
+}
+
+// Follows returns an error if new rows would come before stored ones.
+func (s Schema) Follows(ctx context.Context, tx pgx.Tx) error {
+	var behind *string
+	err := tx.QueryRow(ctx, "select "+Quote(s.Name)+".identity_behind()").Scan(&behind)
+	if err == nil && behind != nil {
+		err = fmt.Errorf("%w: %s", epoch.ErrUnhealthy, *behind)
+	}
+	return err
+}
+
+// Known returns the last version that the program knows.
+func (s Schema) Known() int { return len(s.scripts()) }
+
+// Check returns an error unless the program works on a schema of this version.
+func (s Schema) Check(have int) error { return Remedy.Check(have, len(s.scripts())) }

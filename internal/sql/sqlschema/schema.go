@@ -5,6 +5,7 @@
 package sqlschema
 
 import (
+	"embed"
 	"fmt"
 	"io/fs"
 	"path"
@@ -21,23 +22,27 @@ type Remedy string
 // NotMigrated returns the error for tables that do not exist.
 func (r Remedy) NotMigrated() error { return fmt.Errorf("%w: run %s", migrations.ErrNotMigrated, r) }
 
-// Check returns an error unless the tables' version, have, is want, the one the program needs.
-// Version 0 means that there are no tables.
+// Major is the distance of the versions of two major numbers of epochfence: below 1000 are those of 0 and 1.
+const Major = 1000
+
+// Check returns an error unless a program that knows the versions up to want works on tables of version have.
+// Within a major number, a later version only adds to what earlier programs use. Version 0 means that there
+// are no tables.
 func (r Remedy) Check(have, want int) error {
 	switch {
-	case have == want:
-		return nil
 	case have == 0:
 		return r.NotMigrated()
 	case have < want:
 		return fmt.Errorf("%w: it is at version %d, this program needs %d: run %s", migrations.ErrOlder, have, want, r)
-	default:
+	case have/Major > want/Major:
 		return fmt.Errorf("%w: it is at version %d, this program knows none above %d: update the program", migrations.ErrNewer, have, want)
+	default:
+		return nil
 	}
 }
 
 // Upgrade runs the scripts of all after version have, in the caller's transaction, which must
-// exclude other upgrades. It refuses a version that all does not have.
+// exclude other upgrades. Tables that are newer stay as they are.
 func (r Remedy) Upgrade(have int, all []migrations.Migration, exec func(script string) error) error {
 	if have > len(all) {
 		return r.Check(have, len(all))
@@ -71,7 +76,21 @@ func Read(files fs.FS, dir, of string) []migrations.Migration {
 	return all
 }
 
-// Prefixed are the tables of one package, whose names have a prefix.
+//go:embed sqlite/*.sql
+var files embed.FS
+
+// SQLite returns the tables of fences, of the rows of operators and of the outbox in SQLite, whose names have a prefix.
+func SQLite(prefix string) Prefixed {
+	return Prefixed{
+		Prefix: prefix, Scripts: Read(files, "sqlite", "sqlsink"),
+		Remedy: "sqlsink.Migrate, epochfence migrate up, or the SQL of sqlsink.Migrations",
+	}
+}
+
+// DefaultPrefix is the prefix unless an option has another.
+const DefaultPrefix = "epochfence_"
+
+// Prefixed are tables whose names have a prefix.
 type Prefixed struct {
 	Prefix  string
 	Scripts []migrations.Migration // with {{prefix}}
@@ -97,7 +116,7 @@ func (s Prefixed) Upgrade(have int, exec func(script string) error) error {
 	return s.where(s.Remedy.Upgrade(have, s.Migrations(), exec))
 }
 
-// Check returns an error unless the tables have the program's version.
+// Check returns an error unless the program works on tables of this version.
 func (s Prefixed) Check(have int) error { return s.where(s.Remedy.Check(have, len(s.Scripts))) }
 
 func (s Prefixed) where(err error) error {

@@ -28,17 +28,21 @@ func TestTablesOfAnotherVersionAreRefusedWithTheirNamesAndBothVersions(t *testin
 		is   error
 		says string
 	}{
-		0: {migrations.ErrNotMigrated, "tables app_*: schema is not migrated: run things.Migrate"},
-		2: {migrations.ErrOlder, "tables app_*: schema is older than this program: it is at version 2, this program needs 3: run things.Migrate"},
-		4: {migrations.ErrNewer, "tables app_*: schema is newer than this program: it is at version 4, this program knows none above 3: update the program"},
+		0:    {migrations.ErrNotMigrated, "tables app_*: schema is not migrated: run things.Migrate"},
+		2:    {migrations.ErrOlder, "tables app_*: schema is older than this program: it is at version 2, this program needs 3: run things.Migrate"},
+		1000: {migrations.ErrNewer, "tables app_*: schema is newer than this program: it is at version 1000, this program knows none above 3: update the program"},
 	} {
 		if err := s.Check(have); !errors.Is(err, want.is) || err.Error() != want.says {
 			t.Errorf("version %d: %v, want %q", have, err, want.says)
 		}
 	}
 	ran := false
-	if err := s.Upgrade(4, func(string) error { ran = true; return nil }); !errors.Is(err, migrations.ErrNewer) || ran {
-		t.Errorf("tables of a newer program were touched: %v", err)
+	touch := func(string) error { ran = true; return nil }
+	if err := s.Upgrade(1000, touch); !errors.Is(err, migrations.ErrNewer) || ran {
+		t.Errorf("tables of another major number were touched: %v", err)
+	}
+	if err := errors.Join(s.Check(999), s.Upgrade(999, touch)); err != nil || ran {
+		t.Errorf("newer tables of the same major number: %v, touched: %t", err, ran)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -49,6 +50,9 @@ func Open(ctx context.Context, db *sql.DB, d Dialect, s sqlschema.Prefixed, l Li
 		v, err := b.version(ctx, db, s)
 		if err != nil {
 			return err
+		}
+		if known := len(s.Scripts); v > known {
+			slog.Info("the tables are newer than this program, which works on them", "tables", s.Prefix+"*", "version", v, "known", known)
 		}
 		return s.Check(v)
 	})

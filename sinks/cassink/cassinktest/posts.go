@@ -91,7 +91,7 @@ func posts(w *world) {
 	w.sends(4)
 	w.drains()
 	w.until("all entries are sent", func() error {
-		left, err := w.sink.Operator().Entries(w.ctx, operate.OutboxQuery{})
+		left, err := w.sink.Operator().OutboxEntries(w.ctx, operate.OutboxQuery{})
 		if err == nil && len(left) > 0 {
 			err = fmt.Errorf("%d are left", len(left))
 		}

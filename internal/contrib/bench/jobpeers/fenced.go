@@ -22,7 +22,7 @@ func setUpFences(ctx context.Context, c config) error {
 		return err
 	}
 	defer pool.Close()
-	return errors.Join(pgsink.Migrate(ctx, pool, pgsink.Options{}), pgstore.Migrate(ctx, pool, pgstore.Options{}))
+	return pgsink.Migrate(ctx, pool, pgsink.Options{})
 }
 
 func (p *pod) stores(ctx context.Context) (cas.Store, *pgsink.Sink, error) {

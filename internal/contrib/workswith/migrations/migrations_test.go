@@ -27,6 +27,7 @@ import (
 	tern "github.com/jackc/tern/v2/migrate"
 	"github.com/pressly/goose/v3"
 
+	"github.com/epochfence/epochfence/cas/pgstore"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/lease/sqlfence"
 	"github.com/epochfence/epochfence/migrations"
@@ -201,13 +202,12 @@ func TestPostgreSQLTablesGoThroughMigrationTools(t *testing.T) {
 			url := pgtest.Start(t).URL
 			o := httpfence.SQLOptions{}
 			sink, err := pgsink.Migrations(pgsink.Options{})
-			box, err2 := pgoutbox.Migrations(pgoutbox.Options{})
-			receiver, err3 := httpfence.Migrations(httpfence.PostgreSQL, o)
-			if err := errors.Join(err, err2, err3); err != nil {
+			receiver, err2 := httpfence.Migrations(httpfence.PostgreSQL, o)
+			if err := errors.Join(err, err2); err != nil {
 				t.Fatal(err)
 			}
 			at := database{"pgx", url, "pgx5" + url[len("postgres"):]}
-			apply(t, tool.tool, tool.own, tool.postgres, at, sink, box, receiver, []migrations.Migration{sqlfence.PostgreSQL()})
+			apply(t, tool.tool, tool.own, tool.postgres, at, sink, receiver, []migrations.Migration{sqlfence.PostgreSQL()})
 
 			pool, err := pgxpool.New(t.Context(), url)
 			if err != nil {
@@ -221,9 +221,10 @@ func TestPostgreSQLTablesGoThroughMigrationTools(t *testing.T) {
 			defer func() { _ = db.Close() }()
 			_, err = pgsink.Open(t.Context(), pool, pgsink.Options{})
 			_, err2 = pgoutbox.Open[pgsink.Tx](t.Context(), pool, pgoutbox.Options{})
-			_, err3 = httpfence.OpenSQL(t.Context(), db, httpfence.PostgreSQL, o)
+			_, err3 := pgstore.Open(t.Context(), pool, pgstore.Options{})
+			_, err4 := httpfence.OpenSQL(t.Context(), db, httpfence.PostgreSQL, o)
 			again := pgsink.Migrate(t.Context(), pool, pgsink.Options{})
-			if err := errors.Join(err, err2, err3, again); err != nil {
+			if err := errors.Join(err, err2, err3, err4, again); err != nil {
 				t.Error(err)
 			}
 			refusesTokens(t, db, `epochfence_token(lock_name, lock_epoch, 'nightly', 7)`)
@@ -239,14 +240,13 @@ func TestSQLiteTablesGoThroughMigrationTools(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			needsDbmate(t, name)
 			sink, err := sqlsink.Migrations(sqlsink.SQLite, sqlsink.Options{})
-			box, err2 := sqloutbox.Migrations(sqloutbox.SQLite, sqloutbox.Options{})
-			receiver, err3 := httpfence.Migrations(httpfence.SQLite, httpfence.SQLOptions{})
-			if err := errors.Join(err, err2, err3); err != nil {
+			receiver, err2 := httpfence.Migrations(httpfence.SQLite, httpfence.SQLOptions{})
+			if err := errors.Join(err, err2); err != nil {
 				t.Fatal(err)
 			}
 			file := filepath.Join(t.TempDir(), "app.db")
 			at := database{"sqlite", "file:" + file + "?_pragma=journal_mode(wal)", "sqlite://" + file}
-			apply(t, tool.tool, tool.own, tool.sqlite, at, sink, box, receiver, []migrations.Migration{sqlfence.SQLite("own")})
+			apply(t, tool.tool, tool.own, tool.sqlite, at, sink, receiver, []migrations.Migration{sqlfence.SQLite("own")})
 
 			db, err := sql.Open("sqlite", at.dsn)
 			if err != nil {
@@ -255,7 +255,7 @@ func TestSQLiteTablesGoThroughMigrationTools(t *testing.T) {
 			defer func() { _ = db.Close() }()
 			_, err = sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
 			_, err2 = sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{})
-			_, err3 = httpfence.OpenSQL(t.Context(), db, httpfence.SQLite, httpfence.SQLOptions{})
+			_, err3 := httpfence.OpenSQL(t.Context(), db, httpfence.SQLite, httpfence.SQLOptions{})
 			if err := errors.Join(err, err2, err3); err != nil {
 				t.Error(err)
 			}

@@ -85,30 +85,6 @@ as $$
     order by group_name, topic, partition
 $$;
 
--- act_on_row changes or removes a dead letter, with the entry about it in the audit log.
-create function "epochfence".act_on_row(in_id bigint, in_revision bigint, in_remove boolean, in_state text, in_cause text, in_body text,
-    entry_claim text, entry_epoch bigint, entry_state text, entry_cause text, in_operator text, entry_body text)
-returns void
-language plpgsql security definer set search_path = "epochfence", pg_temp
-as $$
-declare
-    l fence_ledger;
-begin
-    if trim(in_operator) = '' or trim(entry_cause) = '' or entry_state not in ('replay-request', 'replay-withdraw', 'discard')
-        or in_remove <> (entry_state = 'discard') or not in_remove and in_state not in ('requested', 'withdrawn')
-    then
-        raise exception using errcode = 'XF013', message = 'the act makes no sense';
-    end if;
-    select * into l from fence_ledger r where r.kind = 'dead-letter' and r.id = in_id and r.revision = in_revision for update;
-    if not found then
-        raise exception using errcode = 'XF015', message = 'the row has changed';
-    end if;
-    perform put(l.kind, l.id, l.revision, in_remove, '', '', '', 0, 0, 0, in_state, in_cause, in_operator, in_body::jsonb, null, null, null);
-    perform put('entry', 0, 0, false, entry_claim, l.group_name, l.topic, l.partition, entry_epoch, l.message_offset, entry_state, entry_cause, in_operator,
-        entry_body::jsonb, null, null, null);
-end
-$$;
-
-revoke all on function "epochfence".act, "epochfence".list_fences, "epochfence".act_on_row from public;
+revoke all on function "epochfence".act, "epochfence".list_fences from public;
 
 insert into "epochfence".migration (version, name) values (3, 'operate');

@@ -72,13 +72,16 @@ create function "epochfence".identity_behind() returns text
 language plpgsql stable security definer set search_path = "epochfence", pg_temp
 as $$
 declare
+    numbered text;
     later bigint;
 begin
-    execute 'select l.id from fence_ledger l where l.id > $1 order by l.id limit 1'
-        into later using coalesce(pg_sequence_last_value(pg_get_serial_sequence('fence_ledger', 'id')::regclass), 0);
-    if later is not null then
-        return behind(current_schema(), 'fence_ledger');
-    end if;
+    foreach numbered in array array['fence_ledger', 'outbox_entry'] loop
+        execute format('select t.id from %I t where t.id > $1 order by t.id limit 1', numbered)
+            into later using coalesce(pg_sequence_last_value(pg_get_serial_sequence(numbered, 'id')::regclass), 0);
+        if later is not null then
+            return behind(current_schema(), numbered);
+        end if;
+    end loop;
     return null;
 end
 $$;
@@ -115,6 +118,9 @@ begin
             raise exception using errcode = 'XF015', message = 'the row has changed';
         end if;
         return;
+    end if;
+    if in_kind = 'entry' then
+        in_name := in_name::uuid;
     end if;
     insert into fence_ledger (kind, name, group_name, topic, partition, epoch, message_offset, state, cause, operator, body, message_key, message_value, message_headers)
     values (in_kind, in_name, in_group, in_topic, in_partition, in_epoch, in_offset, in_state, in_cause, in_operator, in_body, in_key, in_value, in_headers)
@@ -202,8 +208,8 @@ begin
 end
 $$;
 
--- rows returns the rows of a kind that fit. What is null is not asked for. The content of messages is in another
--- function, for those who may see it.
+-- rows returns the rows of a kind that fit. What is null is not asked for. The entries of the outbox are rows, too
+-- (0005_outbox.sql). The content of messages and requests is in another function, for those who may see it.
 create function "epochfence".rows(in_kind text, in_id bigint, in_name text, in_operator text, in_group text, in_topic text, in_partition integer,
     states text[], after_id bigint, before_id bigint, until timestamptz, newest boolean, most bigint)
 returns table (kind text, id bigint, name text, group_name text, topic text, partition integer, epoch bigint, message_offset bigint,
@@ -212,7 +218,7 @@ language plpgsql stable security definer set search_path = "epochfence", pg_temp
 as $$
 begin
     return query execute 'select l.kind, l.id, l.name, l.group_name::text, l.topic::text, l.partition, l.epoch, l.message_offset, l.state, l.cause, l.operator, l.role,
-        l.written_at, l.changed_at, clock_timestamp(), l.revision, l.body::text from fence_ledger l where l.kind = $1'
+        l.written_at, l.changed_at, clock_timestamp(), l.revision, l.body::text from ' || case when in_kind = 'outbox' then 'outbox_row' else 'fence_ledger' end || ' l where l.kind = $1'
         || case when in_id is not null then ' and l.id = $2' else '' end
         || case when in_name is not null then ' and l.name = $3' else '' end
         || case when in_operator is not null then ' and l.operator = $4' else '' end
@@ -226,14 +232,6 @@ begin
         || ' order by l.id ' || case when newest then 'desc' else '' end || ' limit $12'
     using in_kind, in_id, in_name, in_operator, in_group, in_topic, in_partition, states, after_id, before_id, until, most;
 end
-$$;
-
--- contents returns the messages of dead letters.
-create function "epochfence".contents(ids bigint[])
-returns table (id bigint, message_key bytea, message_value bytea, message_headers text)
-language sql stable security definer set search_path = "epochfence", pg_temp
-as $$
-    select l.id, l.message_key, l.message_value, l.message_headers from fence_ledger l where l.id = any (ids) and l.kind = 'dead-letter'
 $$;
 
 -- requests returns what is asked of the owners of some partitions: a row whose id is null
@@ -285,6 +283,6 @@ $$;
 
 revoke all on "epochfence".fence_ledger from public;
 revoke all on function "epochfence".behind, "epochfence".follow, "epochfence".identity_behind, "epochfence".put, "epochfence".prune, "epochfence".decide,
-    "epochfence".write_row, "epochfence".rows, "epochfence".contents, "epochfence".requests, "epochfence".claim from public;
+    "epochfence".write_row, "epochfence".rows, "epochfence".requests, "epochfence".claim from public;
 
 insert into "epochfence".migration (version, name) values (2, 'ledger');
