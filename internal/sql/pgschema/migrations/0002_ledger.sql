@@ -60,6 +60,7 @@ create unique index fence_ledger_process on "epochfence".fence_ledger (name) whe
 create index fence_ledger_process_of on "epochfence".fence_ledger (operator, group_name) where kind = 'process'; -- old versions of others are not passed
 create index fence_ledger_unattended on "epochfence".fence_ledger (id) where kind = 'entry' and operator = '';
 create index fence_ledger_acts on "epochfence".fence_ledger (id) where kind = 'entry' and state in ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase', 'run');
+create index fence_ledger_halts on "epochfence".fence_ledger (id) where kind = 'entry' and state in ('halt', 'recovery');
 create index fence_ledger_hangs on "epochfence".fence_ledger (group_name, topic, partition, id)
     where kind = 'entry' and state in ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase', 'run');
 create index fence_ledger_requested on "epochfence".fence_ledger (group_name, topic, partition, id) where kind = 'dead-letter' and state = 'requested';
