@@ -37,6 +37,7 @@ type extent struct {
 	lag         int64            // messages to be applied
 	committed   epoch.Offset     // for an unclaimed fence: the offset that the group has committed; 0 if none
 	published   *published       // under which claim the group has committed; nil if not known
+	unread      error            // why the group's committed offsets are not known
 	open        *openTransaction // if written is above end
 	err         error
 }

@@ -259,20 +259,26 @@ func foreign(ctx context.Context, s scene) (fs []finding) {
 		return nil
 	}
 	var doubtful []int
+	unread := map[string]bool{}
 	for i, p := range s.ps {
+		if err := s.extents[i].unread; err != nil && !unread[p.Partition.Group] {
+			unread[p.Partition.Group] = true
+			fs = append(fs, finding{"sink", warn, "", fmt.Sprintf("what group %s has committed could not be read, so whether it writes to another database is not known: %v", p.Partition.Group, err),
+				"let this command DESCRIBE the group and its topics"})
+		}
 		if at := s.extents[i].published; at != nil && at.epoch > 0 && at.claim != p.Claim {
 			doubtful = append(doubtful, i)
 		}
 	}
 	if len(doubtful) == 0 {
-		return nil
+		return fs
 	}
 	q := operate.HistoryQuery{Limit: 5000, Kinds: []operate.DecisionKind{
 		operate.DecidedClaim, operate.DecidedRewind, operate.DecidedSkip, operate.DecidedPause, operate.DecidedResume, operate.DecidedEvict, operate.DecidedRebase,
 	}}
 	ds, err := s.op.History(ctx, q)
 	if err != nil {
-		return []finding{{"sink", warn, "", err.Error(), ""}}
+		return append(fs, finding{"sink", warn, "", err.Error(), ""})
 	}
 	ours, oldest := map[epoch.ClaimID]bool{}, map[epoch.Partition]epoch.Epoch{}
 	for _, d := range ds { // newest first

@@ -66,15 +66,16 @@ func (k *kafkaBroker) extents(ctx context.Context, fences []epoch.Fence) []exten
 	if err != nil {
 		return fail(err)
 	}
-	groups := map[string]kadm.OffsetResponses{}
+	groups, unread := map[string]kadm.OffsetResponses{}, map[string]error{}
 	for i, f := range fences {
 		all[i] = kafkaExtent(f, meta, begins, ends, written)
 		if all[i].err != nil {
 			continue
 		}
 		if _, asked := groups[f.Partition.Group]; !asked { // an error counts as nothing committed, because the privilege may be missing
-			groups[f.Partition.Group], _ = k.client.FetchOffsets(ctx, f.Partition.Group)
+			groups[f.Partition.Group], unread[f.Partition.Group] = k.client.FetchOffsets(ctx, f.Partition.Group)
 		}
+		all[i].unread = unread[f.Partition.Group]
 		at, ok := groups[f.Partition.Group].Lookup(f.Partition.Topic, f.Partition.Number)
 		if !ok || at.Err != nil {
 			continue

@@ -4,8 +4,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
@@ -72,4 +76,32 @@ func (l *live) standsBehindAnOpenTransaction() {
 	l.does(exitOK, "check") // it has been open for less than a minute
 	must(t, producer.EndTransaction(t.Context(), kgo.TryAbort))
 	l.awaits("nothing stands behind it", func() bool { return l.run("check", "--max-age", "1ms").code == exitOK })
+}
+
+func TestCheckSaysThatItMayNotReadWhatAGroupHasCommitted(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(time.Second), kfake.SeedTopics(partitions, "orders"))
+	must(t, err)
+	t.Cleanup(cluster.Close)
+	l := workersOf(t, inSQLite(t, none), cluster.ListenAddrs()...)
+	l.produce(1)
+	l.work()
+	l.through()
+	const said = "what group billing has committed could not be read"
+	if out := l.run("check").out; strings.Contains(out, said) {
+		t.Errorf("nothing is refused: %s", out)
+	}
+	cluster.ControlKey(int16(kmsg.OffsetFetch), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		answer := request.ResponseKind().(*kmsg.OffsetFetchResponse)
+		answer.ErrorCode = kerr.GroupAuthorizationFailed.Code
+		for _, g := range request.(*kmsg.OffsetFetchRequest).Groups {
+			of := kmsg.NewOffsetFetchResponseGroup()
+			of.Group, of.ErrorCode = g.Group, kerr.GroupAuthorizationFailed.Code
+			answer.Groups = append(answer.Groups, of)
+		}
+		return answer, nil, true
+	})
+	if a := l.run("check"); !strings.Contains(a.out, said) || !strings.Contains(a.out, "GROUP_AUTHORIZATION_FAILED") {
+		t.Errorf("exit code %d: %s%s", a.code, a.out, a.errs)
+	}
 }
