@@ -18,9 +18,7 @@ type lesser struct {
 
 func (l lesser) Facts() epoch.Facts {
 	facts := l.Sink.Facts()
-	if facts.Guarantee = l.gives; l.gives < epoch.Transactional {
-		facts.Partitions = 1
-	}
+	facts.Guarantee = l.gives
 	return facts
 }
 

@@ -48,6 +48,9 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	}
 	// A sink may take less than the options allow, such as one partition in each transaction.
 	bounds := sink.Facts()
+	if bounds.Guarantee < epoch.Transactional {
+		bounds.Partitions = 1
+	}
 	if bounds.Messages > 0 {
 		o.MaxBatch = min(o.MaxBatch, bounds.Messages)
 	}

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/migrations"
-	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 var two = []migrations.Migration{
@@ -55,15 +54,6 @@ create constraint trigger follow
 create function "e".f() returns trigger language plpgsql as $$ begin return new; end $$;`}
 	if got := m.Locks(); !slices.Equal(got, []string{`"e".fence`, `"e".fence_ledger`}) {
 		t.Errorf("%q", got)
-	}
-	steps, err := pgsink.Migrations(pgsink.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range steps {
-		if got := m.Locks(); len(got) > 0 {
-			t.Errorf("version %d, of a new schema, locks %q", m.Version, got)
-		}
 	}
 }
 

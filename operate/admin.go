@@ -92,7 +92,7 @@ func (o operator) DeadLetters(ctx context.Context, q DeadLetterQuery) ([]DeadLet
 
 // DeadLetter implements [Operator].
 func (o operator) DeadLetter(ctx context.Context, id int64) (DeadLetter, error) {
-	r, err := o.letter(ctx, id, true)
+	r, err := o.letter(ctx, id, nil, true)
 	if err == nil {
 		var l DeadLetter
 		if l, err = DeadLetterOf(r); err == nil {
@@ -102,11 +102,12 @@ func (o operator) DeadLetter(ctx context.Context, id int64) (DeadLetter, error) 
 	return DeadLetter{}, fmt.Errorf("operate: read dead letter %d: %w", id, err)
 }
 
-func (o operator) letter(ctx context.Context, id int64, content bool) (Row, error) {
+// letter reads a dead letter, of p if that is not nil.
+func (o operator) letter(ctx context.Context, id int64, p *epoch.Partition, content bool) (Row, error) {
 	if id <= 0 {
 		return Row{}, ErrNoDeadLetter
 	}
-	rows, err := o.admin.Rows(ctx, RowQuery{Kind: KindLetter, ID: id, Content: content})
+	rows, err := o.admin.Rows(ctx, RowQuery{Kind: KindLetter, ID: id, Partition: p, Content: content})
 	if err == nil && len(rows) == 0 {
 		err = ErrNoDeadLetter
 	}
@@ -129,11 +130,15 @@ func (o operator) doDeadLetter(ctx context.Context, a DeadLetterAct) (DeadLetter
 	if err := a.Check(); err != nil {
 		return DeadLetter{}, err
 	}
-	r, err := o.letter(ctx, a.Seen.ID, false)
+	seen := a.Seen.Message
+	r, err := o.letter(ctx, a.Seen.ID, &seen.Partition, false)
 	if err != nil {
 		return DeadLetter{}, err
 	}
 	before, b, err := letterOf(r)
+	if err == nil && r.Offset != seen.Offset {
+		err = ErrDeadLetterChanged
+	}
 	if err != nil {
 		return DeadLetter{}, err
 	}
@@ -153,7 +158,8 @@ func (o operator) doDeadLetter(ctx context.Context, a DeadLetterAct) (DeadLetter
 	if err != nil {
 		return DeadLetter{}, err
 	}
-	if err := o.admin.Write(ctx, change, EntryOf(a.Decided(before, f))); errors.Is(err, ErrRowChanged) {
+	// The entry of the audit log comes first, so that also in a store of items nothing is done without it.
+	if err := o.admin.Write(ctx, EntryOf(a.Decided(before, f)), change); errors.Is(err, ErrRowChanged) {
 		return DeadLetter{}, ErrDeadLetterChanged
 	} else if err != nil {
 		return DeadLetter{}, err
@@ -161,7 +167,7 @@ func (o operator) doDeadLetter(ctx context.Context, a DeadLetterAct) (DeadLetter
 	if a.Kind == Discard {
 		return before, nil
 	}
-	if now, err := o.letter(ctx, r.ID, true); err == nil {
+	if now, err := o.letter(ctx, r.ID, &seen.Partition, true); err == nil {
 		return DeadLetterOf(now)
 	}
 	return after, nil // it was carried out: what became of it since is no error
@@ -169,11 +175,8 @@ func (o operator) doDeadLetter(ctx context.Context, a DeadLetterAct) (DeadLetter
 
 // fence returns the fence of p, or a zero one if there is none.
 func (o operator) fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
-	found, err := o.admin.Partitions(ctx, Filter{}, &p)
-	if err != nil || len(found) == 0 {
-		return epoch.Fence{}, err
-	}
-	return found[0].Fence, nil
+	found, err := o.admin.Look(ctx, []epoch.Partition{p})
+	return found[p], err
 }
 
 func readAs[T any](ctx context.Context, rows Rows, q RowQuery, of func(Row) (T, error)) (found []T, err error) {

@@ -127,7 +127,7 @@ func (k DecisionKind) ReplacesClaim() bool {
 	}
 }
 
-// RecordedByConsumer reports whether consumers record this kind, through [Operable]. The sink records
+// RecordedByConsumer reports whether consumers record this kind, through [Records]. The sink records
 // decisions of other kinds when it makes them.
 func (k DecisionKind) RecordedByConsumer() bool {
 	switch k {

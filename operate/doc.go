@@ -10,13 +10,13 @@
 //
 // The package hides what makes an operator's change safe beside running consumers. Every operation
 // that writes compares what the operator saw with the sink's state now, and writes an entry of the
-// audit log, or of the outbox's history. An operation on a fence is a claim: a live owner is
+// audit log. An operation on a fence is a claim: a live owner is
 // refused, claims again, and continues from the position that the operator has set.
 //
 // [Planner] plans an action in an operator's words: what it does, and which messages are applied again or
 // never. [Plan.CarryOut] also moves a partition whose owner is working.
 //
-// Sinks implement [Operator] and [Operable], and stores of an outbox [Outbox]; the rules about
-// which change is possible and what it records are here, once for all of them. What a halt means is in
+// Sinks implement [Ledger] and [Admin]; the rules about which change is possible and what it records
+// are here, once for all of them. What a halt means is in
 // package remedies. The command and the page parse what an operator types, and show plans and outcomes.
 package operate

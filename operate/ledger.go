@@ -20,7 +20,7 @@ type Kind string
 
 const (
 	// KindEntry is an entry of the audit log. It is written once. Sinks delete entries after 90 days, and
-	// those that no operator caused once there are about 200,000 newer ones.
+	// those that no operator caused once there are about 200,000 newer entries.
 	KindEntry Kind = "entry"
 
 	// KindLetter is a dead letter.
@@ -67,16 +67,16 @@ type Row struct {
 	Now     time.Time `json:"-"`
 	Role    string    `json:"role,omitempty"`
 
-	// Revision counts the changes of a dead letter. The sink sets it.
+	// Revision counts the changes of a dead letter, and the signs of a process from 1 on. The sink sets it.
 	Revision int64 `json:"revision,omitempty"`
 
 	Body json.RawMessage `json:"body,omitempty"` // a few kilobytes at most
 
 	// Key, Value and Headers are the content of a dead letter's message, and Value and Headers that of what is
 	// in the outbox, with the whole URL as Text. nil is none. Headers are JSON.
-	Key     []byte `json:"key,omitempty"`
-	Value   []byte `json:"value,omitempty"`
-	Headers []byte `json:"headers,omitempty"`
+	Key     []byte `json:"key,omitzero"`
+	Value   []byte `json:"value,omitzero"`
+	Headers []byte `json:"headers,omitzero"`
 }
 
 // The states of a dead letter: its replay is requested, was withdrawn, or has failed. The State is empty
@@ -92,7 +92,7 @@ const (
 // An entry, and a dead letter without an ID, is added. A dead letter with an ID replaces the State, Text,
 // By and Body of the row with this ID and Revision, or deletes it. If there is no such row, nothing is
 // written, and the error is [ErrRowChanged]. A process replaces the row of its Name, of which At stays, or
-// deletes it, whatever it is. What is in the outbox under this ID, Partition and Name gets the State
+// deletes it: the row of this Revision, and if there is another one none, or whatever it is if Revision is 0. What is in the outbox under this ID, Partition and Name gets the State
 // [StateRequested], or is deleted, and otherwise the error is the same.
 type Change struct {
 	Row
@@ -168,8 +168,9 @@ type Rows interface {
 type Ledger[TX any] interface {
 	Rows
 
-	// WriteIn makes changes in tx, a transaction of Commit under a claim of their partition, also if
-	// the handler has undone its own writes by now. [ErrRowChanged] may come from the commit.
+	// WriteIn makes changes in tx, a transaction of Commit or CommitHeld, also if the handler has undone its own
+	// writes by now. It refuses those of a partition that tx neither advances nor holds. [ErrRowChanged] may come
+	// from the commit.
 	WriteIn(ctx context.Context, tx TX, cs ...Change) error
 
 	// Requests returns what is requested of the owners of ps: a number that changes with each [Act],
@@ -185,15 +186,18 @@ const (
 	ReplaysMost = 32
 )
 
-// Admin is what a sink lets operators do. [On] makes an [Operator] of it.
+// Admin is what a sink lets operators do, which may be the same type as its [Ledger]. [On] makes an [Operator] of it.
 type Admin interface {
 	Rows
+	epoch.Looker
 
-	// Partitions returns the partitions that f selects, in key order, or p alone if it is not nil.
+	// Partitions returns the partitions that f selects, in key order, or p alone if it is not nil: none if it
+	// has no fence.
 	Partitions(ctx context.Context, f Filter, p *epoch.Partition) ([]Partition, error)
 
 	// Act carries out a in one transaction with its entry in the audit log, and returns the new
-	// fence. It ends open transactions of the claim that it replaces, if the database can do that.
+	// fence. It sets a.At first, and takes the fence's lock ahead of owners or by chance: behind two busy owners
+	// in a fair queue, what the operator has seen has always moved. It ends open transactions of the claim that it replaces, if the database can do that.
 	// It returns the errors of [Act.Apply].
 	Act(ctx context.Context, a Act) (epoch.Fence, error)
 }

@@ -133,18 +133,18 @@ func (o operator) OutboxEntries(ctx context.Context, q OutboxQuery) ([]OutboxEnt
 
 // OutboxEntry implements [Operator].
 func (o operator) OutboxEntry(ctx context.Context, id int64) (OutboxEntry, error) {
-	e, err := o.outboxEntry(ctx, id, true)
+	e, err := o.outboxEntry(ctx, id, nil, true)
 	if err != nil {
 		return OutboxEntry{}, fmt.Errorf("operate: read entry %d of the outbox: %w", id, err)
 	}
 	return e, nil
 }
 
-func (o operator) outboxEntry(ctx context.Context, id int64, content bool) (OutboxEntry, error) {
+func (o operator) outboxEntry(ctx context.Context, id int64, p *epoch.Partition, content bool) (OutboxEntry, error) {
 	if id <= 0 {
 		return OutboxEntry{}, ErrNoOutboxEntry
 	}
-	found, err := o.admin.Rows(ctx, RowQuery{Kind: KindOutbox, ID: id, Content: content})
+	found, err := o.admin.Rows(ctx, RowQuery{Kind: KindOutbox, ID: id, Partition: p, Content: content})
 	if err == nil && len(found) == 0 {
 		err = ErrNoOutboxEntry
 	}
@@ -166,11 +166,11 @@ func (o operator) doOutbox(ctx context.Context, a OutboxAct) error {
 	if err := a.Check(); err != nil {
 		return err
 	}
-	e, err := o.outboxEntry(ctx, a.Seen.ID, false)
+	e, err := o.outboxEntry(ctx, a.Seen.ID, &a.Seen.Partition, false)
 	if err != nil {
 		return err
 	}
-	if e.Partition != a.Seen.Partition || e.IdempotencyKey != a.Seen.IdempotencyKey {
+	if e.IdempotencyKey != a.Seen.IdempotencyKey {
 		return ErrNoOutboxEntry
 	}
 	f, err := o.fence(ctx, e.Partition)
@@ -179,7 +179,6 @@ func (o operator) doOutbox(ctx context.Context, a OutboxAct) error {
 	}
 	change := Change{Row: Row{Kind: KindOutbox, ID: e.ID, Name: e.IdempotencyKey, Partition: e.Partition, State: StateRequested}}
 	change.Remove = a.Kind == OutboxDiscard
-	// The entry of the audit log comes first, so that also in a store of items nothing is done without it.
 	if err := o.admin.Write(ctx, EntryOf(a.decided(f)), change); errors.Is(err, ErrRowChanged) {
 		return ErrNoOutboxEntry
 	} else if err != nil {

@@ -53,11 +53,15 @@ func (s *Sink) sign(ctx context.Context, c operate.Change) error {
 		if err != nil || !stored.Live {
 			return err
 		}
+		var before operate.Row
+		if err := json.Unmarshal(stored.Value, &before); err == nil && c.Revision != 0 && before.Revision != c.Revision {
+			return nil
+		}
 		return s.store.Delete(ctx, stored)
 	}
 	return replace(ctx, s.store, s.keys.process(c.Name), func(before operate.Row) (operate.Row, error) {
 		r := c.Row
-		r.Changed = now()
+		r.Changed, r.Revision = now(), before.Revision+1
 		if r.At = before.At; r.At.IsZero() {
 			r.At = r.Changed
 		}
@@ -337,7 +341,11 @@ func (s *Sink) Rows(ctx context.Context, q operate.RowQuery) ([]operate.Row, err
 
 func (s *Sink) rows(ctx context.Context, q operate.RowQuery) (found []operate.Row, err error) {
 	var all []operate.Row
-	letters := map[int64]letter{}
+	type key struct {
+		epoch.Partition
+		id int64
+	}
+	letters := map[key]letter{}
 	switch q.Kind {
 	case operate.KindOutbox:
 		return s.outboxRows(ctx, q)
@@ -347,9 +355,9 @@ func (s *Sink) rows(ctx context.Context, q operate.RowQuery) (found []operate.Ro
 		all, err = s.lives(ctx)
 	case operate.KindLetter:
 		var ls []letter
-		ls, err = s.allLetters(ctx)
+		ls, err = s.lettersOf(ctx, q)
 		for _, l := range ls {
-			letters[l.ID], all = l, append(all, l.Row)
+			letters[key{l.Partition, l.ID}], all = l, append(all, l.Row)
 		}
 	}
 	if err != nil {
@@ -359,13 +367,31 @@ func (s *Sink) rows(ctx context.Context, q operate.RowQuery) (found []operate.Ro
 		return found, nil
 	}
 	for i, r := range found {
-		l, err := s.wholeLetter(ctx, letters[r.ID])
+		l, err := s.wholeLetter(ctx, letters[key{r.Partition, r.ID}])
 		if err != nil {
 			return nil, err
 		}
 		found[i].Key, found[i].Value, found[i].Headers = l.Key, l.Value, l.Headers
 	}
 	return found, nil
+}
+
+// lettersOf reads all dead letters, or only the one that q names.
+func (s *Sink) lettersOf(ctx context.Context, q operate.RowQuery) ([]letter, error) {
+	if q.Partition == nil || q.ID == 0 {
+		return s.allLetters(ctx)
+	}
+	at, err := s.letter(ctx, *q.Partition, q.ID)
+	if err == nil && at.letter.Pending {
+		err = s.exists(ctx, at.letter)
+	}
+	switch {
+	case errors.Is(err, operate.ErrNoDeadLetter), errors.Is(err, epoch.ErrMissing):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return []letter{at.letter}, nil
 }
 
 func (s *Sink) lives(ctx context.Context) (found []operate.Row, err error) {

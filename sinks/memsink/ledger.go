@@ -69,11 +69,14 @@ func (st *state) write(cs ...operate.Change) {
 // sign writes or deletes a sign of life.
 func (db *database) sign(c operate.Change) {
 	r := c.Row
+	before, again := db.lives[r.Name]
 	if r.At, r.Changed = now(), now(); c.Remove {
-		delete(db.lives, r.Name)
+		if r.Revision == 0 || r.Revision == before.Revision {
+			delete(db.lives, r.Name)
+		}
 		return
 	}
-	if before, again := db.lives[r.Name]; again {
+	if r.Revision = before.Revision + 1; again {
 		r.At = before.At
 	}
 	db.lives[r.Name] = r
@@ -106,7 +109,7 @@ func (s *Sink) Write(ctx context.Context, cs ...operate.Change) error {
 // hooked runs the hook for what a consumer writes.
 func (s *Sink) hooked(ctx context.Context, cs []operate.Change, step func() error) error {
 	switch first := cs[0]; {
-	case first.Kind == operate.KindEntry:
+	case first.Kind == operate.KindEntry && first.By == "":
 		var ds []operate.Decision
 		for _, c := range cs {
 			d, err := operate.DecisionOf(c.Row)

@@ -95,7 +95,7 @@ const (
 // The functions that each kind of role may execute. A reader sees fences, the audit log and lists
 // of the dead letters and the outbox. An operator also sees their contents, and acts.
 var (
-	readerFunctions   = []string{"schema_version", "server", "list_fences", "rows", "protections", "outside_writes"}
+	readerFunctions   = []string{"schema_version", "server", "read_fences", "list_fences", "rows", "protections", "outside_writes"}
 	operatorFunctions = append([]string{"act", "act_on_row", "contents", "outside", "forget_outside"}, readerFunctions...)
 )
 

@@ -120,6 +120,18 @@ func TestOpenSaysWhatIsWrongWithTheSchema(t *testing.T) {
 	check("a schema of another major number", pgsink.Migrate(t.Context(), r.admin, pgsink.Options{}), migrations.ErrNewer, "1000")
 }
 
+func TestTheFirstVersionsLockNothingThatWasThere(t *testing.T) {
+	steps, err := pgsink.Migrations(pgsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range steps {
+		if got := m.Locks(); len(got) > 0 {
+			t.Errorf("version %d locks %q", m.Version, got)
+		}
+	}
+}
+
 func TestAProgramWorksOnANewerSchemaAndSaysSo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -312,6 +312,15 @@ func deadLetterCompares(w *world) {
 			w.Errorf("%s: %v", name, err)
 		}
 	}
+	elsewhere, moved := now, now
+	elsewhere.Message.Partition = orders1
+	moved.Message.Offset++
+	if err := do(operate.Discard, elsewhere); !errors.Is(err, operate.ErrNoDeadLetter) {
+		w.Errorf("discarded one of another partition: %v", err)
+	}
+	if err := do(operate.Discard, moved); !errors.Is(err, operate.ErrDeadLetterChanged) {
+		w.Errorf("discarded one of another message: %v", err)
+	}
 	h.doesLetter(operate.Discard, now)
 	if err := do(operate.Discard, now); !errors.Is(err, operate.ErrNoDeadLetter) {
 		w.Errorf("discarded twice: %v", err)

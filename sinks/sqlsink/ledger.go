@@ -80,7 +80,7 @@ func (s *Sink) put(ctx context.Context, tx execer, cs []operate.Change) error {
 func (s *Sink) putOne(ctx context.Context, tx execer, c operate.Change) error {
 	switch {
 	case c.Kind == operate.KindProcess && c.Remove:
-		_, err := tx.ExecContext(ctx, s.q.gone, c.Name)
+		_, err := tx.ExecContext(ctx, s.q.gone, c.Name, c.Revision, c.Revision)
 		return err
 	case c.Kind == operate.KindProcess:
 		r, err := tx.ExecContext(ctx, s.q.sign, c.Text, string(c.Body), c.Name)
@@ -97,11 +97,10 @@ func (s *Sink) putOne(ctx context.Context, tx execer, c operate.Change) error {
 		r, err := tx.ExecContext(ctx, query, c.Partition.Group, c.Partition.Topic, c.Partition.Number, c.ID, c.Name)
 		return changedOne(c, oneRow(r, err))
 	case c.ID == 0:
-		r, err := s.add(ctx, tx, c)
-		if err != nil || c.Kind != operate.KindEntry {
+		if _, err := s.add(ctx, tx, c); err != nil || c.Kind != operate.KindEntry {
 			return err
 		}
-		return s.prune(ctx, tx, r)
+		return s.prune(ctx, tx)
 	}
 	query, args := s.q.remove, []any{string(c.Kind), c.ID, c.Revision}
 	if !c.Remove {
@@ -124,17 +123,13 @@ func (s *Sink) add(ctx context.Context, tx execer, c operate.Change) (sql.Result
 	if c.Headers != nil {
 		headers = string(c.Headers)
 	}
-	return tx.ExecContext(ctx, s.q.add, string(c.Kind), c.Name, c.Partition.Group, c.Partition.Topic, c.Partition.Number,
+	return tx.ExecContext(ctx, s.q.add, string(c.Kind), string(c.Kind), c.Name, c.Partition.Group, c.Partition.Topic, c.Partition.Number,
 		int64(c.Epoch), int64(c.Offset), c.State, c.Text, c.By, string(c.Body), c.Key, c.Value, headers)
 }
 
-// prune deletes some of the oldest entries of the audit log, after the one of r was added.
-func (s *Sink) prune(ctx context.Context, tx execer, r sql.Result) error {
-	latest, err := r.LastInsertId()
-	if err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, s.q.pruneMany, latest-keptEntries); err != nil {
+// prune deletes some of the oldest entries of the audit log, after one was added.
+func (s *Sink) prune(ctx context.Context, tx execer) error {
+	if _, err := tx.ExecContext(ctx, s.q.pruneMany, keptEntries); err != nil {
 		return fmt.Errorf("prune: %w", err)
 	}
 	if _, err := tx.ExecContext(ctx, s.q.pruneOld); err != nil {

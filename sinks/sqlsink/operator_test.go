@@ -28,7 +28,12 @@ func TestTheDecisionLogIsPrunedOnTheWay(t *testing.T) {
 		t.Errorf("after three claims %d old, %d young entries and %d claims", old, young, claims)
 	}
 	fill(1, "-1 days", "anna")
-	mustExec(t, db, `UPDATE sqlite_sequence SET seq = 1000000 WHERE name = 'epochfence_ledger'`)
+	mustExec(t, db, `UPDATE sqlite_sequence SET seq = 1000000 WHERE name = 'epochfence_ledger'`) // as many dead letters do
+	claim(t, s, 9)
+	if many := count(t, db, `operator = '' AND id < 1000`); many != 8 {
+		t.Errorf("after many dead letters %d of 8 entries are left", many)
+	}
+	mustExec(t, db, `UPDATE epochfence_ledger SET revision = 1000000 WHERE id = (SELECT max(id) FROM epochfence_ledger)`)
 	for generation, left := range []int{4, 0} {
 		claim(t, s, int64(generation)+10)
 		if many, people := count(t, db, `operator = '' AND id < 1000`), count(t, db, `operator = 'anna'`); many != left || people != 1 {
@@ -49,6 +54,22 @@ func TestWhatHungIsFoundHoweverLongTheDecisionLogIs(t *testing.T) {
 	}
 	if !strings.Contains(plan, "USING INDEX epochfence_ledger_state (kind=? AND state=? AND group_name=? AND topic=? AND number=?)") {
 		t.Errorf("SQLite reads it so: %s", plan)
+	}
+}
+
+func TestAPollForRequestsReadsAnIndexOfActs(t *testing.T) {
+	db := open(t, newFile(t))
+	rows, err := db.Query(`EXPLAIN QUERY PLAN ` + newSink(t, db, sqlsink.Options{}).Acts())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id, parent, unused int
+		var plan string
+		if err := rows.Scan(&id, &parent, &unused, &plan); err != nil || !strings.Contains(plan, "epochfence_ledger_state (kind=? AND state=?)") {
+			t.Errorf("SQLite reads it so: %s, %v", plan, err)
+		}
 	}
 }
 

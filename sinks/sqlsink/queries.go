@@ -25,6 +25,7 @@ func newQueries(d Dialect, prefix string) queries {
 	)
 	prefix = d.schema() + prefix
 	fences, ledger, box := prefix+`fence`, prefix+`ledger`, prefix+`outbox_entry`
+	last := `COALESCE((SELECT revision FROM ` + ledger + ` WHERE kind = 'entry' ORDER BY id DESC LIMIT 1), 0)`
 	const sent = key + ` AND id = ? AND idempotency_key = ?`
 	rows := `SELECT kind, id, name, group_name, topic, number, epoch, message_offset, state, cause, operator, role, written_at, changed_at, ` +
 		d.now() + `, revision, body, `
@@ -64,17 +65,18 @@ func newQueries(d Dialect, prefix string) queries {
 		boxWhole:  rows + `NULL, message_value, header` + boxed,
 		retry:     `UPDATE ` + box + ` SET retry_requested = 1` + sent,
 		discard:   `DELETE FROM ` + box + sent,
-		acts:      `SELECT COALESCE(MAX(id), 0) FROM ` + ledger + ` WHERE kind = 'entry'` + acts,
-		add: `INSERT INTO ` + ledger + ` (written_at, changed_at, role, kind, name, group_name, topic, number, epoch, message_offset, state, cause, operator,` +
-			` body, message_key, message_value, message_headers) VALUES (` + d.now() + `, ` + d.now() + `, ` + d.role() + `, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		acts:      `SELECT COALESCE(MAX(+id), 0) FROM ` + ledger + ` WHERE kind = 'entry'` + acts,
+		// An entry has its number in the audit log as its revision, for what is pruned.
+		add: `INSERT INTO ` + ledger + ` (written_at, changed_at, role, revision, kind, name, group_name, topic, number, epoch, message_offset, state, cause, operator,` +
+			` body, message_key, message_value, message_headers) VALUES (` + d.now() + `, ` + d.now() + `, ` + d.role() + `, CASE ? WHEN 'process' THEN 1 WHEN 'entry' THEN ` + last + ` + 1 ELSE 0 END, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		revise: `UPDATE ` + ledger + ` SET state = ?, cause = ?, operator = ?, body = ?, revision = revision + 1, changed_at = ` + d.now() + row,
 		remove: `DELETE FROM ` + ledger + row,
-		sign:   `UPDATE ` + ledger + ` SET cause = ?, body = ?, changed_at = ` + d.now() + ` WHERE kind = 'process' AND name = ?`,
-		gone:   `DELETE FROM ` + ledger + ` WHERE kind = 'process' AND name = ?`,
+		sign:   `UPDATE ` + ledger + ` SET cause = ?, body = ?, revision = revision + 1, changed_at = ` + d.now() + ` WHERE kind = 'process' AND name = ?`,
+		gone:   `DELETE FROM ` + ledger + ` WHERE kind = 'process' AND name = ? AND (? = 0 OR revision = ?)`,
 
 		// Both read only the oldest rows, so that their cost does not grow with the log.
-		pruneMany: `DELETE FROM ` + ledger + ` WHERE id IN (SELECT id FROM (SELECT id FROM ` + ledger +
-			` WHERE kind = 'entry' AND operator = '' AND id <= ? ORDER BY id LIMIT 4) AS oldest)`,
+		pruneMany: `DELETE FROM ` + ledger + ` WHERE id IN (SELECT id FROM (SELECT id, revision FROM ` + ledger +
+			` WHERE kind = 'entry' AND operator = '' ORDER BY id LIMIT 4) AS oldest WHERE revision <= ` + last + ` - ?)`,
 		pruneOld: `DELETE FROM ` + ledger + ` WHERE id IN (SELECT id FROM (SELECT id, written_at FROM ` + ledger +
 			` WHERE kind = 'entry' ORDER BY id LIMIT 4) AS oldest WHERE ` + d.outOfDate(`written_at`) + `)`,
 	}

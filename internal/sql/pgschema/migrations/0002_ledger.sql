@@ -47,12 +47,15 @@ create table "epochfence".fence_ledger (
     role            text not null default session_user,               -- who was connected
     written_at      timestamptz not null default clock_timestamp(), -- for people, as the next
     changed_at      timestamptz not null default clock_timestamp(),
-    revision        bigint not null default 0, -- counts the changes of a dead letter
+    revision        bigint not null default 0, -- counts the changes of a dead letter, and the signs of a process; of an entry its number in the audit log
     body            jsonb not null,            -- what else there is
     message_key     bytea,                     -- null: the message had none
     message_value   bytea,
     message_headers text                       -- JSON: [{"key":"…","value":"base64"}], "key_bytes" in base64 for a key that is not UTF-8
 );
+
+-- The numbers of entries, for what is pruned: ids also number dead letters.
+create sequence "epochfence".fence_ledger_entry;
 
 create index fence_ledger_kind on "epochfence".fence_ledger (kind, id);
 create index fence_ledger_partition on "epochfence".fence_ledger (kind, group_name, topic, partition, id);
@@ -63,6 +66,7 @@ create index fence_ledger_acts on "epochfence".fence_ledger (id) where kind = 'e
 create index fence_ledger_halts on "epochfence".fence_ledger (id) where kind = 'entry' and state in ('halt', 'recovery');
 create index fence_ledger_hangs on "epochfence".fence_ledger (group_name, topic, partition, id)
     where kind = 'entry' and state in ('hang', 'on-failure-hang', 'rewind', 'skip', 'resume', 'rebase', 'run');
+create index fence_ledger_replay on "epochfence".fence_ledger (group_name, topic, partition, message_offset) where kind = 'entry' and state = 'replay-request';
 create index fence_ledger_requested on "epochfence".fence_ledger (group_name, topic, partition, id) where kind = 'dead-letter' and state = 'requested';
 
 create trigger fence_ledger_follow before insert on "epochfence".fence_ledger for each row execute function "epochfence".follow();
@@ -96,14 +100,14 @@ returns void
 language plpgsql set search_path = "epochfence", pg_temp
 as $$
 declare
-    latest bigint;
+    number bigint := case in_kind when 'process' then 1 else 0 end;
 begin
     if in_kind = 'process' then
         if in_remove then
-            delete from fence_ledger l where l.kind = 'process' and l.name = in_name;
+            delete from fence_ledger l where l.kind = 'process' and l.name = in_name and (in_revision = 0 or l.revision = in_revision);
             return;
         end if;
-        update fence_ledger l set cause = in_cause, body = in_body, changed_at = clock_timestamp() where l.kind = 'process' and l.name = in_name;
+        update fence_ledger l set cause = in_cause, body = in_body, revision = l.revision + 1, changed_at = clock_timestamp() where l.kind = 'process' and l.name = in_name;
         if found then
             return;
         end if;
@@ -122,12 +126,12 @@ begin
     end if;
     if in_kind = 'entry' then
         in_name := in_name::uuid;
+        number := nextval('fence_ledger_entry');
     end if;
-    insert into fence_ledger (kind, name, group_name, topic, partition, epoch, message_offset, state, cause, operator, body, message_key, message_value, message_headers)
-    values (in_kind, in_name, in_group, in_topic, in_partition, in_epoch, in_offset, in_state, in_cause, in_operator, in_body, in_key, in_value, in_headers)
-    returning id into latest;
-    if in_kind = 'entry' and latest % 16 = 0 then
-        perform prune(latest);
+    insert into fence_ledger (kind, name, group_name, topic, partition, epoch, message_offset, state, cause, operator, revision, body, message_key, message_value, message_headers)
+    values (in_kind, in_name, in_group, in_topic, in_partition, in_epoch, in_offset, in_state, in_cause, in_operator, number, in_body, in_key, in_value, in_headers);
+    if in_kind = 'entry' and number % 16 = 0 then
+        perform prune(number);
     end if;
 end
 $$;
@@ -141,9 +145,11 @@ returns void
 language plpgsql set search_path = "epochfence", pg_temp
 as $$
 begin
-    if (select l.id from fence_ledger l where l.kind = 'entry' and l.operator = '' order by l.id limit 1) <= latest - 200000 then
+    if (select l.revision from fence_ledger l where l.kind = 'entry' and l.operator = '' order by l.id limit 1) <= latest - 200000 then
         delete from fence_ledger x where x.id in (
-            select l.id from fence_ledger l where l.kind = 'entry' and l.operator = '' and l.id <= latest - 200000 order by l.id limit 64 for update skip locked);
+            select l.id from fence_ledger l
+            where l.id in (select o.id from fence_ledger o where o.kind = 'entry' and o.operator = '' order by o.id limit 64) and l.revision <= latest - 200000
+            for update skip locked);
     end if;
     if (select l.written_at < clock_timestamp() - interval '90 days' from fence_ledger l where l.kind = 'entry' order by l.id limit 1) then
         delete from fence_ledger x where x.id in (
@@ -188,9 +194,8 @@ begin
         then
             in_operator := '';
         end if;
-        if starts_with(of ->> 'owner', 'operator ') then
-            of := of - 'owner';
-        end if;
+        of := jsonb_build_object('owner', case when starts_with(of ->> 'owner', 'operator ') then '' else of ->> 'owner' end,
+            'to', of -> 'to', 'trace', of -> 'trace');
     when in_kind = 'dead-letter' and in_id = 0 then
         in_state := '';
         in_operator := '';
@@ -283,6 +288,7 @@ end
 $$;
 
 revoke all on "epochfence".fence_ledger from public;
+revoke all on sequence "epochfence".fence_ledger_entry from public;
 revoke all on function "epochfence".behind, "epochfence".follow, "epochfence".identity_behind, "epochfence".put, "epochfence".prune, "epochfence".decide,
     "epochfence".write_row, "epochfence".rows, "epochfence".requests, "epochfence".claim from public;
 

@@ -78,7 +78,10 @@ language sql stable security definer set search_path = "epochfence", pg_temp
 as $$
     select f, coalesce(d.letters, 0), clock_timestamp()
     from fence f left join (
-        select l.group_name, l.topic, l.partition, count(*) as letters from fence_ledger l where l.kind = 'dead-letter' group by 1, 2, 3
+        select l.group_name, l.topic, l.partition, count(*) as letters from fence_ledger l
+        where l.kind = 'dead-letter' and (in_group is null or l.group_name = in_group) and (in_topic is null or l.topic = in_topic)
+            and (in_partition is null or l.partition = in_partition)
+        group by 1, 2, 3
     ) d using (group_name, topic, partition)
     where (in_group is null or group_name = in_group) and (in_topic is null or topic = in_topic)
         and (in_partition is null or partition = in_partition) and (not paused or f.mode <> '')
