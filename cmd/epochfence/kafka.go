@@ -73,7 +73,10 @@ func (k *kafkaBroker) extents(ctx context.Context, fences []epoch.Fence) []exten
 			continue
 		}
 		if _, asked := groups[f.Partition.Group]; !asked { // an error counts as nothing committed, because the privilege may be missing
-			groups[f.Partition.Group], unread[f.Partition.Group] = k.client.FetchOffsets(ctx, f.Partition.Group)
+			groups[f.Partition.Group], err = k.client.FetchOffsets(ctx, f.Partition.Group)
+			if !errors.Is(err, kerr.GroupIDNotFound) { // which has committed nothing
+				unread[f.Partition.Group] = err
+			}
 		}
 		all[i].unread = unread[f.Partition.Group]
 		at, ok := groups[f.Partition.Group].Lookup(f.Partition.Topic, f.Partition.Number)
