@@ -55,7 +55,7 @@ create trigger outbox_entry_follow before insert on "epochfence".outbox_entry
 create view "epochfence".outbox_row as
     select 'outbox'::text as kind, id, idempotency_key::text as name, group_name, topic, partition, 0::bigint as epoch, 0::bigint as message_offset,
         case when retry_requested then 'requested' else '' end as state,
-        coalesce(array_to_string(regexp_match(url, '^([A-Za-z]+://)(?:[^/?#]*@)?([^/?#@]*)(?:[/?#][^@]*)?$'), ''), '') as cause, order_key::text as operator, ''::text as role,
+        coalesce(array_to_string(regexp_match(url, '^([A-Za-z]+://)(?:[^/?#]*@)?([^/?#@]*)(?:[/?#].*)?$'), ''), '') as cause, order_key::text as operator, ''::text as role,
         added_at as written_at, added_at as changed_at, 0::bigint as revision, jsonb_build_object('scope', scope, 'method', method) as body
     from "epochfence".outbox_entry;
 
