@@ -298,7 +298,7 @@ func (p policy) failure(t trial, r result, shared bool) verdict {
 		return verdict{action: retry, finding: tooMany, err: r.err}
 	// The text says which limit was too short, because the error itself is often that of a
 	// cancelled query.
-	case r.timedOut && r.limit > 0 && r.handling > r.limit:
+	case r.timedOut && r.limit > 0 && r.handling > r.limit*3/4: // the rest may have gone by before it
 		cause = fmt.Errorf("the handler took %v, BatchTimeout is %v: %w", r.handling.Round(time.Millisecond), r.limit, cause)
 	}
 	return p.blame(t, r.at, shared, cause)
