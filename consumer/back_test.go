@@ -21,7 +21,11 @@ import (
 // unaware is a sink that does not notice when its server is another one.
 type unaware struct{ epoch.Sink[tx] }
 
-func (unaware) Replaced() <-chan struct{} { return nil }
+func (s unaware) Facts() epoch.Facts {
+	facts := s.Sink.Facts()
+	facts.Replaced = nil
+	return facts
+}
 
 func (r *rig) startUnaware(name string, h handler, o options) *process {
 	p := r.process(name, nil)
