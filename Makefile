@@ -134,7 +134,7 @@ find_servers := EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) EPOCHFENCE_TEST_SEAWEEDFS
 
 stores: $(VALKEY) $(servers) $(golangci) ## the drivers of cas that `go test ./...` leaves out, each on its real server, under the race detector, the adapters of lease, and their lint (needs redis-server, Java 17, Maven, pip, and apt-get)
 	@$(MAKE) --no-print-directory lint/stores
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync $(apart:%=store/%) store/valkey $(shown:%=store/%) $(adapters:%=store/%) store/cas/kubestore
+	@$(MAKE) --no-print-directory --jobs 1 --output-sync $(apart:%=store/%) store/valkey $(shown:%=store/%) $(adapters:%=store/%) store/cas/kubestore
 lint/stores: $(golangci)
 	@for dir in $(apart) $(adapters) cas/kubestore $(shown); do (cd $$dir && GOWORK=off $(golangci) run ./...) || exit 1; done
 compiled/stores: $(VALKEY) $(servers) lint/stores # what stores fetches and compiles
