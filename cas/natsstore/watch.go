@@ -58,7 +58,7 @@ func (s *Store) watch(ctx context.Context, prefix string, yield func(cas.Item) b
 		select {
 		case e, ok := <-w.Updates():
 			if !ok {
-				return cmp.Or(ctx.Err(), errors.New("the watcher has ended"))
+				return cmp.Or(ctx.Err(), jsapi.ErrWatchEnded)
 			}
 			if e == nil {
 				said, look, late = true, time.Tick(leastWait), time.After(2*leastWait)
@@ -80,7 +80,7 @@ func (s *Store) watch(ctx context.Context, prefix string, yield func(cas.Item) b
 				return err
 			}
 		case <-late:
-			return fmt.Errorf("the replica that is watched lags: it has delivered sequence %d, and the leader has %d", reached, end)
+			return fmt.Errorf("%w: it has delivered sequence %d, and the leader has %d", jsapi.ErrLags, reached, end)
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -71,19 +71,42 @@ func TestAStartWaitsForAnElectionThatIsUnderWay(t *testing.T) {
 			"error": map[string]any{"code": 503, "err_code": 10008, "description": "JetStream system temporarily unavailable"},
 		}
 	})
+	if err := r.joins(js); err != nil || refused.Load() <= 3 {
+		t.Errorf("Run: %v, after %d refusals", err, min(refused.Load(), 3))
+	}
+}
+
+// A watch of the bucket is placed on any replica, and after an election one may lag for longer than a watch waits.
+func TestAStartWaitsForAReplicaThatLags(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 2, 5*time.Second)
+	var watches atomic.Int32
+	js := answering(t, r.server, func(asked string, _ map[string]any) map[string]any {
+		switch {
+		case strings.HasPrefix(asked, "CONSUMER.CREATE.KV_leases"):
+			watches.Add(1)
+		case strings.HasPrefix(asked, "STREAM.MSG.GET.KV_leases") && watches.Load() < 2:
+			return map[string]any{"message": map[string]any{"subject": "$KV.leases.other", "seq": 1000}}
+		}
+		return nil
+	})
+	if err := r.joins(js); err != nil || watches.Load() < 2 {
+		t.Errorf("Run: %v, after %d watches", err, watches.Load())
+	}
+}
+
+// joins runs a member until it has joined.
+func (r *groupRig) joins(js jetstream.JetStream) error {
 	o := r.options()
 	o.JetStream = js
 	s, err := New(o)
-	must(t, err)
-	ctx, stop := context.WithCancel(inTime(t))
-	err = s.Run(ctx, func(err error) {
+	must(r.t, err)
+	ctx, stop := context.WithCancel(inTime(r.t))
+	return s.Run(ctx, func(err error) {
 		if err == nil {
 			stop()
 		}
 	}, func(context.Context, consumer.Tenure) {})
-	if err != nil || refused.Load() <= 3 {
-		t.Errorf("Run: %v, after %d refusals", err, min(refused.Load(), 3))
-	}
 }
 
 // What servers say of a stream that they do not lead.
@@ -117,7 +140,7 @@ func TestWhatServersSayThatDoNotLeadDecidesNothing(t *testing.T) {
 			led.Store(false)
 			for _, policy := range []consumer.StartPolicy{consumer.StartEarliest, consumer.StartLatest} {
 				starts, err := r.log.starts(r.ctx, r.log.incarnation(), r.origin, policy)
-				if !errors.Is(err, jsapi.ErrNoLeader) || !passing(err) {
+				if !errors.Is(err, jsapi.ErrNoLeader) || !jsapi.Passing(err) {
 					t.Errorf("%v: starts at %v, %v", policy, starts, err)
 				}
 			}

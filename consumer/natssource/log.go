@@ -242,9 +242,6 @@ func (l *streamLog) request(ctx context.Context) (*jetstream.StreamInfo, error) 
 	return info, nil
 }
 
-// passing reports whether a request failed for a reason that may pass by itself.
-func passing(err error) bool { return jsapi.Passing(err) || errors.Is(err, jsapi.ErrNoLeader) }
-
 // inquiry shares answers about a stream among concurrent callers. No caller gets an answer to a
 // request that was sent before its call.
 type inquiry struct {

@@ -195,7 +195,7 @@ func final(err error) bool {
 	case errors.Is(err, jetstream.ErrStreamNotFound), jsapi.HasCode(err, jetstream.JSErrCodeConsumerNotFound):
 		return false
 	}
-	return errors.As(err, &api) && !passing(err)
+	return errors.As(err, &api) && !jsapi.Passing(err)
 }
 
 func (r *reader) explain(err error) error {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/jsapi"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
 	"github.com/epochfence/epochfence/internal/waits"
 )
@@ -278,7 +279,7 @@ func insist(t testing.TB, request func(ctx context.Context) error) {
 		if tries > 1 && (errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrBucketNotFound)) {
 			return true // the first has deleted it
 		}
-		if refused := (*jetstream.APIError)(nil); errors.As(err, &refused) && !passing(err) {
+		if refused := (*jetstream.APIError)(nil); errors.As(err, &refused) && !jsapi.Passing(err) {
 			t.Fatal(err)
 		}
 		return err == nil

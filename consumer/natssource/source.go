@@ -160,7 +160,7 @@ func (s *Source) start(ctx context.Context) error {
 
 func (s *Source) patience(err error) time.Duration {
 	var denied *PermissionError
-	if errors.As(err, &denied) || errors.Is(err, cas.ErrFull) || isCredentials(err) || waits.IsTLS(err) || !passing(err) {
+	if errors.As(err, &denied) || errors.Is(err, cas.ErrFull) || isCredentials(err) || waits.IsTLS(err) || !jsapi.Passing(err) {
 		return 0
 	}
 	return s.StartTimeout

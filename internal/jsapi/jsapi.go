@@ -107,6 +107,7 @@ func Passing(err error) bool {
 	for _, e := range []error{
 		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, nats.ErrDisconnected, nats.ErrConnectionReconnecting,
 		nats.ErrReconnectBufExceeded, nats.ErrStaleConnection, jetstream.ErrNoStreamResponse,
+		ErrNoLeader, ErrLags, ErrWatchEnded,
 	} {
 		if errors.Is(err, e) {
 			return true
@@ -153,6 +154,13 @@ func Denied(nc *nats.Conn, begins string, err error) error {
 
 // ErrNoLeader is returned for an answer that only the leader can give.
 var ErrNoLeader = errors.New("the answer came from a server that does not lead the stream, or not yet")
+
+// ErrLags is returned for a reader that was placed on a replica that is behind the leader. Another
+// reader may be placed better, and the replica catches up.
+var ErrLags = errors.New("the replica that is read lags")
+
+// ErrWatchEnded is returned when nats.go has ended a watcher by itself.
+var ErrWatchEnded = errors.New("the watcher has ended")
 
 // Leads reports whether the server that sent this info is the leader. While there is no leader, or
 // after a server was started, other servers answer too, with what they happen to have
