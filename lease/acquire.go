@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
@@ -161,6 +162,8 @@ func (m *Member) obstacle(sl *slot, by *call, now *picture, me *registration) er
 		return ErrHeld
 	case time.Now().Before(sl.notUntil):
 		return sl.failure
+	case now.isNewer(last):
+		return fmt.Errorf("%w: %w", ErrHeld, form.ErrNewer)
 	case now.isHeld(last) && !m.isMine(last.Member) && !m.isAbandoned(last):
 		return ErrHeld
 	}

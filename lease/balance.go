@@ -107,8 +107,8 @@ func (m *Member) group(now *picture) *group {
 		}
 	}
 	for p, sl := range m.slots {
-		if h := now.leases[p]; sl.strange || h.isStrange {
-			m.reportStrange(sl, h)
+		if h := now.leases[p]; sl.strange || h.isStrange || now.isNewer(h) {
+			m.reportStrange(sl, h, now.isNewer(h))
 		}
 		_, taken := g.held[p]
 		switch {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/form"
 )
 
 // This file decides when a lease is free, and when another member counts as dead, whose registration it
@@ -16,7 +17,13 @@ import (
 // isHeld reports whether somebody has a lease, as far as is known. A lease is free after it was
 // released, or if the registration that it names is missing or was ended.
 func (p *picture) isHeld(h holder) bool {
-	return h.item.Live && (h.isStrange || h.Member != "" && p.isRegistered(h.Member))
+	return h.item.Live && (h.isStrange || p.isNewer(h) || h.Member != "" && p.isRegistered(h.Member))
+}
+
+// isNewer reports whether a newer version has written a lease that would be free otherwise. It may mean
+// something else now, so this process does not take it.
+func (p *picture) isNewer(h holder) bool {
+	return h.item.Live && h.V > form.Newest && (h.Member == "" || !p.isRegistered(h.Member))
 }
 
 // endDead ends the registrations that stood still for their TTL on our own clock: their members
@@ -98,10 +105,15 @@ func (m *Member) isAbandoned(h holder) bool {
 }
 
 // reportStrange logs that somebody keeps replacing a lease by something that is no lease. Otherwise
-// the lease would have been taken by now.
-func (m *Member) reportStrange(sl *slot, h holder) {
+// the lease would have been taken by now. It also logs that nobody takes a lease of a newer version.
+func (m *Member) reportStrange(sl *slot, h holder, isNewer bool) {
 	key := m.keys.resource(sl.Resource)
 	switch {
+	case isNewer && time.Since(h.since) >= m.TTL:
+		sl.strange = true
+		m.troubles.Add(m.log, slog.LevelError, key, key, "a newer version has written the key of a lease, which this process therefore does not take, and no other process does",
+			"resource", sl.String(), "key", key, "remedy", "update this process, or: "+m.Removal(key))
+	case isNewer:
 	case h.isStrange && time.Since(h.strange) >= 3*m.TTL:
 		sl.strange = true
 		m.troubles.Add(m.log, slog.LevelError, key, key, "somebody writes something that is no lease into the key of a lease again and again, and the resource is idle for that",

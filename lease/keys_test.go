@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -64,27 +63,6 @@ func TestKeysAreWhatTheDocumentationSays(t *testing.T) {
 	}
 	if r, ok := k.parseResource("other/lease/resource/orders/1"); ok {
 		t.Errorf("another group's is read as %v", r)
-	}
-}
-
-func TestValuesAreWhatTheDocumentationSays(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		v    any
-		want string
-	}{
-		{leaseRecord{Owner: "host-1", Member: "M", Nonce: "N", Generation: 7}, `{"owner":"host-1","member":"M","nonce":"N","generation":7}`},
-		{leaseRecord{Generation: 8}, `{"generation":8}`},
-		{
-			memberRecord{Name: "host-1", Serves: map[string]int32{"orders": 4}, Declined: []string{"orders/2"}, TTL: 15000, Nonce: "N"},
-			`{"name":"host-1","serves":{"orders":4},"declined":["orders/2"],"ttl":15000,"nonce":"N"}`,
-		},
-		{memberRecord{Name: "host-1", Ended: true}, `{"name":"host-1","ended":true}`},
-	} {
-		got, err := json.Marshal(c.v)
-		if err != nil || string(got) != c.want {
-			t.Errorf("%s, %v; want %s", got, err, c.want)
-		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/form"
 )
 
 // This file has the keys and values of the items, and what they say together of the group: who is a
@@ -185,7 +187,8 @@ func (r Resource) compare(other Resource) int {
 	return cmp.Or(cmp.Compare(r.Name, other.Name), cmp.Compare(r.Number, other.Number))
 }
 
-// keys are the keys of one group. One list has them all.
+// keys are the keys of one group. One list has them all. A member ignores keys that are neither of a
+// member nor of a resource, so that a later version can have more.
 type keys struct{ prefix string }
 
 func keysOf(group string) keys { return keys{cas.Join(group, "lease", "")} }
@@ -235,8 +238,10 @@ const (
 	mostRegistration = 8 << 20
 )
 
-// leaseRecord is the value of a resource's key. It has no member once the lease was released.
+// leaseRecord is the value of a resource's key. It has no member once the lease was released. Whoever takes
+// the lease replaces all of it. In every version, member is who holds it.
 type leaseRecord struct {
+	form.Version
 	Owner      string `json:"owner,omitempty"`  // for operators
 	Member     string `json:"member,omitempty"` // the registration on which the lease depends
 	Nonce      string `json:"nonce,omitempty"`  // of the time with the lease
@@ -249,8 +254,10 @@ func (r leaseRecord) json() []byte {
 	return data
 }
 
-// memberRecord is the value of a registration's key.
+// memberRecord is the value of a registration's key. Its member alone renews it. In every version, name,
+// serves, declined, ttl and ended mean what they mean here: members of two versions share resources.
 type memberRecord struct {
+	form.Version
 	Name     string           `json:"name"`
 	Serves   map[string]int32 `json:"serves,omitempty"`   // number of resources by name; none when the member leaves or is on trial
 	Declined []string         `json:"declined,omitempty"` // resources that it does not want now
@@ -271,17 +278,33 @@ var memberID = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 // leaseOf parses the value of a resource's key. ok is false for a value that is no lease. A lease that
 // was released has a generation.
 func leaseOf(value []byte) (r leaseRecord, ok bool) {
-	if len(value) > mostRecord || json.Unmarshal(value, &r) != nil || r.Generation < 0 || r.Generation > mostGeneration ||
-		r.Member == "" && r.Generation == 0 || r.Member != "" && !memberID.MatchString(r.Member) {
+	if len(value) > mostRecord {
+		return leaseRecord{}, false
+	}
+	err := form.Parse(value, &r)
+	isMember := memberID.MatchString(r.Member)
+	if errors.Is(err, form.ErrNewer) {
+		newer := leaseRecord{Version: form.Version{V: form.Newest + 1}, Owner: r.Owner, Since: r.Since, Generation: r.Generation}
+		if isMember {
+			newer.Member = r.Member
+		}
+		return newer, true
+	}
+	if err != nil || r.Generation < 0 || r.Generation > mostGeneration ||
+		r.Member == "" && r.Generation == 0 || r.Member != "" && !isMember {
 		return leaseRecord{}, false
 	}
 	return r, true
 }
 
-// registrationOf parses the value of a member's key. An invalid value serves nothing.
+// registrationOf parses the value of a member's key, of a newer version as much as can be read. An invalid
+// value serves nothing.
 func registrationOf(value []byte) memberRecord {
 	var r memberRecord
-	if len(value) > mostRegistration || json.Unmarshal(value, &r) != nil {
+	if len(value) > mostRegistration {
+		return memberRecord{}
+	}
+	if err := form.Parse(value, &r); err != nil && !errors.Is(err, form.ErrNewer) {
 		return memberRecord{}
 	}
 	return r

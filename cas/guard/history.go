@@ -3,11 +3,13 @@ package guard
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 )
 
 // This file decides, from an item's note alone, whether a message may change the item, and what
@@ -55,8 +57,10 @@ func (s history) isOf(p epoch.Partition) bool {
 	return s.Group == p.Group && s.Topic == p.Topic && s.Number == p.Number
 }
 
-// note is the note of an item.
+// note is the note of an item. Whoever changes the item replaces it, and loses fields that it does not
+// know: what must not be lost is a new version.
 type note struct {
+	form.Version
 	Absent    bool      `json:"absent,omitempty"` // the item was deleted, and its histories are remembered
 	Histories []history `json:"by"`
 }
@@ -65,7 +69,11 @@ func noteOf(item cas.Item) (n note, err error) {
 	if len(item.Note) == 0 {
 		return note{}, nil // nobody's, or written before
 	}
-	if err := json.Unmarshal(item.Note, &n); err != nil {
+	err = form.Parse(item.Note, &n)
+	switch {
+	case errors.Is(err, form.ErrNewer):
+		return note{}, fmt.Errorf("%w: the note of the item: %w", epoch.ErrUnhealthy, err)
+	case err != nil:
 		return note{}, fmt.Errorf("the note of the item is not one of guard's: %w", err)
 	}
 	return n, nil
