@@ -48,6 +48,15 @@ func ParseClaimID(s string) (ClaimID, error) {
 	return id, nil
 }
 
+// MarshalText implements [encoding.TextMarshaler]. In JSON, an id is the text form of a UUID.
+func (id ClaimID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (id *ClaimID) UnmarshalText(text []byte) (err error) {
+	*id, err = ParseClaimID(string(text))
+	return err
+}
+
 // Claim is one process's bid for a partition: a random id, and a lease that the source
 // confirmed after the fence was read.
 type Claim struct {

@@ -69,7 +69,7 @@ func (o operator) Processes(ctx context.Context, group string) ([]Process, error
 	}
 	var found []Process
 	for _, p := range all {
-		if p.Now.Sub(p.Seen) <= keptProcess {
+		if p.Seen.IsZero() || p.Now.Sub(p.Seen) <= keptProcess { // zero: it cannot be read
 			found = append(found, p)
 		}
 	}

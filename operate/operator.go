@@ -80,6 +80,10 @@ type Partition struct {
 
 	// DeadLetters is the number of dead letters of the partition.
 	DeadLetters int64
+
+	// Unreadable says why the fence cannot be read, of which only the Partition is set then. A newer
+	// version may have written it.
+	Unreadable string
 }
 
 // DefaultLimit is the number of entries that a query without a limit returns.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 )
 
 // This file has the operators' side of the outbox, over the rows of a sink. Package outbox decides
@@ -87,6 +88,7 @@ func (a OutboxAct) decided(f epoch.Fence) Decision {
 var ErrNoOutboxEntry = errors.New("no such entry in the outbox")
 
 type outboxBody struct {
+	form.Version
 	Scope  string `json:"scope,omitempty"`
 	Method string `json:"method"`
 }
@@ -95,7 +97,7 @@ type outboxBody struct {
 func (e OutboxEntry) Row() Row {
 	r := Row{
 		Kind: KindOutbox, ID: e.ID, Name: e.IdempotencyKey, Partition: e.Partition, By: e.Key, Text: e.URL, At: e.AddedAt, Changed: e.AddedAt,
-		Body: encode(outboxBody{e.Scope, e.Method}), Value: e.Body, Headers: encode(e.Header),
+		Body: encode(&outboxBody{Scope: e.Scope, Method: e.Method}), Value: e.Body, Headers: encode(e.Header),
 	}
 	if e.RetryRequested {
 		r.State = StateRequested
@@ -110,7 +112,7 @@ func OutboxEntryOf(r Row) (OutboxEntry, error) {
 		ID: r.ID, Partition: r.Partition, Key: r.By, IdempotencyKey: r.Name, URL: r.Text, Body: r.Value, AddedAt: r.At,
 		RetryRequested: r.State == StateRequested,
 	}
-	err := json.Unmarshal(r.Body, &b)
+	err := form.Parse(r.Body, &b)
 	if err == nil && len(r.Headers) > 0 {
 		err = json.Unmarshal(r.Headers, &e.Header)
 	}

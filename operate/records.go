@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 )
 
 // This file has what consumer.Run asks of a sink that operators can operate: replays, hangs,
@@ -178,7 +179,10 @@ func (r *Records[TX]) sweep(ctx context.Context, q RowQuery, own Row) error {
 	}
 	var gone []Change
 	for _, row := range rows {
-		p, _ := ProcessOf(row)
+		p, err := ProcessOf(row)
+		if errors.Is(err, form.ErrNewer) || p.Seen.IsZero() {
+			continue // who can read it deletes it
+		}
 		replaced := row.Partition == own.Partition && row.By == own.By && row.Name != own.Name && !p.Alive()
 		if replaced || p.Now.Sub(p.Seen) > keptProcess {
 			gone = append(gone, Change{Row: row, Remove: true})

@@ -1,23 +1,28 @@
 package operate
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/internal/text/instant"
 )
 
 // This file has how decisions, dead letters and signs of life are rows: the columns and the JSON in
-// Row.Body. Sinks store it, so a field keeps its name, and readers ignore fields that they do not know.
+// Row.Body. Sinks store it, and it changes as package form has it. A reader of a newer version has the
+// columns, whose meaning stays.
 
 // maxName limits the bytes of a name or another short text in a row.
 const maxName = 500
 
 type entryBody struct {
+	form.Version
 	Owner string       `json:"owner,omitempty"`
 	To    epoch.Offset `json:"to"`
 	Trace string       `json:"trace,omitempty"`
@@ -28,6 +33,10 @@ type entryBody struct {
 
 // encode returns a body as JSON. Of texts, numbers, and times of any year, that cannot fail.
 func encode(body any) []byte {
+	if f, ok := body.(form.Form); ok {
+		text, _ := form.Text(f)
+		return text
+	}
 	text, _ := json.Marshal(body)
 	return text
 }
@@ -37,7 +46,7 @@ func EntryOf(d Decision) Change {
 	return Change{Row: Row{
 		Kind: KindEntry, Name: d.Claim.String(), Partition: d.Partition, Epoch: d.Epoch, Offset: d.From,
 		State: string(d.Kind), Text: Text(d.Reason, MaxText), By: d.By,
-		Body: encode(entryBody{
+		Body: encode(&entryBody{
 			Owner: Text(d.Owner, MaxText), To: d.To, Trace: Text(d.TraceID, maxName), Entry: d.Entry, IdempotencyKey: Text(d.IdempotencyKey, MaxText),
 		}),
 	}}
@@ -46,7 +55,7 @@ func EntryOf(d Decision) Change {
 // DecisionOf returns the decision of a row of [KindEntry], also with an error: as much as can be read.
 func DecisionOf(r Row) (Decision, error) {
 	b := entryBody{To: -1}
-	err := json.Unmarshal(r.Body, &b)
+	err := form.Parse(r.Body, &b)
 	claim, broken := epoch.ParseClaimID(r.Name)
 	if err = errors.Join(err, broken); err != nil {
 		err = fmt.Errorf("entry %d of the audit log: %w", r.ID, err)
@@ -58,6 +67,7 @@ func DecisionOf(r Row) (Decision, error) {
 }
 
 type letterBody struct {
+	form.Kept
 	Time        instant.JSON `json:"time,omitzero"` // the message's, as the mark
 	Mark        epoch.Mark   `json:"mark,omitempty"`
 	Request     int64        `json:"request,omitempty"`
@@ -70,7 +80,7 @@ type letterBody struct {
 func newLetter(m epoch.Message, e epoch.Epoch, cause error) Change {
 	return Change{Row: Row{
 		Kind: KindLetter, Partition: m.Partition, Epoch: e, Offset: m.Offset, Text: ErrorText(cause),
-		Body: encode(letterBody{Time: instant.JSON{Time: m.Time}, Mark: m.Mark}), Key: m.Key, Value: m.Value, Headers: encodeHeaders(m.Headers),
+		Body: encode(&letterBody{Time: instant.JSON{Time: m.Time}, Mark: m.Mark}), Key: m.Key, Value: m.Value, Headers: encodeHeaders(m.Headers),
 	}}
 }
 
@@ -83,7 +93,7 @@ func DeadLetterOf(r Row) (DeadLetter, error) {
 // letterOf returns the dead letter of a row, with as much of its content as the row has.
 func letterOf(r Row) (DeadLetter, letterBody, error) {
 	var b letterBody
-	broken := json.Unmarshal(r.Body, &b)
+	broken := form.Parse(r.Body, &b)
 	l := DeadLetter{
 		ID: r.ID, Epoch: r.Epoch, Error: r.Text, At: r.At,
 		Message: epoch.Message{Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value},
@@ -109,7 +119,7 @@ func letterOf(r Row) (DeadLetter, letterBody, error) {
 func revised(r Row, l DeadLetter, b letterBody, state string) Change {
 	b.Request, b.ReplayError = l.Request, l.ReplayError
 	b.RequestedAt, b.FailedAt = instant.JSON{Time: l.RequestedAt}, instant.JSON{Time: l.ReplayFailedAt}
-	r.State, r.By, r.Body = state, l.RequestedBy, encode(b)
+	r.State, r.By, r.Body = state, l.RequestedBy, encode(&b)
 	r.Key, r.Value, r.Headers = nil, nil, nil
 	return Change{Row: r}
 }
@@ -156,9 +166,10 @@ func decodeHeaders(text []byte) (hs []epoch.Header, err error) {
 }
 
 type processBody struct {
+	form.Version
 	Host    string `json:"host"`
 	PID     int    `json:"pid"`
-	Version string `json:"version"`
+	Release string `json:"version"`
 	EveryMS int64  `json:"every_ms"`
 }
 
@@ -170,19 +181,22 @@ func signOf(p Process) Change {
 	return Change{Row: Row{
 		Kind: KindProcess, Name: Text(p.Run, maxName), Partition: epoch.Partition{Group: Text(p.Group, maxName)},
 		By: Text(p.Name, maxName), Text: Text(p.Problems, maxProblems),
-		Body: encode(processBody{Text(p.Host, maxName), p.PID, Text(p.Version, maxName), p.Every.Milliseconds()}),
+		Body: encode(&processBody{Host: Text(p.Host, maxName), PID: p.PID, Release: Text(p.Version, maxName), EveryMS: p.Every.Milliseconds()}),
 	}}
 }
 
-// ProcessOf returns the process of a row of [KindProcess].
+// ProcessOf returns the process of a row of [KindProcess], also with an error, which is one of its Problems then: as
+// much as can be read.
 func ProcessOf(r Row) (Process, error) {
 	var b processBody
-	err := json.Unmarshal(r.Body, &b)
+	err := form.Parse(r.Body, &b)
 	if err != nil {
 		err = fmt.Errorf("the sign of life of %s: %w", r.Name, err)
+		r.Text = strings.TrimSpace(r.Text + "\n" + err.Error())
+		b.EveryMS = cmp.Or(b.EveryMS, time.Minute.Milliseconds()) // unknown, and no reason to take it for dead
 	}
 	return Process{
-		Run: r.Name, Group: r.Partition.Group, Name: r.By, Host: b.Host, PID: b.PID, Version: b.Version, Problems: r.Text,
+		Run: r.Name, Group: r.Partition.Group, Name: r.By, Host: b.Host, PID: b.PID, Version: b.Release, Problems: r.Text,
 		Every: time.Duration(b.EveryMS) * time.Millisecond, Since: r.At, Seen: r.Changed, Now: r.Now,
 	}, err
 }

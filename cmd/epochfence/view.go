@@ -48,12 +48,15 @@ const (
 	halted    state = "halted"
 	hanging   state = "hung" // the process that claimed it is alive and has given it up, because a call hangs
 	paused    state = "paused"
-	elsewhere state = "elsewhere" // another database of the sink keeps it
-	locked    state = "lock"      // of package lease, which claims it for each holder
+	elsewhere state = "elsewhere"  // another database of the sink keeps it
+	locked    state = "lock"       // of package lease, which claims it for each holder
+	unread    state = "unreadable" // a newer version has written it, or something else
 )
 
 func stateOf(p operate.Partition, h *operate.Decision) state {
 	switch {
+	case p.Unreadable != "":
+		return unread
 	case strings.HasPrefix(p.Log, operate.RedirectLog):
 		return elsewhere
 	case p.Pause.Mode != epoch.Running:
@@ -114,6 +117,8 @@ func viewOf(p operate.Partition, h *operate.Decision) partitionView {
 		Generation: p.Generation, Log: p.Log, Source: p.Source, ClaimedAt: orNull(p.ClaimedAt), AdvancedAt: orNull(p.AdvancedAt), DeadLetters: p.DeadLetters,
 	}
 	switch v.State {
+	case unread:
+		v.Reason = p.Unreadable
 	case paused:
 		v.Reason, v.By, v.Since = p.Pause.Reason, p.Pause.By, orNull(p.Pause.Since)
 	case halted:

@@ -95,6 +95,8 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 	hangs := owner.Hangs(p.Fence)
 	shard, elsewhere := strings.CutPrefix(p.Log, operate.RedirectLog)
 	switch {
+	case p.Unreadable != "":
+		r.state("halted", "unreadable", show(p.Unreadable), 3)
 	case elsewhere:
 		r.state("well", "in another database", "shard "+show(shard), 0)
 	case p.Pause.Mode != epoch.Running:

@@ -8,6 +8,7 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 )
 
 // This file decides the order of a transaction: handlers, items, dead letters and entries, and last
@@ -254,7 +255,7 @@ func (s *Sink) explain(ctx context.Context, g goal, err error) error {
 
 // lost is the error of a read that a commit needs. A store out of reach is no message's fault.
 func lost(err error) error {
-	if errors.Is(err, epoch.ErrMissing) || errors.Is(err, epoch.ErrInDoubt) {
+	if errors.Is(err, epoch.ErrMissing) || errors.Is(err, epoch.ErrInDoubt) || errors.Is(err, form.ErrUnreadable) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", epoch.ErrInDoubt, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -24,6 +25,7 @@ import (
 // letter is a dead letter. The value of its item is that of the message, and the note is the rest. If that does not
 // fit, the content of the message is in other items, in parts.
 type letter struct {
+	form.Kept
 	operate.Row
 
 	// Pending means that the letter was written before the position, and exists only if the fence
@@ -161,8 +163,8 @@ func (at *letterItem) decode() error {
 	if !at.stored.Live {
 		return operate.ErrNoDeadLetter
 	}
-	if err := json.Unmarshal(at.stored.Note, &at.letter); err != nil {
-		return fmt.Errorf("item %q is no dead letter: %w", at.stored.Key, err)
+	if err := form.Parse(at.stored.Note, &at.letter); err != nil {
+		return fmt.Errorf("%w: dead letter %q: %w", epoch.ErrUnhealthy, at.stored.Key, err)
 	}
 	at.letter.Value = at.stored.Value
 	return nil
@@ -180,7 +182,7 @@ func (l letter) item() (value, note []byte, err error) {
 		l.Key, l.Value, l.Headers = nil, nil, nil
 	}
 	value, l.Value = l.Value, nil
-	note, err = json.Marshal(l)
+	note, err = form.Text(&l)
 	return value, note, err
 }
 

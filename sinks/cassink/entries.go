@@ -2,7 +2,6 @@ package cassink
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -28,16 +28,23 @@ type entryItem struct {
 	entry  operate.OutboxEntry
 }
 
+// noted is the note of an entry's item, which nobody replaces.
+type noted struct {
+	form.Version
+	operate.OutboxEntry
+}
+
 func (at entryItem) note() ([]byte, error) {
 	at.entry.Body = nil
-	return json.Marshal(at.entry)
+	return form.Text(&noted{OutboxEntry: at.entry})
 }
 
 func (at *entryItem) decode() error {
-	if err := json.Unmarshal(at.stored.Note, &at.entry); err != nil {
-		return fmt.Errorf("item %q is no entry of an outbox: %w", at.stored.Key, err)
+	var n noted
+	if err := form.Parse(at.stored.Note, &n); err != nil {
+		return fmt.Errorf("%w: entry of the outbox %q: %w", epoch.ErrUnhealthy, at.stored.Key, err)
 	}
-	at.entry.Body = at.stored.Value
+	at.entry, at.entry.Body = n.OutboxEntry, at.stored.Value
 	return nil
 }
 

@@ -2,7 +2,6 @@ package cassink
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -24,6 +24,7 @@ import (
 
 // record is what a fence's item has.
 type record struct {
+	form.Kept
 	epoch.Fence
 	ClaimedAt, AdvancedAt time.Time
 
@@ -40,6 +41,8 @@ type record struct {
 
 	LastEntry int64 `json:",omitempty"` // the highest id of an entry of the outbox, or of a dead letter
 	riding
+
+	unreadable error // of one that is only listed
 }
 
 // item is a record and the item that has it.
@@ -88,8 +91,8 @@ func (s *Sink) readFence(ctx context.Context, p epoch.Partition) (at item, err e
 }
 
 func decode(stored cas.Item) (r record, err error) {
-	if err := json.Unmarshal(stored.Value, &r); err != nil {
-		return record{}, fmt.Errorf("item %q is no fence: %w", stored.Key, err)
+	if err := form.Parse(stored.Value, &r); err != nil {
+		return record{}, fmt.Errorf("%w: fence %q: %w", epoch.ErrUnhealthy, stored.Key, err)
 	}
 	return r, nil
 }
@@ -114,7 +117,7 @@ func (s *Sink) swap(ctx context.Context, over cas.Item, r record) (item, error) 
 			return item{}, fmt.Errorf("%q is not UTF-8", text)
 		}
 	}
-	value, err := json.Marshal(r)
+	value, err := form.Text(&r)
 	if err != nil {
 		return item{}, err
 	}
@@ -191,19 +194,24 @@ func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
 	}
 }
 
+// beginning is what the item of a topic has: its fences as they were added.
+type beginning struct {
+	form.Kept
+	Fences map[int32]epoch.Fence
+}
+
 // decide adds the partitions to the item of the topic, and returns where they begin. If it adds none, it
 // returns an error and where the others begin.
 func (s *Sink) decide(ctx context.Context, starts []epoch.Start) ([]epoch.Fence, error) {
 	group, topic := starts[0].Partition.Group, starts[0].Partition.Topic
-	stored, err := s.store.Get(ctx, s.keys.topic(group, topic))
+	var beginning beginning
+	stored, err := read(ctx, s.store, s.keys.topic(group, topic), &beginning)
 	if err != nil {
 		return nil, err
 	}
-	begins := map[int32]epoch.Fence{}
-	if stored.Live {
-		if err := json.Unmarshal(stored.Value, &begins); err != nil {
-			return nil, fmt.Errorf("item %q is no beginning of a topic: %w", stored.Key, err)
-		}
+	begins := beginning.Fences
+	if begins == nil {
+		begins = map[int32]epoch.Fence{}
 	}
 	for _, text := range []string{group, topic} {
 		if !utf8.ValidString(text) {
@@ -243,7 +251,8 @@ func (s *Sink) decide(ctx context.Context, starts []epoch.Start) ([]epoch.Fence,
 	if !added {
 		return found, nil
 	}
-	value, err := json.Marshal(begins)
+	beginning.Fences = begins
+	value, err := form.Text(&beginning)
 	if err != nil {
 		return nil, err
 	}

@@ -3,13 +3,14 @@ package cassink
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -46,6 +47,12 @@ func (s *Sink) Write(ctx context.Context, cs ...operate.Change) error {
 	return nil
 }
 
+// life is the item of a sign of life, which its own process replaces.
+type life struct {
+	form.Version
+	operate.Row
+}
+
 // sign writes or deletes the sign of life of a process.
 func (s *Sink) sign(ctx context.Context, c operate.Change) error {
 	if c.Remove {
@@ -53,19 +60,20 @@ func (s *Sink) sign(ctx context.Context, c operate.Change) error {
 		if err != nil || !stored.Live {
 			return err
 		}
-		var before operate.Row
-		if err := json.Unmarshal(stored.Value, &before); err == nil && c.Revision != 0 && before.Revision != c.Revision {
+		var before life
+		if err := form.Parse(stored.Value, &before); err == nil && c.Revision != 0 && before.Revision != c.Revision {
 			return nil
 		}
 		return s.store.Delete(ctx, stored)
 	}
-	return replace(ctx, s.store, s.keys.process(c.Name), func(before operate.Row) (operate.Row, error) {
-		r := c.Row
-		r.Changed, r.Revision = now(), before.Revision+1
-		if r.At = before.At; r.At.IsZero() {
-			r.At = r.Changed
+	return replace(ctx, s.store, s.keys.process(c.Name), func(l *life) error {
+		before := l.Row
+		l.Row = c.Row
+		l.Changed, l.Revision = now(), before.Revision+1
+		if l.At = before.At; l.At.IsZero() {
+			l.At = l.Changed
 		}
-		return r, nil
+		return nil
 	})
 }
 
@@ -274,6 +282,7 @@ func (s *Sink) removed(l letter) {
 // requests is what owners of partitions poll: a number that changes with each act, and the replays that
 // were requested.
 type requests struct {
+	form.Kept
 	Acts    int64
 	Replays []requested `json:",omitempty"`
 	Retries []requested `json:",omitempty"` // of entries of the outbox
@@ -288,12 +297,12 @@ type requested struct {
 // request adds a dead letter to what owners of partitions poll, or removes it.
 func (s *Sink) request(ctx context.Context, r operate.Row, wanted bool) error {
 	this := requested{r.Partition, r.ID}
-	return replace(ctx, s.store, s.keys.requests(), func(old requests) (requests, error) {
-		old.Replays = slices.DeleteFunc(old.Replays, func(r requested) bool { return r == this })
+	return replace(ctx, s.store, s.keys.requests(), func(all *requests) error {
+		all.Replays = slices.DeleteFunc(all.Replays, func(r requested) bool { return r == this })
 		if wanted {
-			old.Replays = append(old.Replays, this)
+			all.Replays = append(all.Replays, this)
 		}
-		return old, nil
+		return nil
 	})
 }
 
@@ -316,8 +325,8 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (acts int64, 
 		if err == nil {
 			at.letter, err = s.wholeLetter(ctx, at.letter)
 		}
-		if errors.Is(err, operate.ErrNoDeadLetter) {
-			continue
+		if errors.Is(err, operate.ErrNoDeadLetter) || errors.Is(err, form.ErrUnreadable) {
+			continue // an operator who looks at it is told why
 		}
 		if err != nil {
 			return fail(err)
@@ -403,12 +412,13 @@ func (s *Sink) lives(ctx context.Context) (found []operate.Row, err error) {
 		if !it.Live {
 			continue
 		}
-		var r operate.Row
-		if err := json.Unmarshal(it.Value, &r); err != nil {
-			return nil, fmt.Errorf("item %q is no sign of life: %w", it.Key, err)
+		var l life
+		if err := form.Parse(it.Value, &l); err != nil {
+			l.Row = s.unreadable(operate.KindProcess, s.keys.processes(), it.Key, err)
+			l.Name, l.Text = strings.TrimPrefix(it.Key, s.keys.processes()), ""
 		}
-		r.Now = now()
-		found = append(found, r)
+		l.Now = now()
+		found = append(found, l.Row)
 	}
 	return found, nil
 }

@@ -3,7 +3,6 @@ package cassink
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/guard"
+	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
@@ -39,6 +39,7 @@ const (
 
 // kept is the item of the lists.
 type kept struct {
+	form.Kept
 	stored cas.Item
 	Number int64 // of its writes
 	lists
@@ -157,7 +158,7 @@ func (s *Sink) readLists(ctx context.Context, r record) (k kept, err error) {
 }
 
 func (s *Sink) writeLists(ctx context.Context, k kept) (kept, error) {
-	value, err := json.Marshal(k)
+	value, err := form.Text(&k)
 	if err != nil {
 		return k, err
 	}
@@ -173,7 +174,7 @@ func (s *Sink) writeLists(ctx context.Context, k kept) (kept, error) {
 func (s *Sink) moveOut(ctx context.Context, at item) {
 	now := at
 	if at.record.riding.len() > s.mostRiding {
-		k := kept{stored: at.kept.stored, Number: at.kept.Number + 1, lists: at.lists}
+		k := kept{Kept: at.kept.Kept, stored: at.kept.stored, Number: at.kept.Number + 1, lists: at.lists}
 		var err error
 		if now.kept, err = s.writeLists(ctx, k); err != nil {
 			s.forget(at.record.Partition) // and have the item read

@@ -10,6 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -19,6 +20,13 @@ import (
 
 // keptDecisions limits the entries of the audit log that are kept of each partition.
 const keptDecisions = 500
+
+// auditLog is the item of a partition's entries, oldest first. A field that an older process must not drop
+// is one of Row.Body.
+type auditLog struct {
+	form.Kept
+	Entries []logged
+}
 
 // logged is an entry of the audit log.
 type logged struct {
@@ -62,8 +70,12 @@ func (s *Sink) log(ctx context.Context, p epoch.Partition, es []operate.Row) err
 }
 
 func (s *Sink) addToLog(ctx context.Context, p epoch.Partition, add func(old []logged) []logged) error {
-	return replace(ctx, s.store, s.keys.log(p), func(old []logged) ([]logged, error) {
-		return recent(add(old), keptDecisions, s.facts), nil
+	return replace(ctx, s.store, s.keys.log(p), func(log *auditLog) error {
+		all := add(log.Entries)
+		log.Entries = nil
+		beside, err := form.Text(log)
+		log.Entries = recent(all, keptDecisions, s.facts, len(beside))
+		return err
 	})
 }
 
@@ -86,13 +98,13 @@ func trueOf(log []logged, last int64) []logged {
 // mostBytes limits the value of an item that has the newest of something, so that every store can have it.
 const mostBytes = 128 << 10
 
-// recent returns the last elements, at most so many, and as many as an item may have.
-func recent[T any](all []T, most int, f cas.Facts) []T {
+// recent returns the last elements, at most so many, and as many as an item may have with so many bytes beside them.
+func recent[T any](all []T, most int, f cas.Facts, beside int) []T {
 	room, n := mostBytes, 0
 	if f.MaxValue > 0 {
 		room = min(room, f.MaxValue)
 	}
-	for room--; n < min(len(all), most); n++ {
+	for room -= beside; n < min(len(all), most); n++ {
 		text, err := json.Marshal(all[len(all)-1-n])
 		if room -= len(text) + 1; err != nil || room < 0 {
 			break
@@ -109,18 +121,21 @@ func lastID(ds []logged) (last int64) {
 }
 
 // replace replaces the value of an item by what do makes of it.
-func replace[T any](ctx context.Context, store cas.Store, key string, do func(old T) (T, error)) error {
+func replace[T any, P interface {
+	*T
+	form.Form
+}](ctx context.Context, store cas.Store, key string, do func(value P) error) error {
 	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
 	for {
-		var value T
-		stored, err := read(ctx, store, key, &value)
+		value := P(new(T))
+		stored, err := read(ctx, store, key, value)
 		if err != nil {
 			return err
 		}
-		if value, err = do(value); err != nil {
+		if err := do(value); err != nil {
 			return err
 		}
-		text, err := json.Marshal(value)
+		text, err := form.Text(value)
 		if err != nil {
 			return err
 		}
@@ -133,13 +148,13 @@ func replace[T any](ctx context.Context, store cas.Store, key string, do func(ol
 	}
 }
 
-func read[T any](ctx context.Context, store cas.Store, key string, value *T) (cas.Item, error) {
+func read(ctx context.Context, store cas.Store, key string, value form.Form) (cas.Item, error) {
 	stored, err := store.Get(ctx, key)
 	if err != nil || !stored.Live {
 		return stored, err
 	}
-	if err := json.Unmarshal(stored.Value, value); err != nil {
-		return stored, fmt.Errorf("item %q is not the sink's: %w", key, err)
+	if err := form.Parse(stored.Value, value); err != nil {
+		return stored, fmt.Errorf("%w: item %q: %w", epoch.ErrUnhealthy, key, err)
 	}
 	return stored, nil
 }
@@ -151,11 +166,11 @@ func (s *Sink) entries(ctx context.Context, p *epoch.Partition) ([]operate.Row, 
 		if err != nil && !errors.Is(err, epoch.ErrMissing) {
 			return nil, err
 		}
-		var log []logged
+		var log auditLog
 		if _, err := read(ctx, s.store, s.keys.log(*p), &log); err != nil {
 			return nil, err
 		}
-		return rowsOf(log, at.record.LastID), nil
+		return rowsOf(log.Entries, at.record.LastID), nil
 	}
 	records, err := s.records(ctx)
 	if err != nil {
@@ -171,11 +186,12 @@ func (s *Sink) entries(ctx context.Context, p *epoch.Partition) ([]operate.Row, 
 	}
 	var all []operate.Row
 	for _, it := range items {
-		var log []logged
-		if err := json.Unmarshal(it.Value, &log); err != nil {
-			return nil, fmt.Errorf("item %q is no audit log: %w", it.Key, err)
+		var log auditLog
+		if err := form.Parse(it.Value, &log); it.Live && err != nil {
+			all = append(all, s.unreadable(operate.KindEntry, s.keys.logs(), it.Key, err))
+			continue
 		}
-		all = append(all, rowsOf(log, last[it.Key])...)
+		all = append(all, rowsOf(log.Entries, last[it.Key])...)
 	}
 	return all, nil
 }

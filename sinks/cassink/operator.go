@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -44,6 +46,17 @@ func (s *Sink) list(ctx context.Context, prefix string) (found []cas.Item, err e
 	return found, readers.Wait()
 }
 
+// unreadable returns a row that says of an item that it cannot be read, so that it does not hide others.
+func (s *Sink) unreadable(kind operate.Kind, prefix, key string, err error) operate.Row {
+	r := operate.Row{Kind: kind, Text: err.Error(), Now: now()}
+	r.Partition, r.ID, _ = s.keys.parse(prefix, key)
+	if errors.Is(err, form.ErrNewer) {
+		r.Body = fmt.Appendf(nil, `{"v":%d}`, form.Newest+1)
+	}
+	return r
+}
+
+// records returns all fences. One that cannot be read has its partition, and why.
 func (s *Sink) records(ctx context.Context) (found []record, err error) {
 	items, err := s.list(ctx, s.keys.fences())
 	if err != nil {
@@ -53,11 +66,14 @@ func (s *Sink) records(ctx context.Context) (found []record, err error) {
 		if !it.Live {
 			continue
 		}
-		r, err := decode(it)
-		if err != nil {
-			return nil, err
+		p, _, ok := s.keys.parse(s.keys.fences(), it.Key)
+		if r, err := decode(it); err == nil && r.Partition == p {
+			found = append(found, r)
+		} else if ok {
+			r = record{LastID: math.MaxInt64, unreadable: cmp.Or(err, errors.New("it is about another partition"))}
+			r.Partition = p
+			found = append(found, r)
 		}
-		found = append(found, r)
 	}
 	return found, nil
 }
@@ -79,7 +95,7 @@ func (s *Sink) deadLetters(ctx context.Context, prefix string, records ...record
 		if err := at.decode(); errors.Is(err, operate.ErrNoDeadLetter) {
 			continue
 		} else if err != nil {
-			return nil, err
+			at.letter = letter{Row: s.unreadable(operate.KindLetter, s.keys.letters(), it.Key, err)}
 		}
 		if !at.letter.Pending || exists[at.letter.ID] {
 			found = append(found, at.letter)
@@ -99,6 +115,9 @@ func (s *Sink) allLetters(ctx context.Context) ([]letter, error) {
 
 func (r record) shown(letters []letter) operate.Partition {
 	p := operate.Partition{Fence: r.Fence, ClaimedAt: r.ClaimedAt, AdvancedAt: r.AdvancedAt, Now: now()}
+	if r.unreadable != nil {
+		p.Unreadable = r.unreadable.Error()
+	}
 	for _, l := range letters {
 		if l.Partition == r.Partition {
 			p.DeadLetters++
@@ -165,9 +184,9 @@ func (s *Sink) Act(ctx context.Context, a operate.Act) (epoch.Fence, error) {
 	if err != nil {
 		return epoch.Fence{}, fmt.Errorf("cassink: act: %w", err)
 	}
-	_ = replace(ctx, s.store, s.keys.requests(), func(old requests) (requests, error) { // or the owner finds out with its next write
-		old.Acts++
-		return old, nil
+	_ = replace(ctx, s.store, s.keys.requests(), func(r *requests) error { // or the owner finds out with its next write
+		r.Acts++
+		return nil
 	})
 	return at.record.Fence, nil
 }

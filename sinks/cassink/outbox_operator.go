@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/internal/text/secret"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -32,6 +33,12 @@ func (s *Sink) outboxRows(ctx context.Context, q operate.RowQuery) (found []oper
 		}
 		e, err := s.shownEntry(ctx, r)
 		if errors.Is(err, operate.ErrNoOutboxEntry) { // sent meanwhile
+			continue
+		}
+		if errors.Is(err, form.ErrUnreadable) {
+			row := s.unreadable(q.Kind, s.keys.entries(r.Partition), s.keys.entry(r.Partition, r.ID), err)
+			row.ID, row.Partition = r.ID, r.Partition
+			found = append(found, row)
 			continue
 		}
 		if err != nil {
@@ -95,6 +102,9 @@ func (s *Sink) listed(ctx context.Context) (all []requested, err error) {
 	}
 	for _, r := range records {
 		at, err := s.whole(ctx, item{record: r})
+		if errors.Is(err, form.ErrUnreadable) {
+			continue // the partition is listed as one that cannot be read, or its owner halts it
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -153,14 +163,14 @@ func (s *Sink) discardEntry(ctx context.Context, p epoch.Partition, id int64) er
 
 // retry adds entries to those that operators want to be sent now, or removes them.
 func (s *Sink) retry(ctx context.Context, p epoch.Partition, ids []int64, wanted bool) error {
-	return replace(ctx, s.store, s.keys.requests(), func(old requests) (requests, error) {
-		old.Retries = slices.DeleteFunc(old.Retries, func(r requested) bool { return r.Partition == p && slices.Contains(ids, r.ID) })
+	return replace(ctx, s.store, s.keys.requests(), func(all *requests) error {
+		all.Retries = slices.DeleteFunc(all.Retries, func(r requested) bool { return r.Partition == p && slices.Contains(ids, r.ID) })
 		for _, id := range ids {
 			if wanted {
-				old.Retries = append(old.Retries, requested{p, id})
+				all.Retries = append(all.Retries, requested{p, id})
 			}
 		}
-		slices.SortFunc(old.Retries, func(a, b requested) int { return cmp.Compare(a.ID, b.ID) })
-		return old, nil
+		slices.SortFunc(all.Retries, func(a, b requested) int { return cmp.Compare(a.ID, b.ID) })
+		return nil
 	})
 }

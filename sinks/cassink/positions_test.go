@@ -95,10 +95,10 @@ func TestWhatIsRecordedLaterIsLaterWhateverTheClocks(t *testing.T) {
 	w := owns(t, mem, orders)
 	log, err := mem.Get(t.Context(), "epochfence/log/billing/orders/3")
 	must(t, err)
-	var ds []operate.Row
+	var ds struct{ Entries []operate.Row }
 	must(t, json.Unmarshal(log.Value, &ds))
-	ds[len(ds)-1].ID += (10 * time.Minute).Milliseconds() << 10
-	ds[len(ds)-1].State = string(operate.ActResume)
+	ds.Entries[len(ds.Entries)-1].ID += (10 * time.Minute).Milliseconds() << 10
+	ds.Entries[len(ds.Entries)-1].State = string(operate.ActResume)
 	value, err := json.Marshal(ds)
 	must(t, err)
 	must(t, second(mem.Swap(t.Context(), log, value, nil)))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 )
 
 // This file opens the sink, reads fences for others, and names the sink's own items. It decides which
@@ -120,7 +122,7 @@ func doubtful(err error) error {
 		return fmt.Errorf("%w: %w", epoch.ErrUnhealthy, err)
 	case errors.Is(err, cas.ErrTooLarge):
 		return fmt.Errorf("%w: %w", epoch.ErrTooLarge, err)
-	case errors.Is(err, cas.ErrKey), errors.Is(err, cas.ErrForeign), errors.Is(err, cas.ErrConflict):
+	case errors.Is(err, cas.ErrKey), errors.Is(err, cas.ErrForeign), errors.Is(err, cas.ErrConflict), errors.Is(err, form.ErrUnreadable):
 		return err
 	}
 	return fmt.Errorf("%w: %w", epoch.ErrInDoubt, err)
@@ -136,6 +138,9 @@ func doubtful(err error) error {
 //	epochfence/outbox/GROUP/TOPIC/NUMBER/ID      an outbox entry, with its body as the value
 //	epochfence/process/RUN                       a sign of life of a process
 //	epochfence/requests                          what operators have asked for
+//
+// Values and notes are JSON, and change as package form has it. A new kind of item gets a word of its
+// own after epochfence/: everything below the words above is listed.
 type keys struct{ prefix string }
 
 // has reports whether a key is one that the sink may use.
@@ -178,6 +183,21 @@ func (k keys) requests() string { return cas.Join(k.prefix, "requests") }
 
 func (k keys) processes() string         { return cas.Join(k.prefix, "process") + "/" }
 func (k keys) process(run string) string { return k.processes() + cas.Join(run) }
+
+// parse returns what a key below a prefix is about: a partition, and perhaps an id.
+func (k keys) parse(prefix, key string) (p epoch.Partition, id int64, ok bool) {
+	parts := strings.Split(strings.TrimPrefix(key, prefix), "/")
+	if len(parts) != 3 && len(parts) != 4 {
+		return p, 0, false
+	}
+	number, err := strconv.ParseInt(parts[2], 10, 32)
+	group, inGroup := url.PathUnescape(parts[0])
+	topic, inTopic := url.PathUnescape(parts[1])
+	if len(parts) == 4 {
+		id, _ = strconv.ParseInt(parts[3], 10, 64)
+	}
+	return epoch.Partition{Group: group, Topic: topic, Number: int32(number)}, id, errors.Join(err, inGroup, inTopic) == nil
+}
 
 func of(p epoch.Partition) string {
 	return cas.Join(p.Group, p.Topic, strconv.Itoa(int(p.Number)))
