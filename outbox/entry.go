@@ -88,7 +88,7 @@ const (
 
 // reserved are the headers that an entry must not set.
 var reserved = []string{
-	httpfence.EpochHeader, httpfence.ScopeHeader, httpfence.KeyHeader, httpfence.ReplayedHeader,
+	httpfence.EpochHeader, httpfence.ScopeHeader, httpfence.KeyHeader, httpfence.VersionHeader, httpfence.ReplayedHeader,
 	"Connection", "Content-Length", "Expect", "Host", "Http2-Settings", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 

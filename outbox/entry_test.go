@@ -38,6 +38,7 @@ func TestAnEntryThatCanNeverBeSentIsRefusedWhenItIsAdded(t *testing.T) {
 		"a header value":     func(e *outbox.Entry) { e.Header = http.Header{"A": {"b\r\nc: d"}} },
 		"a fence's header":   func(e *outbox.Entry) { e.Header = http.Header{"epochfence-epoch": {"1"}} },
 		"the key's header":   func(e *outbox.Entry) { e.Header = http.Header{"Idempotency-Key": {"1"}} },
+		"the version header": func(e *outbox.Entry) { e.Header = http.Header{"Epochfence-Version": {"2"}} },
 		"a long header":      func(e *outbox.Entry) { e.Header = http.Header{"A": {strings.Repeat("x", 40<<10)}} },
 		"a body of 300 KiB":  func(e *outbox.Entry) { e.Body = make([]byte, 300<<10) },
 	} {

@@ -38,6 +38,8 @@ func (c committed) claimed() (at tenures.Claimed, ok bool) {
 	return at, err == nil
 }
 
+// The metadata of an offset of ours. Other words may follow. Another version begins with mark and then
+// something else: it is ours, and its claim is not known.
 const (
 	mark      = "epochfence "
 	described = mark + "epoch=%d claim=%s"

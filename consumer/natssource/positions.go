@@ -17,6 +17,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/tenures"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/internal/jsapi"
 	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/lease"
@@ -25,8 +26,9 @@ import (
 // This file reads and writes positions in the bucket: where a group had got to before its first claim
 // (R9), and when our position may replace that one (R8). The sink alone decides where a partition is.
 
-// position is the value of a position's key.
+// position is the value of a position's key. Each owner replaces all of it.
 type position struct {
+	form.Version
 	Next  epoch.Offset `json:"next"`
 	Print *epoch.Mark  `json:"print,omitempty"` // fingerprint of the message before Next
 	Epoch epoch.Epoch  `json:"epoch,omitempty"`
@@ -46,7 +48,7 @@ func positionOf(value []byte) (position, error) {
 	if len(value) > mostPosition {
 		return position{}, fmt.Errorf("it has %d bytes", len(value))
 	}
-	err := json.Unmarshal(value, &p)
+	err := form.Parse(value, &p)
 	if err == nil && p.Next < 0 {
 		err = errors.New(`it has no "next"`)
 	}
@@ -162,6 +164,9 @@ type brokenPositionError struct {
 }
 
 func (e *brokenPositionError) Error() string {
+	if errors.Is(e.err, form.ErrNewer) {
+		return fmt.Sprintf("key %s of bucket %q: %v", e.key, e.bucket, e.err)
+	}
 	return fmt.Sprintf(`key %s of bucket %q holds no position: put it right (nats kv put %s %s '{"next":1234}'), or begin without one (%s): %v`,
 		e.key, e.bucket, e.bucket, e.key, removal(e.bucket, e.key), e.err)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/internal/leased"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -136,6 +137,9 @@ func (t *tenure) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.
 	return t.State.Read(ctx, func(ctx context.Context, yield func(consumer.Batch) bool) error {
 		if err := t.Fits(&from); err != nil {
 			return fmt.Errorf("schedule: read: %w", err)
+		}
+		if from.Mark > between {
+			return fmt.Errorf("schedule: read: the mark %d of the position: %w: %w", from.Mark, consumer.ErrBlocked, form.ErrNewer)
 		}
 		r := reader{tenure: t, yield: yield, at: positionOf(from.Next, from.Mark), mark: from.Mark, setUnder: from.SetUnder, claim: from.Claim}
 		return r.read(ctx)

@@ -28,6 +28,10 @@ const (
 	// ASCII characters, with \" and \\ for a quote and a backslash.
 	KeyHeader = "Idempotency-Key"
 
+	// VersionHeader is the version of the other headers, and left out for version 1. A receiver answers a
+	// higher one with [TypeNewer].
+	VersionHeader = "Epochfence-Version"
+
 	// ReplayedHeader is "true" in a stored answer to an earlier request with the same key.
 	ReplayedHeader = "Epochfence-Replayed"
 )
@@ -49,6 +53,10 @@ type Call struct {
 // is missing, comes twice, or has a wrong format.
 var ErrMalformed = errors.New("malformed call")
 
+// ErrNewer is returned for a [Call] of a newer version: what its headers mean is not known. Update the
+// receiver.
+var ErrNewer = errors.New("call of a newer version")
+
 // SetHeaders writes the call into the headers of a request, for a sender. Its errors match
 // [ErrMalformed].
 func (c Call) SetHeaders(h http.Header) error {
@@ -68,9 +76,12 @@ func (c Call) SetHeaders(h http.Header) error {
 }
 
 // ReadCall reads the headers that [Call.SetHeaders] writes. Its errors match [ErrMalformed] and
-// name the wrong header.
+// name the wrong header, or match [ErrNewer].
 func ReadCall(h http.Header) (Call, error) {
 	var c Call
+	if v := h.Values(VersionHeader); len(v) > 1 || len(v) == 1 && v[0] != "1" {
+		return c, fmt.Errorf("httpfence: %w: %s is %q, and this receiver knows 1", ErrNewer, VersionHeader, v)
+	}
 	number, err := one(h, EpochHeader)
 	if err != nil {
 		return c, err

@@ -146,6 +146,8 @@ func problemOf(err error) (Problem, Outcome) {
 		return Problem{Type: TypeTooLarge, Title: "Request too large", Status: http.StatusRequestEntityTooLarge, Detail: fmt.Sprintf("The body may have %d bytes.", large.Limit)}, Malformed
 	case errors.As(err, &body): // the sender's mistake or the network's: it may try again
 		return Problem{Type: TypeIncomplete, Title: "Incomplete request", Status: http.StatusRequestTimeout, Detail: err.Error()}, Malformed
+	case errors.Is(err, ErrNewer):
+		return Problem{Type: TypeNewer, Title: "Newer version", Status: http.StatusNotImplemented, Detail: err.Error()}, Malformed
 	case errors.Is(err, ErrMalformed):
 		return Problem{Type: TypeMalformed, Title: "Malformed request", Status: http.StatusBadRequest, Detail: err.Error()}, Malformed
 	default: // its text is for the log, not for the sender

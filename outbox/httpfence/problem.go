@@ -25,6 +25,10 @@ const (
 	// TypeMalformed comes with 400 Bad Request: a header is missing or wrong.
 	TypeMalformed = problems + "TypeMalformed"
 
+	// TypeNewer comes with 501 Not Implemented: the request is of a newer version, and had no effect. The
+	// sender tries again until the receiver is updated.
+	TypeNewer = problems + "TypeNewer"
+
 	// TypeIncomplete comes with 408 Request Timeout: the body did not arrive in full, and the
 	// request had no effect.
 	TypeIncomplete = problems + "TypeIncomplete"
