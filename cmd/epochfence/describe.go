@@ -32,6 +32,8 @@ States, from the fence and the audit log:
   waiting    an operator has acted, and no owner has claimed it since
   unclaimed  it was never claimed
   elsewhere  it is in another database of the same sink
+  unreadable a newer version has written its fence, or something else has:
+             see describe
   lock       it is a lock of package lease: OWNER had it last, and NEXT counts
              its transactions
 
@@ -112,7 +114,7 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 		d := describedView{partitionView: v}
 		next, begin, end, lag := nextOf(v.State, ps[i].Fence), "-", "-", "-"
 		switch e := es[i]; {
-		case v.State == elsewhere, !hasLog(ps[i].Fence):
+		case v.State == elsewhere, v.State == unread, !hasLog(ps[i].Fence):
 		case e.err != nil:
 			d.LogError = e.err.Error()
 		case e.differs(ps[i].Fence):
@@ -151,6 +153,8 @@ func (a *app) notes(p operate.Partition, d describedView, said map[string]bool) 
 	case hanging:
 		a.say("\n%s is given up, and no process has claimed it since:\n  %s", d.Name, printable(d.Reason))
 		a.remedy(p, consumer.ReasonHung.String(), said)
+	case unread:
+		a.say("\n%s: %s", d.Name, printable(d.Reason))
 	case unclaimed:
 		if d.Committed != nil {
 			a.say("\n%s was never claimed. Others have committed offset %d for its group, and the first claim takes over from there unless consumer.Options.Start says something else",

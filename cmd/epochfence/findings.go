@@ -144,6 +144,8 @@ func standing(p operate.Partition, v partitionView, l limits) (fs []finding) {
 	switch v.State {
 	case halted:
 		add("halted", bad, fmt.Sprintf("halted at %s: %s", stamp(*v.Since), v.Reason), "epochfence explain "+shellQuote(v.Name))
+	case unread:
+		add("fence", bad, v.Reason, "update this command, and the processes of the group")
 	case paused:
 		if !l.paused {
 			add("paused", warn, fmt.Sprintf("paused since %s by %s: %s", stamp(p.Pause.Since), v.By, v.Reason), "epochfence resume "+shellQuote(v.Name)+forReal)

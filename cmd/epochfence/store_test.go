@@ -8,8 +8,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/natsstore"
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
+	"github.com/epochfence/epochfence/sinks/cassink"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -112,6 +116,24 @@ func TestTheStoreInPostgreSQLIsOperated(t *testing.T) {
 	tells(t, c.does(exitOK, "list").out, drillPartition.String())
 	c.env["EPOCHFENCE_STORE"] = url
 	tells(t, c.does(exitError, "list", "--timeout", "1s").errs, "pgsink.Migrate")
+}
+
+// A newer version has written one fence.
+func TestAFenceThatCannotBeReadIsShownBesideTheOthers(t *testing.T) {
+	server := natstest.Start(t)
+	items, err := natsstore.Open(t.Context(), server.JetStream(t), natsstore.Options{Bucket: "effects"})
+	must(t, err)
+	sink, err := cassink.Open(t.Context(), items, cassink.Options{})
+	must(t, err)
+	start := epoch.Start{Origin: epoch.Origin{Partition: epoch.Partition{Group: "billing", Topic: "orders"}, Log: "log", Source: "source"}}
+	must(t, sink.Seed(t.Context(), []epoch.Start{start}))
+	_, err = items.Swap(t.Context(), cas.Item{Key: "epochfence/fence/billing/orders/1"}, []byte(`{"v":2}`), nil)
+	must(t, err)
+	c := &cli{t, map[string]string{"EPOCHFENCE_STORE": server.URL() + "/effects"}}
+	tells(t, c.does(exitOK, "list").out, "billing/orders/0  unclaimed", "billing/orders/1  unreadable")
+	tells(t, c.does(exitOK, "describe").out, "billing/orders/1: ", "newer version; update this process")
+	tells(t, c.does(exitTrouble, "check").out, "newer version")
+	tells(t, c.does(exitError, "pause", "billing/orders/1", "--reason", "why", "--execute").errs, "newer version")
 }
 
 func TestWhatIsForDatabasesIsRefusedForAStore(t *testing.T) {

@@ -88,7 +88,7 @@ func position(f epoch.Fence) string { return positionIn(f.Log, f.Next) }
 
 // nextOf is position, or "-" if the application determines where the first claim begins.
 func nextOf(s state, f epoch.Fence) string {
-	if s == unclaimed {
+	if s == unclaimed || s == unread {
 		return "-"
 	}
 	return position(f)

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"net/http"
 	"testing"
+	"time"
 
+	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
@@ -61,6 +63,29 @@ func TestASinkInAStoreIsShownAndOperated(t *testing.T) {
 	_, detail := get(h, "partition?group=billing&topic=orders&number=0")
 	wants(t, detail, "by anna: for the test", "paused")
 }
+
+// A newer version has written one fence and one sign of life.
+func TestAnItemThatCannotBeReadIsShownBesideTheOthers(t *testing.T) {
+	items := memstore.New()
+	sink, err := cassink.Open(t.Context(), items, cassink.Options{})
+	must(t, err)
+	must(t, sink.Seed(t.Context(), []epoch.Start{{Origin: epoch.Origin{Partition: orders(0), Log: "log", Source: "issuer"}}}))
+	for _, run := range []string{"a", "b"} {
+		must(t, operate.RecordsIn[*cassink.Tx](sink).Alive(t.Context(), operate.Process{Run: run, Group: "billing", Name: run, Every: time.Minute}))
+	}
+	sign, err := items.Get(t.Context(), "epochfence/process/b")
+	must(t, err)
+	must(t, second(items.Swap(t.Context(), sign, append([]byte(`{"v":2,`), sign.Value[1:]...), nil)))
+	must(t, second(items.Swap(t.Context(), cas.Item{Key: "epochfence/fence/billing/orders/1"}, []byte(`{"v":2}`), nil)))
+	r := newRig(t)
+	status, page := get(r.page(func(o *statusz.Options) { o.Operator, o.Logger = sink.Operator(), slog.New(slog.DiscardHandler) }), "")
+	if status != http.StatusOK {
+		t.Errorf("%d", status)
+	}
+	wants(t, page, "orders/0 never claimed", "orders/1 unreadable", "newer version; update this process", "Processes alive 2")
+}
+
+func second[T any](_ T, err error) error { return err }
 
 func must(t *testing.T, err error) {
 	t.Helper()

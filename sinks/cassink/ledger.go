@@ -414,8 +414,12 @@ func (s *Sink) lives(ctx context.Context) (found []operate.Row, err error) {
 		}
 		var l life
 		if err := form.Parse(it.Value, &l); err != nil {
-			l.Row = s.unreadable(operate.KindProcess, s.keys.processes(), it.Key, err)
-			l.Name, l.Text = strings.TrimPrefix(it.Key, s.keys.processes()), ""
+			r := s.unreadable(operate.KindProcess, s.keys.processes(), it.Key, err)
+			r.Name, r.Text = strings.TrimPrefix(it.Key, s.keys.processes()), ""
+			if errors.Is(err, form.ErrNewer) { // its columns mean the same
+				r.Partition, r.By, r.At, r.Changed, r.Revision = l.Partition, l.By, l.At, l.Changed, l.Revision
+			}
+			l.Row = r
 		}
 		l.Now = now()
 		found = append(found, l.Row)

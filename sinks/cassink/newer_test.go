@@ -19,7 +19,7 @@ import (
 
 // In these tests a process of a newer version has written items, see package form.
 
-// adds adds a field to the JSON of an item, which may be its note.
+// adds puts a field to the JSON of an item, which may be its note.
 func adds(t *testing.T, s cas.Store, key, field string) {
 	t.Helper()
 	it, err := s.Get(t.Context(), key)
