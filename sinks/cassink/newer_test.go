@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -217,5 +218,58 @@ func TestASignOfLifeOfANewerVersionIsNotSwept(t *testing.T) {
 	ps, err := sink.Operator().Processes(t.Context(), "billing")
 	if err != nil || len(ps) != 2 || ps[0].Run != "theirs" || !strings.Contains(ps[0].Problems, "newer version") || ps[0].Seen.IsZero() {
 		t.Errorf("%+v, %v", ps, err)
+	}
+}
+
+// A fence that relies on lists of a newer version halts its partition, and no other.
+func TestListsOfANewerVersionAreRefused(t *testing.T) {
+	t.Parallel()
+	mem := memstore.New()
+	w, other := owns(t, mem, orders), owns(t, mem, refunds)
+	cassink.RideLess(w.sink)
+	posts := func(_ context.Context, tx *cassink.Tx, m epoch.Message) error {
+		box, err := tx.Outbox(m.Partition)
+		must(t, err)
+		return box.Add(operate.OutboxEntry{IdempotencyKey: m.Partition.Topic, URL: "http://host/"})
+	}
+	must(t, w.applies(1, posts))
+	must(t, w.applies(2, posts)) // relies on the lists of the first
+	must(t, other.applies(1, posts))
+	adds(t, mem, "epochfence/lists/billing/orders/3", `"v":2`)
+	w.claims()
+	if err := w.applies(3, posts); !errors.Is(err, epoch.ErrUnhealthy) || errors.Is(err, epoch.ErrInDoubt) || !strings.Contains(err.Error(), "newer version; update this process") {
+		t.Error(err)
+	}
+	must(t, other.applies(2, posts))
+	if es := left(t, w.sink); len(es) != 2 || es[0].IdempotencyKey != "refunds" || es[1].IdempotencyKey != "refunds" {
+		t.Errorf("%+v", es)
+	}
+}
+
+// Nothing of it was written, so it is no doubt.
+func TestAnOperatorWhoseRecordIsOfANewerVersionIsRefused(t *testing.T) {
+	t.Parallel()
+	mem := memstore.New()
+	w := owns(t, mem, orders)
+	must(t, w.applies(1, func(ctx context.Context, tx *cassink.Tx, m epoch.Message) error {
+		return w.sink.DeadLetter(ctx, tx, m, w.fence.Epoch, errors.New("poison"))
+	}))
+	op := w.sink.Operator()
+	ls, err := op.DeadLetters(t.Context(), operate.DeadLetterQuery{})
+	must(t, err)
+	must(t, second(mem.Swap(t.Context(), cas.Item{Key: "epochfence/requests"}, []byte(`{"v":2}`), nil)))
+	refused := func(what string, err error) {
+		t.Helper()
+		if errors.Is(err, epoch.ErrInDoubt) || !strings.Contains(fmt.Sprint(err), "newer version; update this process") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err = op.DoDeadLetter(t.Context(), operate.DeadLetterAct{Kind: operate.Replay, Seen: ls[0], By: "ana", Reason: "fixed"})
+	refused("a replay", err)
+	adds(t, mem, "epochfence/log/billing/orders/3", `"v":2`)
+	_, err = op.Act(t.Context(), operate.Act{Kind: operate.ActPause, Partition: orders, Seen: w.fence, By: "ana", Reason: "why", Claim: epoch.NewClaimID()})
+	refused("an action", err)
+	if f, err := w.sink.Fence(t.Context(), orders); err != nil || f.Claim != w.fence.Claim || f.Pause.Mode != epoch.Running {
+		t.Errorf("%+v, %v", f, err)
 	}
 }
