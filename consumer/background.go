@@ -40,8 +40,8 @@ type Background[TX any] interface {
 	// system.
 	Above(seen epoch.Epoch) error
 
-	// Applied receives a value after a transaction that moved the partition's position has
-	// committed. One value may stand for several transactions.
+	// Applied receives a value after a transaction with messages of the partition, or the replay of
+	// a dead letter, has committed. One value may stand for several transactions.
 	Applied() <-chan struct{}
 }
 
@@ -199,6 +199,13 @@ func (b *background[TX]) call() error {
 func (b *background[TX]) Partition() epoch.Partition { return b.hold.Partition }
 func (b *background[TX]) Epoch() epoch.Epoch         { return b.epoch }
 func (b *background[TX]) Applied() <-chan struct{}   { return b.applied }
+
+// wakeBackground tells the background work that a handler's writes have committed.
+func (p *pending[TX]) wakeBackground() {
+	for _, applied := range p.applied {
+		waits.Notify(applied)
+	}
+}
 
 // Above cannot be used to take a partition away from its owner: the claim that follows needs a
 // confirmation of the source (R2), and a zombie gets none.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file decides which partitions share the next transaction, which one goes alone, and which
@@ -210,9 +209,7 @@ func (l *loop[TX]) committed(p *pending[TX], did part[TX], took time.Duration) {
 		p.finish(outcome{action: claimAgain, err: err})
 		return
 	}
-	for _, applied := range p.applied {
-		waits.Notify(applied)
-	}
+	p.wakeBackground()
 	// A copy, for tools that show lag: nothing reads it back (R8).
 	p.tenure.Mirror(p.fence)
 	p.reportAdvanced(did, took)

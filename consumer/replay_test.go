@@ -98,6 +98,39 @@ func TestDeadLettersAreReplayedWithinSecondsBesideTheMessages(t *testing.T) {
 	})
 }
 
+// TestAReplayOnAQuietPartitionWakesTheBackgroundWork: a relay sends what a replay has added to the outbox,
+// also if no message comes after it.
+func TestAReplayOnAQuietPartitionWakesTheBackgroundWork(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		var fixed, woken atomic.Int32
+		p := r.start("a", letters(r, func(consumer.Message) error {
+			if fixed.Load() == 0 {
+				return consumer.Permanent(errors.New("poison"))
+			}
+			return nil
+		}).Background(func(ctx context.Context, b background) {
+			for {
+				select {
+				case <-b.Applied():
+					woken.Add(1)
+				case <-ctx.Done():
+					return
+				}
+			}
+		}), options{})
+		r.fill(0, 1)
+		r.pass(time.Minute)
+		before := woken.Load()
+		fixed.Store(1)
+		r.requests()
+		r.pass(time.Minute)
+		if len(r.sink.DeadLetters()) > 0 || woken.Load() != before+1 {
+			t.Errorf("%d dead letters are left, and the work was woken %d times, want once", len(r.sink.DeadLetters()), woken.Load()-before)
+		}
+		p.end()
+	})
+}
+
 func TestAReplayThatFailsIsRecordedAndNotTriedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		err   error

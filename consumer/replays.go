@@ -114,6 +114,9 @@ func (l *loop[TX]) finishedReplay(t *transaction[TX], r result) {
 		p.claim.breakWith(v.broke)
 	}
 	l.reportReplay(t, v.what, r)
+	if v.what == replayed {
+		p.wakeBackground()
+	}
 	switch {
 	case v.failed:
 		l.recordFailure(t, r)
