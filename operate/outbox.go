@@ -20,7 +20,8 @@ import (
 type OutboxEntry struct {
 	ID             int64
 	Partition      epoch.Partition
-	Key            string // entries of a partition with the same Key are sent in order; empty: no order
+	Offset         epoch.Offset // of the message that added it; -1: the version of epochfence that added it did not store it
+	Key            string       // entries of a partition with the same Key are sent in order; empty: no order
 	Scope          string
 	IdempotencyKey string
 	Method, URL    string
@@ -96,7 +97,7 @@ type outboxBody struct {
 // Row returns e as a row, with its content. See [KindOutbox].
 func (e OutboxEntry) Row() Row {
 	r := Row{
-		Kind: KindOutbox, ID: e.ID, Name: e.IdempotencyKey, Partition: e.Partition, By: e.Key, Text: e.URL, At: e.AddedAt, Changed: e.AddedAt,
+		Kind: KindOutbox, ID: e.ID, Name: e.IdempotencyKey, Partition: e.Partition, Offset: e.Offset, By: e.Key, Text: e.URL, At: e.AddedAt, Changed: e.AddedAt,
 		Body: encode(&outboxBody{Scope: e.Scope, Method: e.Method}), Value: e.Body, Headers: encode(e.Header),
 	}
 	if e.RetryRequested {
@@ -109,7 +110,7 @@ func (e OutboxEntry) Row() Row {
 func OutboxEntryOf(r Row) (OutboxEntry, error) {
 	var b outboxBody
 	e := OutboxEntry{
-		ID: r.ID, Partition: r.Partition, Key: r.By, IdempotencyKey: r.Name, URL: r.Text, Body: r.Value, AddedAt: r.At,
+		ID: r.ID, Partition: r.Partition, Offset: r.Offset, Key: r.By, IdempotencyKey: r.Name, URL: r.Text, Body: r.Value, AddedAt: r.At,
 		RetryRequested: r.State == StateRequested,
 	}
 	err := form.Parse(r.Body, &b)

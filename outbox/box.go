@@ -45,7 +45,7 @@ func (b *Box[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e Entry) erro
 	if err != nil {
 		return consumer.Permanent(err)
 	}
-	if err := b.store.Add(ctx, tx, m.Partition, e); err != nil {
+	if err := b.store.Add(ctx, tx, m, e); err != nil {
 		return fmt.Errorf("outbox: add an entry for the message %s at offset %d: %w", m.Partition, m.Offset, err)
 	}
 	return nil

@@ -47,7 +47,8 @@ type Entry struct {
 
 // Row is an entry in a [Store].
 type Row struct {
-	ID int64 // rises in the order in which a partition's entries were added
+	ID     int64        // rises in the order in which a partition's entries were added
+	Offset epoch.Offset // of the message that added it; -1: the version of epochfence that added it did not store it
 	Entry
 }
 
@@ -59,10 +60,11 @@ type Sent struct {
 	Attempt   int         // under this claim, from 1
 }
 
-// Message returns a message that stands for the entry, with its ID as Replay. Pass it to [Box.Add],
+// Message returns a message that stands for the entry, with its ID as Replay, and the offset of the
+// message that added it. Pass it to [Box.Add],
 // and to Update of package cassink, which changes items once for each entry.
 func (s Sent) Message() epoch.Message {
-	return epoch.Message{Partition: s.Partition, Mark: epoch.NoMark, Replay: s.ID}
+	return epoch.Message{Partition: s.Partition, Offset: s.Offset, Mark: epoch.NoMark, Replay: s.ID}
 }
 
 // Answer is the answer of a receiver.

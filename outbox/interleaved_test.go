@@ -27,13 +27,13 @@ func TestWhatCommitsLateUnderALowerIDIsRead(t *testing.T) {
 		f := claimed(t, l)
 		hold := epoch.Hold{Partition: orders, Claim: f.Claim}
 		err := epoch.CommitHeld(t.Context(), l.sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
-			if err := l.store.Add(ctx, tx, orders, entry("", "first")); err != nil {
+			if err := l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", "first")); err != nil {
 				return err
 			}
 			short, cancel := context.WithTimeout(ctx, 2*time.Second)
 			defer cancel()
 			err := epoch.CommitHeld(short, l.sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
-				return l.store.Add(ctx, tx, orders, entry("", "second"))
+				return l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", "second"))
 			})
 			if !errors.Is(err, epoch.ErrTransient) {
 				t.Errorf("an entry was added beside a transaction that has added one: %v", err)
@@ -78,7 +78,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 		t.Helper()
 		in(func(ctx context.Context, tx TX) error {
 			for i := 0; i < len(keysAndBodies); i += 2 {
-				if err := l.store.Add(ctx, tx, orders, entry(keysAndBodies[i], keysAndBodies[i+1])); err != nil {
+				if err := l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry(keysAndBodies[i], keysAndBodies[i+1])); err != nil {
 					return err
 				}
 			}
@@ -89,7 +89,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 	beside := func(key, body string, others func()) {
 		t.Helper()
 		err := l.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders, Claim: f.Claim}}, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
-			if err := l.store.Add(ctx, tx, orders, entry(key, body)); err != nil {
+			if err := l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry(key, body)); err != nil {
 				return err
 			}
 			others()
@@ -174,7 +174,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 			}
 			close(began)
 			<-goOn
-			return l.store.Add(ctx, tx, orders, entry("", "higher"))
+			return l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", "higher"))
 		})
 	}()
 	<-began
@@ -193,7 +193,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 	beside("", "long ago", func() {
 		in(func(ctx context.Context, tx TX) error {
 			for n := range many {
-				if err := l.store.Add(ctx, tx, orders, entry("", fmt.Sprint("many ", n))); err != nil {
+				if err := l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", fmt.Sprint("many ", n))); err != nil {
 					return err
 				}
 			}
@@ -213,7 +213,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 func beside2[TX any](t *testing.T, l *ledger[TX], hold epoch.Hold, body string, others func()) {
 	t.Helper()
 	err := epoch.CommitHeld(t.Context(), l.sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
-		if err := l.store.Add(ctx, tx, orders, entry("", body)); err != nil {
+		if err := l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", body)); err != nil {
 			return err
 		}
 		others()

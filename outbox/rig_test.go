@@ -101,9 +101,9 @@ func (db *database) left() []outbox.Row {
 // table is the outbox.Store of a database.
 type table struct{}
 
-func (table) Add(_ context.Context, t *tx, _ epoch.Partition, e outbox.Entry) error {
+func (table) Add(_ context.Context, t *tx, m epoch.Message, e outbox.Entry) error {
 	t.db.last++
-	t.rows[t.db.last], t.added[t.db.last] = outbox.Row{ID: t.db.last, Entry: e}, t.state.commit
+	t.rows[t.db.last], t.added[t.db.last] = outbox.Row{ID: t.db.last, Offset: m.Offset, Entry: e}, t.state.commit
 	return nil
 }
 

@@ -18,8 +18,9 @@ import (
 // higher IDs. Concurrent transactions of one partition may commit in another order than that of
 // their IDs. Scan must not miss an entry that is committed late: see [Cursor].
 type Store[TX any] interface {
-	// Add stores an entry of p and gives it its ID. The entry is valid and has its defaults.
-	Add(ctx context.Context, tx TX, p epoch.Partition, e Entry) error
+	// Add stores an entry of the partition of m, with the offset of m, and gives it its ID. The entry is valid and has
+	// its defaults.
+	Add(ctx context.Context, tx TX, m epoch.Message, e Entry) error
 
 	// Scan returns at most limit entries of p that the cursor from does not cover, in the order of
 	// their IDs, and the cursor behind them. If an entry was committed later than entries with

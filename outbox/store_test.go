@@ -43,7 +43,7 @@ func testStore[TX any](t *testing.T, l *ledger[TX]) {
 			for _, key := range keys {
 				for _, p := range []epoch.Partition{other, orders} {
 					e := outbox.Entry{Key: key, Scope: "s", IdempotencyKey: fmt.Sprint(n, key), Method: "POST", URL: "http://host/"}
-					if err := l.store.Add(ctx, tx, p, e); err != nil {
+					if err := l.store.Add(ctx, tx, epoch.Message{Partition: p, Offset: 7}, e); err != nil {
 						return err
 					}
 				}
@@ -60,13 +60,18 @@ func testStore[TX any](t *testing.T, l *ledger[TX]) {
 	if len(rows) != 3*len(keys) {
 		t.Fatalf("%d entries, want %d", len(rows), 3*len(keys))
 	}
+	for _, r := range rows {
+		if r.Offset != 7 {
+			t.Errorf("entry %d was added for the message at offset %d, want 7", r.ID, r.Offset)
+		}
+	}
 	row := func(n, key int) outbox.Row { return rows[n*len(keys)+key] }
 	byID := func(a, b outbox.Row) int { return int(a.ID - b.ID) }
 	want := func(what string, got []outbox.Row, want ...outbox.Row) {
 		t.Helper()
 		slices.SortFunc(got, byID)
 		if !slices.EqualFunc(got, want, func(a, b outbox.Row) bool {
-			return a.ID == b.ID && a.Key == b.Key && a.IdempotencyKey == b.IdempotencyKey
+			return a.ID == b.ID && a.Offset == b.Offset && a.Key == b.Key && a.IdempotencyKey == b.IdempotencyKey
 		}) {
 			t.Errorf("%s: %+v, want %+v", what, got, want)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -38,6 +39,7 @@ success is recorded, so a receiver may have applied a request that is still list
 type entryView struct {
 	ID             int64               `json:"id"`
 	Partition      string              `json:"partition"`
+	Offset         *epoch.Offset       `json:"offset"` // null: not known
 	Key            string              `json:"key"`
 	Scope          string              `json:"scope"`
 	IdempotencyKey string              `json:"idempotency_key"`
@@ -50,10 +52,14 @@ type entryView struct {
 }
 
 func entry(e operate.OutboxEntry) entryView {
-	return entryView{
+	v := entryView{
 		ID: e.ID, Partition: e.Partition.String(), Key: e.Key, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey, Method: e.Method, URL: e.URL,
 		AddedAt: orNull(e.AddedAt), RetryRequested: e.RetryRequested, Header: e.Header, Body: e.Body,
 	}
+	if e.Offset >= 0 {
+		v.Offset = &e.Offset
+	}
+	return v
 }
 
 func (a *app) outboxList() *cobra.Command {
@@ -87,14 +93,14 @@ func (a *app) runOutboxList(ctx context.Context, q operate.OutboxQuery) error {
 		return err
 	}
 	vs := []entryView{}
-	t := newTable(">ID", "PARTITION", "KEY", "ADDED", "RETRY", "METHOD", "TO")
+	t := newTable(">ID", "PARTITION", ">OFFSET", "KEY", "ADDED", "RETRY", "METHOD", "TO")
 	for _, e := range es {
 		vs = append(vs, entry(e))
 		retry := "-"
 		if e.RetryRequested {
 			retry = "requested"
 		}
-		t.row(e.ID, e.Partition, dash(e.Key), stamp(e.AddedAt), retry, e.Method, e.URL)
+		t.row(e.ID, e.Partition, offsetOf(e), dash(e.Key), stamp(e.AddedAt), retry, e.Method, e.URL)
 	}
 	return a.show(map[string]any{"entries": vs}, func() {
 		t.print(a.out)
@@ -142,7 +148,7 @@ func (a *app) runOutboxShow(ctx context.Context, id int64, secrets bool) error {
 	return a.show(v, func() {
 		a.say("entry            %d", v.ID)
 		a.say("partition        %s, key %s, scope %s", v.Partition, printable(dash(v.Key)), printable(dash(v.Scope)))
-		a.say("added            %s", stamp(e.AddedAt))
+		a.say("added            %s, by the message at offset %s", stamp(e.AddedAt), offsetOf(e))
 		a.say("idempotency key  %s", printable(v.IdempotencyKey))
 		a.say("request          %s %s", printable(v.Method), printable(v.URL))
 		for _, name := range sorted(v.Header) {
@@ -152,6 +158,14 @@ func (a *app) runOutboxShow(ctx context.Context, id int64, secrets bool) error {
 		}
 		a.say("body             %s", cmp.Or(hidden, content(v.Body)))
 	})
+}
+
+// offsetOf returns the offset of the message that added an entry.
+func offsetOf(e operate.OutboxEntry) string {
+	if e.Offset < 0 {
+		return "-"
+	}
+	return fmt.Sprint(e.Offset)
 }
 
 // destination returns the part of a URL that is not secret.

@@ -36,13 +36,13 @@ var _ outbox.Store[*cassink.Tx] = Store{}
 // Add implements [outbox.Store]. An entry that is too large for the store is a [cas.ErrTooLarge].
 //
 // [cas.ErrTooLarge]: https://pkg.go.dev/github.com/epochfence/epochfence/cas#ErrTooLarge
-func (Store) Add(_ context.Context, tx *cassink.Tx, p epoch.Partition, e outbox.Entry) error {
-	box, err := tx.Outbox(p)
+func (Store) Add(_ context.Context, tx *cassink.Tx, m epoch.Message, e outbox.Entry) error {
+	box, err := tx.Outbox(m.Partition)
 	if err != nil {
 		return err
 	}
 	return box.Add(operate.OutboxEntry{
-		Key: e.Key, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey, Method: e.Method, URL: e.URL, Header: e.Header, Body: e.Body,
+		Offset: m.Offset, Key: e.Key, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey, Method: e.Method, URL: e.URL, Header: e.Header, Body: e.Body,
 	})
 }
 
@@ -112,7 +112,7 @@ func (Store) Retries(ctx context.Context, tx *cassink.Tx, p epoch.Partition) ([]
 func rows(es []operate.OutboxEntry, err error) ([]outbox.Row, error) {
 	found := make([]outbox.Row, len(es))
 	for i, e := range es {
-		found[i] = outbox.Row{ID: e.ID, Entry: outbox.Entry{
+		found[i] = outbox.Row{ID: e.ID, Offset: e.Offset, Entry: outbox.Entry{
 			Key: e.Key, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey, Method: e.Method, URL: e.URL, Header: e.Header, Body: e.Body,
 		}}
 	}

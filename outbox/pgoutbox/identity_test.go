@@ -44,7 +44,7 @@ func TestAnEntryOvertakesNoneThatIsThere(t *testing.T) {
 			}
 			add := func(n int) error {
 				return pgx.BeginFunc(t.Context(), app, func(tx pgx.Tx) error {
-					return store.Add(t.Context(), tx, ours, outbox.Entry{Key: "k", IdempotencyKey: fmt.Sprint(n)})
+					return store.Add(t.Context(), tx, epoch.Message{Partition: ours, Offset: 7}, outbox.Entry{Key: "k", IdempotencyKey: fmt.Sprint(n)})
 				})
 			}
 			for n := range 9 {
@@ -85,7 +85,7 @@ func TestAnEntryOvertakesNoneThatIsThere(t *testing.T) {
 				other := d.Superuser(t)
 				for range 2 { // not remembered by one that was refused
 					observed(pgx.BeginTxFunc(t.Context(), other, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
-						return store.Add(t.Context(), tx, ours, outbox.Entry{Key: "k", IdempotencyKey: "k"})
+						return store.Add(t.Context(), tx, epoch.Message{Partition: ours, Offset: 7}, outbox.Entry{Key: "k", IdempotencyKey: "k"})
 					}))
 				}
 			}
@@ -115,7 +115,7 @@ func TestEntriesThatAreAddedAtATimeDoNotRefuseEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	add := func(tx pgx.Tx) error {
-		return store.Add(t.Context(), tx, ours, outbox.Entry{Key: "k", IdempotencyKey: "k"})
+		return store.Add(t.Context(), tx, epoch.Message{Partition: ours, Offset: 7}, outbox.Entry{Key: "k", IdempotencyKey: "k"})
 	}
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestAnEntryThatIsCommittedWhileAnotherIsAddedDoesNotRefuseIt(t *testing.T) 
 		select pg_advisory_lock(1)`)
 	add := func(conn *pgx.Conn, key string) error {
 		return pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-			return store.Add(t.Context(), tx, ours, outbox.Entry{Key: key, IdempotencyKey: key})
+			return store.Add(t.Context(), tx, epoch.Message{Partition: ours, Offset: 7}, outbox.Entry{Key: key, IdempotencyKey: key})
 		})
 	}
 	slow := make(chan error, 1)

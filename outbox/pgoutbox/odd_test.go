@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
@@ -51,7 +52,7 @@ func TestSettingsOfTheRoleDoNotChangeEntries(t *testing.T) {
 			var rows, loaded []outbox.Row
 			var oldest time.Time
 			err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-				if err := store.Add(t.Context(), tx, p, e); err != nil {
+				if err := store.Add(t.Context(), tx, epoch.Message{Partition: p, Offset: 7}, e); err != nil {
 					return err
 				}
 				if rows, _, err = store.Scan(t.Context(), tx, p, outbox.Cursor{}, 9); err != nil {
@@ -94,7 +95,7 @@ func TestSettingsOfTheRoleDoNotChangeEntries(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := operate.OutboxEntry{
-				ID: rows[0].ID, Partition: p, Key: e.Key, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey,
+				ID: rows[0].ID, Partition: p, Offset: 7, Key: e.Key, Scope: e.Scope, IdempotencyKey: e.IdempotencyKey,
 				Method: e.Method, URL: e.URL, Header: e.Header, Body: e.Body, AddedAt: shown.AddedAt,
 			}
 			if !reflect.DeepEqual(shown, want) {

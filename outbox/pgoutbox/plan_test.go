@@ -79,7 +79,9 @@ func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
 						ids = append(ids, last+backlog/2+int64(i))
 						places = append(places, outbox.Place{Key: fmt.Sprint("key ", i), ID: last + backlog/2 + int64(i)})
 					}
-					check("Add", func(tx pgx.Tx) error { return store.Add(t.Context(), tx, ours, outbox.Entry{Key: "key"}) })
+					check("Add", func(tx pgx.Tx) error {
+						return store.Add(t.Context(), tx, epoch.Message{Partition: ours, Offset: 7}, outbox.Entry{Key: "key"})
+					})
 					check("Count", func(tx pgx.Tx) error { _, _, err := store.Count(t.Context(), tx, ours, batch); return err })
 					check("Load", func(tx pgx.Tx) error { _, err := store.Load(t.Context(), tx, ours, ids); return err })
 					check("Next", func(tx pgx.Tx) error { _, err := store.Next(t.Context(), tx, ours, at, places); return err })

@@ -46,7 +46,7 @@ func TestTheRoleOfAnApplicationMayDoAllThatAStoreDoesAndNoMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = pgx.BeginFunc(t.Context(), app, func(tx pgx.Tx) error {
-		if err := store.Add(t.Context(), tx, ours, outbox.Entry{Key: "k", URL: "http://host/"}); err != nil {
+		if err := store.Add(t.Context(), tx, epoch.Message{Partition: ours, Offset: 7}, outbox.Entry{Key: "k", URL: "http://host/"}); err != nil {
 			return err
 		}
 		rows, at, err := store.Scan(t.Context(), tx, ours, outbox.Cursor{}, 10)
@@ -128,7 +128,7 @@ func newEntries(t *testing.T, d *pgtest.Database, n int) {
 	}
 	err = pgx.BeginFunc(t.Context(), admin, func(tx pgx.Tx) (err error) {
 		for i := range n {
-			err = errors.Join(err, store.Add(t.Context(), tx, ours, outbox.Entry{
+			err = errors.Join(err, store.Add(t.Context(), tx, epoch.Message{Partition: ours, Offset: 7}, outbox.Entry{
 				Key: "k", Scope: "s", IdempotencyKey: fmt.Sprint("key ", i), Method: "POST", URL: "http://host/secret", Header: http.Header{"Secret": {"secret"}}, Body: []byte("secret"),
 			}))
 		}
@@ -163,7 +163,7 @@ func TestAReaderListsEntriesAndSeesNoSecretAndDoesNothing(t *testing.T) {
 		t.Fatal(listed, err)
 	}
 	want := operate.OutboxEntry{
-		ID: listed[0].ID, Partition: ours, Key: "k", Scope: "s", IdempotencyKey: "key 0", Method: "POST", URL: "http://host", AddedAt: listed[0].AddedAt,
+		ID: listed[0].ID, Partition: ours, Offset: 7, Key: "k", Scope: "s", IdempotencyKey: "key 0", Method: "POST", URL: "http://host", AddedAt: listed[0].AddedAt,
 	}
 	if !reflect.DeepEqual(listed[0], want) {
 		t.Errorf("listed: %+v, want %+v", listed[0], want)

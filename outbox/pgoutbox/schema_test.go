@@ -50,16 +50,20 @@ func TestOpenRefusesASchemaOfAnotherVersion(t *testing.T) {
 			exec(m.SQL)
 			refused(migrations.ErrOlder, "run pgsink.Migrate")
 		}
+		in := pgx.Identifier{cmp.Or(schema, pgoutbox.DefaultSchema)}.Sanitize()
+		exec(`insert into ` + in + `.outbox_entry (group_name, topic, partition, order_key, scope, idempotency_key, method, url, header, body)
+			values ('g', 't', 0, 'k', 's', 'of an earlier version', 'POST', 'http://host/', '', '')`)
 		if err := pgsink.Migrate(t.Context(), db, of); err != nil {
 			t.Fatal(err)
+		}
+		var offset int64
+		if err := db.QueryRow(t.Context(), `select message_offset from `+in+`.rows('outbox', null, null, null, null, null, null, null, null, null, null, false, null)`).Scan(&offset); err != nil || offset != -1 {
+			t.Errorf("an entry of an earlier version has the offset %d, %v; want -1", offset, err)
 		}
 		if _, err := pgoutbox.Open[pgsink.Tx](t.Context(), db, pgoutbox.Options{Schema: schema}); err != nil {
 			t.Error(err)
 		}
-		table := pgx.Identifier{cmp.Or(schema, pgoutbox.DefaultSchema), "migration"}.Sanitize()
-		exec(`comment on table ` + table + ` is 'of another text'`)
-		refused(nil, "of another commit")
-		exec(`insert into ` + table + ` (version, name) values (1000, 'of another major number')`)
+		exec(`insert into ` + in + `.migration (version, name) values (1000, 'of another major number')`)
 		refused(migrations.ErrNewer, "update the program")
 	}
 }

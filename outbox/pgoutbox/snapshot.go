@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
 	"github.com/epochfence/epochfence/outbox"
 )
@@ -94,13 +95,13 @@ type seenRow struct {
 }
 
 func readSeen(row pgx.CollectableRow) (r seenRow, err error) {
-	var id *int64
+	var id, offset *int64
 	var key, scope, idempotencyKey, method, url, header *string
-	err = row.Scan(&r.seen, &id, &key, &scope, &idempotencyKey, &method, &url, &header, (*pgschema.Bytea)(&r.Body))
+	err = row.Scan(&r.seen, &id, &offset, &key, &scope, &idempotencyKey, &method, &url, &header, (*pgschema.Bytea)(&r.Body))
 	if err != nil || id == nil {
 		return r, err
 	}
-	r.ID, r.Key, r.Scope, r.IdempotencyKey, r.Method, r.URL, r.there = *id, *key, *scope, *idempotencyKey, *method, *url, true
+	r.ID, r.Offset, r.Key, r.Scope, r.IdempotencyKey, r.Method, r.URL, r.there = *id, epoch.Offset(*offset), *key, *scope, *idempotencyKey, *method, *url, true
 	r.Row, err = withHeader(r.Row, *header, nil)
 	return r, err
 }

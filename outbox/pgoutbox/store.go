@@ -98,7 +98,7 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 		return nil, err
 	}
 	const (
-		row = `id, order_key, scope, idempotency_key, method, url, header, body`
+		row = `id, message_offset, order_key, scope, idempotency_key, method, url, header, body`
 		// This condition is outside of the subquery with the LIMIT, where the planner cannot choose
 		// an index for it. An upper bound inside of the subquery is no substitute: in PostgreSQL 14
 		// and 15, not in 18, a scan continues after the bound to the end of the group (observed).
@@ -107,8 +107,8 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 	entries := pgschema.Quote(o.Schema) + `.outbox_entry`
 	byID := `unnest($4::bigint[]) as wanted (id), lateral (select * from ` + entries + ` as e where e.id = wanted.id limit 1) as found` + inPartition
 	return &Store[TX]{
-		add: `insert into ` + entries + ` (group_name, topic, partition, order_key, scope, idempotency_key, method, url, header, body)` +
-			` values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+		add: `insert into ` + entries + ` (group_name, topic, partition, message_offset, order_key, scope, idempotency_key, method, url, header, body)` +
+			` values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		scan: `with recursive` + committedLate(entries) + `
 			select now.now, found.* from (select pg_current_snapshot()::text) as now (now) left join lateral (
 				select ` + row + ` from (
@@ -129,7 +129,7 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 }
 
 // Add implements [outbox.Store].
-func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.Entry) error {
+func (s *Store[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e outbox.Entry) error {
 	header, err := outbox.MarshalHeader(e.Header)
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.
 	if body == nil {
 		body = []byte{} // not NULL
 	}
-	_, err = tx.Exec(pgschema.Own(ctx), s.add, p.Group, p.Topic, p.Number,
+	_, err = tx.Exec(pgschema.Own(ctx), s.add, m.Partition.Group, m.Partition.Topic, m.Partition.Number, int64(m.Offset),
 		e.Key, e.Scope, e.IdempotencyKey, e.Method, e.URL, header, body)
 	if err != nil {
 		return fmt.Errorf("pgoutbox: add: %w", err)
@@ -227,7 +227,7 @@ func all[T any, TX DBTX](ctx context.Context, tx TX, p epoch.Partition, read pgx
 func readRow(row pgx.CollectableRow) (outbox.Row, error) {
 	var r outbox.Row
 	var header string
-	err := row.Scan(&r.ID, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, (*pgschema.Bytea)(&r.Body))
+	err := row.Scan(&r.ID, &r.Offset, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, (*pgschema.Bytea)(&r.Body))
 	return withHeader(r, header, err)
 }
 

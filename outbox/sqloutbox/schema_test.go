@@ -63,13 +63,20 @@ func TestOpenRefusesTablesOfAnotherVersion(t *testing.T) {
 			exec(m.SQL)
 			refused(migrations.ErrOlder, "run sqlsink.Migrate")
 		}
+		tables := cmp.Or(prefix, "epochfence_")
+		exec(`INSERT INTO ` + tables + `outbox_entry (group_name, topic, number, order_key, scope, idempotency_key, method, url, header, body)
+			VALUES ('g', 't', 0, 'k', 's', 'of an earlier version', 'POST', 'http://host/', '', x'')`)
 		if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, of); err != nil {
 			t.Fatal(err)
+		}
+		var offset int64
+		if err := db.QueryRow(`SELECT message_offset FROM ` + tables + `outbox_entry`).Scan(&offset); err != nil || offset != -1 {
+			t.Errorf("an entry of an earlier version has the offset %d, %v; want -1", offset, err)
 		}
 		if _, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{TablePrefix: prefix}); err != nil {
 			t.Error(err)
 		}
-		exec(`INSERT INTO ` + cmp.Or(prefix, "epochfence_") + `migration (version, name) VALUES (1000, 'of another major number')`)
+		exec(`INSERT INTO ` + tables + `migration (version, name) VALUES (1000, 'of another major number')`)
 		refused(migrations.ErrNewer, "update the program")
 	}
 	_, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), nil, sqloutbox.SQLite, sqloutbox.Options{TablePrefix: "a; b"})
@@ -94,13 +101,13 @@ func TestAnActOnAnEntryThatIsNotAsSeenChangesNothing(t *testing.T) {
 	p := epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err == nil {
-		err = errors.Join(store.Add(t.Context(), tx, p, outbox.Entry{IdempotencyKey: "a", URL: "http://host/"}), tx.Commit())
+		err = errors.Join(store.Add(t.Context(), tx, epoch.Message{Partition: p, Offset: 7}, outbox.Entry{IdempotencyKey: "a", URL: "http://host/"}), tx.Commit())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	before, err := op.OutboxEntries(t.Context(), operate.OutboxQuery{})
-	if err != nil || len(before) != 1 {
+	if err != nil || len(before) != 1 || before[0].Offset != 7 {
 		t.Fatal(before, err)
 	}
 	id, other := before[0].ID, p

@@ -50,13 +50,13 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Stor
 	}
 	const (
 		partition = ` WHERE group_name = ? AND topic = ? AND number = ?`
-		row       = `SELECT id, order_key, scope, idempotency_key, method, url, header, body FROM `
+		row       = `SELECT id, message_offset, order_key, scope, idempotency_key, method, url, header, body FROM `
 	)
 	entries, indexes := d.schema()+prefix+`outbox_entry`, prefix+`outbox_entry`
 	// INDEXED BY, because SQLite would plan by the last ANALYZE, when the backlog was different.
 	return &Store[TX]{
-		add: `INSERT INTO ` + entries + ` (group_name, topic, number, order_key, scope, idempotency_key, method, url, header, body)` +
-			` VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		add: `INSERT INTO ` + entries + ` (group_name, topic, number, message_offset, order_key, scope, idempotency_key, method, url, header, body)` +
+			` VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		scan:   row + entries + ` INDEXED BY ` + indexes + `_partition` + partition + ` AND id > ? ORDER BY id LIMIT ?`,
 		next:   row + entries + ` INDEXED BY ` + indexes + `_key` + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
 		load:   row + entries + partition + ` AND id = ?`,
@@ -68,7 +68,7 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Stor
 }
 
 // Add implements [outbox.Store].
-func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.Entry) error {
+func (s *Store[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e outbox.Entry) error {
 	header, err := outbox.MarshalHeader(e.Header)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (s *Store[TX]) Add(ctx context.Context, tx TX, p epoch.Partition, e outbox.
 	if body == nil {
 		body = []byte{} // not NULL
 	}
-	_, err = tx.ExecContext(ctx, s.add, p.Group, p.Topic, p.Number,
+	_, err = tx.ExecContext(ctx, s.add, m.Partition.Group, m.Partition.Topic, m.Partition.Number, int64(m.Offset),
 		e.Key, e.Scope, e.IdempotencyKey, e.Method, e.URL, header, body)
 	if err != nil {
 		return fmt.Errorf("sqloutbox: add: %w", err)
@@ -142,7 +142,7 @@ func one(all []outbox.Row, p epoch.Partition, row *sql.Row) ([]outbox.Row, error
 
 func read(row interface{ Scan(...any) error }) (r outbox.Row, err error) {
 	var header string
-	err = row.Scan(&r.ID, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, &r.Body)
+	err = row.Scan(&r.ID, &r.Offset, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, &r.Body)
 	if err != nil {
 		return r, err
 	}

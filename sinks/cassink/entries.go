@@ -40,7 +40,7 @@ func (at entryItem) note() ([]byte, error) {
 }
 
 func (at *entryItem) decode() error {
-	var n noted
+	n := noted{OutboxEntry: operate.OutboxEntry{Offset: -1}} // an earlier version stored none
 	if err := form.Parse(at.stored.Note, &n); err != nil {
 		return fmt.Errorf("%w: entry of the outbox %q: %w", epoch.ErrUnhealthy, at.stored.Key, err)
 	}

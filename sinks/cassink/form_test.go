@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/form"
@@ -46,9 +47,9 @@ func TestTheStoredFormOfVersion1OfEachItem(t *testing.T) {
 		`{"Acts":5,"Replays":[{"Partition":{"Group":"billing","Topic":"orders","Number":3},"ID":6}],"Retries":[{"Partition":{"Group":"billing","Topic":"orders","Number":3},"ID":11}]}`: &requests{
 			Acts: 5, Replays: []requested{{p, 6}}, Retries: []requested{{p, 11}},
 		},
-		`{"ID":11,"Partition":{"Group":"billing","Topic":"orders","Number":3},"Key":"k","Scope":"account/17","IdempotencyKey":"i","Method":"POST","URL":"http://host/x",` +
+		`{"ID":11,"Partition":{"Group":"billing","Topic":"orders","Number":3},"Offset":90,"Key":"k","Scope":"account/17","IdempotencyKey":"i","Method":"POST","URL":"http://host/x",` +
 			`"Header":{"A":["b"]},"Body":null,"AddedAt":"2026-11-29T14:00:00.000005Z","RetryRequested":false}`: &noted{OutboxEntry: operate.OutboxEntry{
-			ID: 11, Partition: p, Key: "k", Scope: "account/17", IdempotencyKey: "i", Method: "POST", URL: "http://host/x", Header: http.Header{"A": {"b"}}, AddedAt: at,
+			ID: 11, Partition: p, Offset: 90, Key: "k", Scope: "account/17", IdempotencyKey: "i", Method: "POST", URL: "http://host/x", Header: http.Header{"A": {"b"}}, AddedAt: at,
 		}},
 	} {
 		if got, err := form.Text(want); err != nil || string(got) != text {
@@ -58,6 +59,14 @@ func TestTheStoredFormOfVersion1OfEachItem(t *testing.T) {
 		if err := form.Parse([]byte(text), got); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%T is read as\n%+v, %v; want\n%+v", want, got, err, want)
 		}
+	}
+}
+
+func TestAnEntryWithoutAnOffsetIsOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
+	at := entryItem{stored: cas.Item{Note: []byte(`{"ID":11}`)}}
+	if err := at.decode(); err != nil || at.entry.Offset != -1 {
+		t.Errorf("offset %d, %v; want -1", at.entry.Offset, err)
 	}
 }
 

@@ -133,7 +133,7 @@ func (s *Sink) shownEntry(ctx context.Context, r requested) (operate.OutboxEntry
 	if err == nil && !slices.Contains(now.lists.Entries, r.ID) {
 		err = operate.ErrNoOutboxEntry
 	}
-	return operate.OutboxEntry{ID: r.ID, Partition: r.Partition}, err
+	return operate.OutboxEntry{ID: r.ID, Partition: r.Partition, Offset: -1}, err
 }
 
 func (s *Sink) discardEntry(ctx context.Context, p epoch.Partition, id int64) error {

@@ -75,6 +75,7 @@ func ExampleMigrations() {
 	// 0004_outside.sql
 	// 0005_outbox.sql
 	// 0006_items.sql
+	// 0007_outbox_offset.sql
 }
 
 // What the schema's owner runs so that a role may use it.

@@ -48,7 +48,7 @@ func TestWhatTheTablesOfEpochfenceRefuseIsNoMessagesFault(t *testing.T) {
 				alter table epochfence.outbox_entry add check (id < 0) not valid`)
 
 			add := func(ctx context.Context, tx pgoutbox.DBTX) error {
-				return entries.Add(ctx, tx, orders, outbox.Entry{Scope: "s", IdempotencyKey: "k", Method: "POST", URL: "http://host/"})
+				return entries.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, outbox.Entry{Scope: "s", IdempotencyKey: "k", Method: "POST", URL: "http://host/"})
 			}
 			dead := func(ctx context.Context, tx pgsink.Tx) error {
 				return s.DeadLetter(ctx, tx, epoch.Message{Partition: orders}, f.Epoch, errHostile)

@@ -336,9 +336,6 @@ func (s *Sink) check(ctx context.Context, functions []string) error {
 	if known := schema(s.options).Known(); version > known {
 		s.options.Logger.Info("the schema is newer than this program, which works on it", "schema", s.options.Schema, "version", version, "known", known)
 	}
-	if err := schema(s.options).CheckOrigin(ctx, s.pool, version); err != nil {
-		return err
-	}
 	for _, f := range functions {
 		if !slices.Contains(executable, f) {
 			return fmt.Errorf("%w: role %q may not execute %s: %s", ErrPermission, role, f, grants)

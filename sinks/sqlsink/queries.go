@@ -29,7 +29,7 @@ func newQueries(d Dialect, prefix string) queries {
 	const sent = key + ` AND id = ? AND idempotency_key = ?`
 	rows := `SELECT kind, id, name, group_name, topic, number, epoch, message_offset, state, cause, operator, role, written_at, changed_at, ` +
 		d.now() + `, revision, body, `
-	boxed := ` FROM (SELECT 'outbox' AS kind, id, idempotency_key AS name, group_name, topic, number, 0 AS epoch, 0 AS message_offset,` +
+	boxed := ` FROM (SELECT 'outbox' AS kind, id, idempotency_key AS name, group_name, topic, number, 0 AS epoch, message_offset,` +
 		` CASE retry_requested WHEN 1 THEN 'requested' ELSE '' END AS state, url AS cause, order_key AS operator, '' AS role,` +
 		` added_at AS written_at, added_at AS changed_at, 0 AS revision, json_object('scope', scope, 'method', method) AS body, header, body AS message_value` +
 		` FROM ` + box + `) AS entries`

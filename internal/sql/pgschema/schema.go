@@ -5,11 +5,9 @@ package pgschema
 
 import (
 	"context"
-	"crypto/sha256"
 	"embed"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -61,7 +59,7 @@ func (s Schema) scripts() []migrations.Migration {
 // Migrations returns the scripts for the user's migration tool. The first one creates the schema if
 // it does not exist.
 func (s Schema) Migrations() []migrations.Migration {
-	all := s.marked()
+	all := s.scripts()
 	all[0].SQL = "create schema if not exists " + Quote(s.Name) + ";\n\n" + all[0].SQL
 	return all
 }
@@ -119,10 +117,7 @@ func (s Schema) migrate(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	if err := s.CheckOrigin(ctx, tx, have); err != nil {
-		return err
-	}
-	return Remedy.Upgrade(have, s.marked(), func(script string) error {
+	return Remedy.Upgrade(have, s.scripts(), func(script string) error {
 		_, err := tx.Exec(ctx, script)
 		return err
 	})
@@ -145,60 +140,12 @@ func (s Schema) Version(ctx context.Context, tx pgx.Tx) (v int, err error) {
 	return v, nil
 }
 
-// marked returns the scripts, each of which also leaves a comment on the table of versions: from which
-// text the tables are. Every role can read it.
-func (s Schema) marked() []migrations.Migration {
-	all := s.scripts()
-	for i, mark := range s.marks() {
-		all[i].SQL += fmt.Sprintf("\ncomment on table %s.%s is '%s';\n", Quote(s.Name), Quote(table), mark)
-	}
-	return all
-}
-
-// marks name the text of the scripts up to each version, whatever the schema's name, remarks and spaces.
-func (s Schema) marks() (all []string) {
-	sum := sha256.New()
-	for i, m := range s.scripts() {
-		for line := range strings.Lines(strings.ReplaceAll(m.SQL, Quote(s.Name), `""`)) {
-			code, _, _ := strings.Cut(line, "--")
-			for _, word := range strings.Fields(code) {
-				_, _ = io.WriteString(sum, word+" ")
-			}
-		}
-		all = append(all, fmt.Sprintf("epochfence %d, %x", i+1, sum.Sum(nil)[:8]))
-	}
-	return all
-}
-
-// CheckOrigin returns an error if the tables of a version that the program knows are from scripts of
-// another text: before a release, a version's can change.
-func (s Schema) CheckOrigin(ctx context.Context, db interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}, have int) error {
-	if have < 1 || have > len(s.scripts()) {
-		return nil
-	}
-	var mark string
-	err := db.QueryRow(ctx, `select coalesce(pg_catalog.obj_description(c.oid, 'pg_class'), '') from pg_catalog.pg_class c
-		join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname = $1::text and c.relname = $2::text`, s.Name, table).Scan(&mark)
-	switch {
-	case err != nil:
-		return fmt.Errorf("read of which commit the schema is: %w", err)
-	case mark != s.marks()[have-1]:
-		return fmt.Errorf("the tables have version %d of another commit than this program, and no migration leads from there: replace the schema, as docs/upgrading.md says", have)
-	}
-	return nil
-}
-
 // Ready returns an error unless the program works on the schema, and runs further in the same transaction.
 func (s Schema) Ready(ctx context.Context, db DB, w Wait, further func(ctx context.Context, tx pgx.Tx) error) error {
 	err := w.InTx(ctx, db, func(tx pgx.Tx) error {
 		have, err := s.Version(ctx, tx)
 		if err == nil {
 			err = s.Check(have)
-		}
-		if err == nil {
-			err = s.CheckOrigin(ctx, tx, have)
 		}
 		if err == nil {
 			err = further(ctx, tx)

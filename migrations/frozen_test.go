@@ -1,0 +1,68 @@
+package migrations_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// frozen are the scripts as they are in users' databases. A script that is here never changes again: what is to
+// change is added by another one, which earlier programs work beside.
+var frozen = map[string]string{
+	"internal/sql/pgschema/migrations/0001_fence.sql":         "444b33754817033c6a5db95d16d1f3d6aff07735c5adb8850df3fc67aaaeb721",
+	"internal/sql/pgschema/migrations/0002_ledger.sql":        "350b60446b490662d8c325a533cb6e6caa045499c3e68973a16bcbf9372daa9e",
+	"internal/sql/pgschema/migrations/0003_operate.sql":       "e82823a9945120c5f0a85249b15d9dd50a88be63d536c8966bf4f21a63f9f698",
+	"internal/sql/pgschema/migrations/0004_outside.sql":       "775f5b29e2c0dfb363e4fc0173cd58eac97f4900a1a35e7e77b00cd917c255a2",
+	"internal/sql/pgschema/migrations/0005_outbox.sql":        "206e447f0cef4c2073815a9433513388e6bb73e737c2a279b00b50d7fd111e00",
+	"internal/sql/pgschema/migrations/0006_items.sql":         "c6bc68a622a96ab33e68f57b7e377c46218e9f71631bdfcdb2591d71613f5384",
+	"internal/sql/pgschema/migrations/0007_outbox_offset.sql": "b3167222612e1bc6a10ac796758f3b62247284e3bce3c9924f24286325b8ac33",
+	"internal/sql/sqlschema/sqlite/0001_fence.sql":            "b368984a905dc08225bfee197bea2b17db86e04679273052f6b8e8ba6c684dd5",
+	"internal/sql/sqlschema/sqlite/0002_ledger.sql":           "ec69c53ee6babdd3b44a04948e471ef08af9cd8f73044aa7c3a0b912bdc135df",
+	"internal/sql/sqlschema/sqlite/0003_outbox.sql":           "167ae943f8275536f115dc8a15afa1fea4b523c10967638fa72cd78b0e1cf177",
+	"internal/sql/sqlschema/sqlite/0004_outbox_offset.sql":    "cad283b7b82f4b241be4d557d94a2ff131df1c80c84fcf1cd0ec15b0302af82e",
+	"lease/sqlfence/migrations/postgres/0001_token.sql":       "23d5e16ed5867dd8a108e9512ce12660a03cf10bdcf2194f6ce876dbee61c58f",
+	"lease/sqlfence/migrations/sqlite/0001_token.sql":         "5539a3464fad5174bae77c97bb7dbbc170998f5d8c76c5da3891770a15815b07",
+	"outbox/httpfence/migrations/postgres/0001_answer.sql":    "e003781f62d5b7def65330326a2bb86ca3d94d9952d86e341d791f2d5a271840",
+	"outbox/httpfence/migrations/sqlite/0001_answer.sql":      "36fa8249b03dcdebe9e0e534d924b9908ab322eae6b8be4ccecb6019066f3591",
+}
+
+func TestAMigrationNeverChangesOnceItIsPublished(t *testing.T) {
+	found := map[string]bool{}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != ".." {
+			return filepath.SkipDir
+		}
+		if number, _, _ := strings.Cut(d.Name(), "_"); len(number) != 4 || !strings.HasSuffix(d.Name(), ".sql") || strings.Trim(number, "0123456789") != "" {
+			return nil
+		}
+		script, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name := filepath.ToSlash(strings.TrimPrefix(path, "../"))
+		found[name] = true
+		switch sum := fmt.Sprintf("%x", sha256.Sum256(script)); frozen[name] {
+		case sum:
+		case "":
+			t.Errorf("%s is new: add it to this test, with %s", name, sum)
+		default:
+			t.Errorf("%s has changed: add another script instead", name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range frozen {
+		if !found[name] {
+			t.Errorf("%s is gone", name)
+		}
+	}
+}
