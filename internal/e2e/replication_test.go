@@ -69,7 +69,7 @@ func TestAfterLogicalReplicationNoMessageIsBlamedAndNoEntryOvertakes(t *testing.
 		if m.Offset%10 == 9 {
 			return consumer.Permanent(fmt.Errorf("poison"))
 		}
-		err := store.Add(ctx, tx, m.Partition, outbox.Entry{Key: "account", Scope: "account", IdempotencyKey: fmt.Sprint(m.Offset), Method: "POST", URL: "http://host/"})
+		err := store.Add(ctx, tx, m, outbox.Entry{Key: "account", Scope: "account", IdempotencyKey: fmt.Sprint(m.Offset), Method: "POST", URL: "http://host/"})
 		if err != nil {
 			return err
 		}

@@ -93,4 +93,5 @@ func ExampleMigrations() {
 	// 001_epochfence.sql true
 	// 002_epochfence.sql true
 	// 003_epochfence.sql true
+	// 004_epochfence.sql true
 }
