@@ -20,7 +20,7 @@ type logged struct {
 func (l *logged) History(_ context.Context, q operate.HistoryQuery) (found []operate.Decision, err error) {
 	l.asked++
 	for _, d := range l.newest {
-		if q.Selects(d) && len(found) < operate.Limit(q.Limit) {
+		if slices.Contains(q.Kinds, d.Kind) && (q.Partition == nil || *q.Partition == d.Partition) && (q.Before == 0 || d.ID < q.Before) && len(found) < operate.Limit(q.Limit) {
 			found = append(found, d)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -108,13 +107,6 @@ type HistoryQuery struct {
 	Limit     int       // zero: DefaultLimit
 }
 
-// Selects reports whether q, without its limit, selects d.
-func (q HistoryQuery) Selects(d Decision) bool {
-	return (q.Partition == nil || *q.Partition == d.Partition) && (q.Claim == (epoch.ClaimID{}) || q.Claim == d.Claim) &&
-		(len(q.Kinds) == 0 || slices.Contains(q.Kinds, d.Kind)) && (q.Before == 0 || d.ID < q.Before) &&
-		(q.Until.IsZero() || !d.At.After(q.Until))
-}
-
 // DeadLetter is a message that OnFailure has stored.
 type DeadLetter struct {
 	ID      int64
@@ -142,13 +134,6 @@ type DeadLetterQuery struct {
 	Requested bool   // only dead letters whose replay is requested
 	After     int64  // only dead letters with a higher ID
 	Limit     int    // zero: DefaultLimit
-}
-
-// Selects reports whether q, without its limit, selects l.
-func (q DeadLetterQuery) Selects(l DeadLetter) bool {
-	p := l.Message.Partition
-	return l.ID > q.After && (q.Group == "" || q.Group == p.Group) && (q.Topic == "" || q.Topic == p.Topic) &&
-		(q.Number == nil || *q.Number == p.Number) && (l.Requested || !q.Requested)
 }
 
 // DeadLetterKind is the kind of an operator action on a dead letter.

@@ -1,4 +1,5 @@
--- Fences, and the functions that are the only way to them.
+-- Fences, and the functions that are the only way to them: seed adds them, swap_claim gives one to a claim or
+-- refuses it, and advance, the last statement before COMMIT, moves the position or refuses.
 --
 -- Every function is SECURITY DEFINER with a pinned search_path: an application
 -- role needs USAGE on the schema and EXECUTE on the functions, and cannot read

@@ -1,5 +1,5 @@
 -- What people see and do. Each act compares what was seen with what is there, goes
--- through a claim where it concerns a fence, and writes its entry in the decision
+-- through a claim where it concerns a fence, and writes its entry in the audit
 -- log, in one transaction.
 
 -- act does something to a fence. Epochs continue by one, and the owner is the person; what
