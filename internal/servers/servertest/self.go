@@ -22,17 +22,25 @@ type Self struct {
 // StartSelf starts the test binary with these variables in its environment. It is killed when t ends.
 func StartSelf(t testing.TB, env ...string) *Self {
 	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr = os.Stderr
+	return StartProgram(t, cmd)
+}
+
+// StartProgram starts another program in the same way.
+func StartProgram(t testing.TB, cmd *exec.Cmd) *Self {
+	t.Helper()
 	check := func(err error) {
 		if err != nil {
 			t.Helper()
 			t.Fatal(err)
 		}
 	}
-	exe, err := os.Executable()
-	check(err)
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	check(err)
 	out, err := cmd.StdoutPipe()
