@@ -77,8 +77,7 @@ func checkOut(t *testing.T, commit string) string {
 		t.Fatalf("commit %s, from which yesterday's program is built, is not in this clone (git cat-file: %v): run git fetch --unshallow, or set EPOCHFENCE_BEFORE to another one", commit, err)
 	}
 	dir, tar := t.TempDir(), filepath.Join(t.TempDir(), "tar")
-	root := strings.TrimSpace(string(command(t, ".", "", "git", "rev-parse", "--show-toplevel")))
-	command(t, root, "", "git", "archive", "-o", tar, commit)
+	command(t, "../..", "", "git", "archive", "-o", tar, commit)
 	command(t, dir, "", "tar", "-xf", tar)
 	e2e := filepath.Join(dir, "internal/e2e")
 	program := filepath.Join(e2e, "testdata/upgrade")
@@ -376,12 +375,7 @@ type report struct {
 			Offset    int64
 		}
 	}
-	Entries []struct {
-		ID                  int64
-		IdempotencyKey, Key string
-		AddedAt             time.Time
-		RetryRequested      bool
-	}
+	Entries []struct{ IdempotencyKey string }
 }
 
 func (u *upgrade) report(by string) *report {
@@ -436,15 +430,15 @@ func (u *upgrade) until(what string, holds func(*report) bool) *report {
 	}
 }
 
-// progress waits until all partitions and jobs go on, and each process has some.
+// progress waits until all partitions and jobs go on, and each process owns some.
 func (u *upgrade) progress(story string) {
 	u.Helper()
 	was := u.report(u.reader)
-	u.until("progress when "+story, func(r *report) bool {
+	r := u.until("progress when "+story, func(r *report) bool {
 		idle := func(m *member) bool { return len(r.owned(m.name, false)) == 0 }
 		return r.beyond(was, 80) && !slices.ContainsFunc(u.workers[:], idle)
 	})
-	u.story("%s, with %d dead letters and %d entries in the outbox", story, len(was.Letters), len(was.Entries))
+	u.story("%s; old owns %d, new %d; %d dead letters and %d requests were under way", story, len(r.owned(yesterday, false)), len(r.owned(today, false)), len(was.Letters), len(was.Entries))
 }
 
 func (u *upgrade) story(format string, args ...any) {
