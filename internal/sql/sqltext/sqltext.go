@@ -3,12 +3,19 @@
 // the transaction and the session before they send it.
 package sqltext
 
+import "strings"
+
 // Dialect is what a database takes for a literal, a name or a comment.
 type Dialect struct {
 	DollarQuotes   bool // $tag$ … $tag$ is a literal
 	EscapeStrings  bool // E'…' has backslash escapes, and '…' may have
+	Backslashes    bool // '…' and "…" are literals with backslash escapes
 	NestedComments bool // /* /* */ */ is one comment
-	Backticks      bool // `…` and […] are names
+	RunComments    bool // /*! … */ and /*M! … */ are run, by some versions
+	HashComments   bool // # begins a comment, and -- only before a space
+	Functions      bool // a function may write
+	Backticks      bool // `…` is a name
+	Brackets       bool // […] is a name
 	Returns        bool // a carriage return ends a comment that begins with --
 	TclVariables   bool // $a(…) is a parameter, and so are those with @, # and :
 	ByteOrderMarks bool // U+FEFF is a space where a word may begin
@@ -16,10 +23,14 @@ type Dialect struct {
 
 var (
 	// PostgreSQL is as in https://www.postgresql.org/docs/current/sql-syntax-lexical.html.
-	PostgreSQL = Dialect{DollarQuotes: true, EscapeStrings: true, NestedComments: true, Returns: true}
+	PostgreSQL = Dialect{DollarQuotes: true, EscapeStrings: true, NestedComments: true, Returns: true, Functions: true}
 
 	// SQLite is as in https://www.sqlite.org/lang_keywords.html and lang_comment.html.
-	SQLite = Dialect{Backticks: true, TclVariables: true, ByteOrderMarks: true}
+	SQLite = Dialect{Backticks: true, Brackets: true, TclVariables: true, ByteOrderMarks: true}
+
+	// MariaDB is as in https://mariadb.com/kb/en/comment-syntax/ and string-literals, and MySQL, without
+	// the modes ANSI_QUOTES and NO_BACKSLASH_ESCAPES.
+	MariaDB = Dialect{Backslashes: true, RunComments: true, HashComments: true, Functions: true, Backticks: true}
 )
 
 // Kind is what [Scanner.Next] has found.
@@ -50,7 +61,7 @@ type Scanner struct {
 	// this package: a quote that never ends; a backslash before one in a literal,
 	// which is an escape or not by a setting of the session; a parameter with a
 	// parenthesis, which hides a quote; a name with Unicode escapes, U&"…", which may be
-	// another one than it looks like.
+	// another one than it looks like; a comment that some versions run, whose words count.
 	Unsure bool
 }
 
@@ -69,19 +80,24 @@ func (s *Scanner) Next() Kind {
 		switch {
 		case c == ' ' || c >= '\t' && c <= '\r':
 			s.text = s.text[1:]
-		case c == '-' && s.at("--"):
+		case c == '-' && s.at("--") && (!s.d.HashComments || len(s.text) == 2 || s.text[2] <= ' ' || s.text[2] == 0x7F):
 			s.line()
+		case c == '#' && s.d.HashComments:
+			s.line()
+		case c == '/' && s.d.RunComments && (s.at("/*!") || s.at("/*M!")):
+			s.Unsure = true
+			s.text = strings.TrimLeft(s.text[strings.IndexByte(s.text, '!')+1:], "0123456789")
 		case c == '/' && s.at("/*"):
 			s.comment()
 		case c == ';':
 			s.text = s.text[1:]
 			return Semicolon
-		case c == '\'':
-			s.literal(false)
+		case c == '\'' || c == '"' && s.d.Backslashes:
+			s.literal(c, s.d.Backslashes)
 			return Other
 		case (c|0x20) == 'e' && s.d.EscapeStrings && len(s.text) > 1 && s.text[1] == '\'':
 			s.text = s.text[1:]
-			s.literal(true)
+			s.literal('\'', true)
 			return Other
 		case c == '"':
 			s.quoted('"')
@@ -89,7 +105,7 @@ func (s *Scanner) Next() Kind {
 		case s.d.Backticks && c == '`':
 			s.quoted('`')
 			return Word
-		case s.d.Backticks && c == '[':
+		case s.d.Brackets && c == '[':
 			s.quoted(']')
 			return Word
 		case c == '$' && s.d.DollarQuotes:
@@ -189,7 +205,7 @@ func (s *Scanner) comment() {
 }
 
 // literal reads a literal at its first quote.
-func (s *Scanner) literal(escapes bool) {
+func (s *Scanner) literal(quote byte, escapes bool) {
 	s.n = 0
 	i := 1
 	for ; i < len(s.text); i++ {
@@ -200,8 +216,8 @@ func (s *Scanner) literal(escapes bool) {
 			} else if s.d.EscapeStrings && i+1 < len(s.text) && s.text[i+1] == '\'' {
 				s.Unsure = true
 			}
-		case '\'':
-			if i+1 == len(s.text) || s.text[i+1] != '\'' {
+		case quote:
+			if i+1 == len(s.text) || s.text[i+1] != quote {
 				s.text = s.text[i+1:]
 				return
 			}
@@ -248,4 +264,25 @@ func (s *Scanner) dollar() {
 		}
 	}
 	s.Unsure, s.text = true, ""
+}
+
+// Split returns the statements of a script of our own, for drivers that take one at a time.
+func Split(script string, d Dialect) (statements []string) {
+	s := New(script, d)
+	some := false // the statement has a token
+	for {
+		kind := s.Next()
+		if kind != Semicolon && kind != End {
+			some = true
+			continue
+		}
+		read := len(script) - len(s.text)
+		if one := strings.TrimSuffix(strings.TrimSpace(script[:read]), ";"); some {
+			statements = append(statements, one)
+		}
+		script, some = script[read:], false
+		if kind == End {
+			return statements
+		}
+	}
 }

@@ -30,7 +30,7 @@ func words(text string, d sqltext.Dialect) (found []string, unsure bool) {
 }
 
 func TestTheWordsOfEachStatementAreFoundAndNothingElse(t *testing.T) {
-	pg, lite := sqltext.PostgreSQL, sqltext.SQLite
+	pg, lite, maria := sqltext.PostgreSQL, sqltext.SQLite, sqltext.MariaDB
 	for _, c := range []struct {
 		text   string
 		d      sqltext.Dialect
@@ -58,6 +58,13 @@ func TestTheWordsOfEachStatementAreFoundAndNothingElse(t *testing.T) {
 		{"select $x('); COMMIT; --'", lite, []string{"select"}, true},
 		{"select :x, @y, #z, $n::m, ?1 from t", lite, []string{"select from t"}, false},
 		{"update übung set größe = 1;;", pg, []string{"update übung set größe", "", ""}, false},
+		{`select 'it\'s; commit', "say \"; commit", 'it''s', "a""; b"`, maria, []string{"select"}, false},
+		{"select `x; commit`, a[1]; commit", maria, []string{"select x; commit a", "commit"}, false},
+		{"# it's\nselect 1 -- it's\n; commit", maria, []string{"select", "commit"}, false},
+		{"select 5--1; commit --", maria, []string{"select", "commit"}, false},
+		{"/*!40101 commit */; /*M!100300 begin */", maria, []string{"commit", "begin"}, true},
+		{"/* ! commit */ select /*+ hint */ 1", maria, []string{"select"}, false},
+		{`select '\`, maria, []string{"select"}, true},
 		{"", pg, []string{""}, false},
 	} {
 		if got, unsure := words(c.text, c.d); !slices.Equal(got, c.want) || unsure != c.unsure {
@@ -69,7 +76,7 @@ func TestTheWordsOfEachStatementAreFoundAndNothingElse(t *testing.T) {
 func FuzzATextIsReadToItsEnd(f *testing.F) {
 	f.Add("select 'a' /* b */ ; $x$ c $x$ \"d\" `e` [f] E'\\'' -- g")
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, d := range []sqltext.Dialect{sqltext.PostgreSQL, sqltext.SQLite} {
+		for _, d := range []sqltext.Dialect{sqltext.PostgreSQL, sqltext.SQLite, sqltext.MariaDB} {
 			s := sqltext.New(text, d)
 			for n := 0; s.Next() != sqltext.End; n++ {
 				if n > len(text) {
@@ -78,4 +85,12 @@ func FuzzATextIsReadToItsEnd(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestAScriptIsSplitAtItsSemicolons(t *testing.T) {
+	script := "-- a; b\nCREATE TABLE a (b TEXT DEFAULT ';');\n\nINSERT INTO a VALUES (1); -- done;\n"
+	want := []string{"-- a; b\nCREATE TABLE a (b TEXT DEFAULT ';')", "INSERT INTO a VALUES (1)"}
+	if got := sqltext.Split(script, sqltext.MariaDB); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
 }

@@ -9,7 +9,7 @@ type Touch struct {
 	Back  bool // it goes back to a savepoint
 }
 
-// TouchOf judges a text by its words. In PostgreSQL a query that calls a function reads only if the
+// TouchOf judges a text by its words. Where functions may write, a query that calls a function reads only if the
 // function is a well-known one.
 func TouchOf(text string, d Dialect) Touch {
 	t := Touch{Reads: true}
@@ -30,7 +30,7 @@ func TouchOf(text string, d Dialect) Touch {
 			}
 			before, qualified, dot = w, dot && before != "pg_catalog", false
 		case Other:
-			if s.Symbol == '(' && before != "" && d.DollarQuotes && (qualified || !harmless[before]) {
+			if s.Symbol == '(' && before != "" && d.Functions && (qualified || !harmless[before]) {
 				t.Reads = false
 			}
 			if dot = s.Symbol == '.'; !dot {

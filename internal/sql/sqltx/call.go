@@ -361,10 +361,7 @@ func (c throughDB) own(ctx context.Context, do func(h txdb.Handle, send func(tex
 		return err
 	}
 	return do(h, func(text string) error {
-		return c.run(ctx, text, func(ctx context.Context) error {
-			_, err := c.g.tx.Conn.ExecContext(ctx, text)
-			return err
-		})
+		return c.run(ctx, text, func(ctx context.Context) error { return c.g.tx.exec(ctx, text) })
 	})
 }
 

@@ -21,9 +21,12 @@ type Limits struct {
 	// Wait limits each wait for a lock and for a connection, beside the context of each call.
 	Wait time.Duration
 
-	// Idle is the pause between two statements after which the database ends the transaction, if
-	// the database can do so.
+	// Idle is the pause between two statements after which PostgreSQL ends the transaction.
 	Idle time.Duration
+
+	// Whole is the time that the transaction has, or 0 if that is not known. MariaDB ends what is
+	// idle for longer.
+	Whole time.Duration
 }
 
 // DB begins transactions on a user's [sql.DB]. It is safe for concurrent use, holds no connection
@@ -54,7 +57,10 @@ func Open(ctx context.Context, db *sql.DB, d Dialect, s sqlschema.Prefixed, l Li
 		if known := len(s.Scripts); v > known {
 			slog.Info("the tables are newer than this program, which works on them", "tables", s.Prefix+"*", "version", v, "known", known)
 		}
-		return s.Check(v)
+		if err := s.Check(v); err != nil {
+			return err
+		}
+		return b.foundRows(ctx, s.Table())
 	})
 	if err != nil {
 		return nil, err
@@ -73,20 +79,14 @@ func Migrate(ctx context.Context, db *sql.DB, d Dialect, s sqlschema.Prefixed, l
 		return err
 	}
 	defer t.End()
-	exec := func(script string) error {
-		_, err := t.Conn.ExecContext(ctx, script)
+	if err := d.LockMigrations(ctx, t, l.Wait); err != nil {
 		return err
-	}
-	if lock := d.LockMigrations(); lock != "" {
-		if err := exec(lock); err != nil {
-			return err
-		}
 	}
 	v, err := b.version(ctx, t.Conn, s)
 	if err != nil {
 		return err
 	}
-	if err := s.Upgrade(v, exec); err != nil {
+	if err := s.Upgrade(v, func(script string) error { return t.exec(ctx, script) }); err != nil {
 		return err
 	}
 	return t.Commit(ctx)
@@ -107,6 +107,21 @@ func (b *DB) version(ctx context.Context, q Querier, s sqlschema.Prefixed) (int,
 		return 0, fmt.Errorf("read the version of the schema: %w", err)
 	}
 	return v, nil
+}
+
+func (b *DB) foundRows(ctx context.Context, table string) error {
+	update := b.d.FoundRows(table)
+	if update == "" {
+		return nil
+	}
+	r, err := b.db.ExecContext(ctx, update)
+	if err != nil {
+		return err
+	}
+	if n, err := r.RowsAffected(); err != nil || n != 1 {
+		return fmt.Errorf("an UPDATE that changes nothing reports %d rows instead of 1 (%v): add clientFoundRows=true to the data source name", n, err)
+	}
+	return nil
 }
 
 // Rows calls scan for each row of a query. It calls begin before the query, and again before each

@@ -3,13 +3,14 @@ package sqltx
 import (
 	"context"
 	"database/sql"
+	"time"
 
 	"github.com/epochfence/epochfence/internal/sql/queue"
 	"github.com/epochfence/epochfence/internal/sql/sqltext"
 )
 
-// This file has what differs between databases, as an interface. postgres.go and sqlite.go
-// implement it, with effect_postgres.go and effect_sqlite.go for the texts of handlers.
+// This file has what differs between databases, as an interface. postgres.go, sqlite.go and
+// mariadb.go implement it, with effect_postgres.go and the like for the texts of handlers.
 
 // Dialect has the differences between databases in running transactions. SAVEPOINT, RELEASE
 // SAVEPOINT, COMMIT and ROLLBACK are the same in all.
@@ -22,13 +23,25 @@ type Dialect interface {
 	// Version returns the newest version in table, or 0 if there is no such table.
 	Version(ctx context.Context, q Querier, table string) (int, error)
 
-	// LockMigrations returns the first statement of a migration's transaction, which makes other
-	// migrations wait for its end. It is empty if Begin does so.
-	LockMigrations() string
+	// FoundRows returns an UPDATE of one row of the table of versions that changes nothing, or "".
+	// Its count must be one: the driver must report the rows that a statement has found.
+	FoundRows(table string) string
 
-	// Begin returns the statement that opens a transaction that may write, with the limits that the
-	// database knows. If Classify returns Busy for its error, it is tried again.
-	Begin(l Limits) string
+	// LockMigrations makes other migrations wait for the end of t, unless Begin does so. It waits as
+	// long itself.
+	LockMigrations(ctx context.Context, t *Tx, wait time.Duration) error
+
+	// Begin returns the statements that open a transaction that may write, with the limits that the
+	// database knows. If Classify returns Busy for an error, they are tried again.
+	Begin(l Limits) []string
+
+	// Restore returns the statement that undoes what Begin leaves on the connection after the
+	// transaction, or "".
+	Restore() string
+
+	// OneByOne reports whether the connection takes one statement at a time: a text has one, and all
+	// rows are read before the next.
+	OneByOne() bool
 
 	// Unwait makes conn's Begin return at once if another process is in the way, because a driver
 	// that waits by itself does not wait in the Queue. It returns the statement that undoes this,
@@ -83,6 +96,10 @@ const (
 	// Aborted: the database may have rolled the transaction back by itself.
 	// As the answer to a COMMIT it still means that nothing is committed.
 	Aborted
+
+	// Interrupted: the statement was cut off, and nothing else. As the answer to a COMMIT it does
+	// not tell whether that took effect.
+	Interrupted
 
 	// InDoubt: the file or the connection failed. As the answer to a COMMIT
 	// it does not tell whether that took effect.

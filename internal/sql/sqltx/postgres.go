@@ -43,16 +43,22 @@ func (postgres) Version(ctx context.Context, q Querier, table string) (v int, er
 // Unwait does nothing, because there is no Queue.
 func (postgres) Unwait(context.Context, *sql.Conn) (undo string, err error) { return "", nil }
 
-func (postgres) LockMigrations() string {
-	return `SELECT pg_advisory_xact_lock(7308895159)` // any number of our own
+func (postgres) LockMigrations(ctx context.Context, t *Tx, _ time.Duration) error {
+	return t.exec(ctx, `SELECT pg_advisory_xact_lock(7308895159)`) // any number of our own
 }
+
+func (postgres) FoundRows(string) string { return `` }
 
 // Begin asks for READ COMMITTED, whatever the default is: a statement that has waited for a lock,
 // and the statements after it, must see what the lock's holder did.
-func (postgres) Begin(l Limits) string {
-	return fmt.Sprintf(`BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s; SET LOCAL idle_in_transaction_session_timeout = %d`,
-		LockTimeout(l.Wait), l.Idle.Milliseconds())
+func (postgres) Begin(l Limits) []string {
+	return []string{fmt.Sprintf(`BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s; SET LOCAL idle_in_transaction_session_timeout = %d`,
+		LockTimeout(l.Wait), l.Idle.Milliseconds())}
 }
+
+func (postgres) Restore() string { return `` }
+
+func (postgres) OneByOne() bool { return false }
 
 // LockTimeout returns the statement that limits PostgreSQL's waits for locks in a transaction.
 func LockTimeout(wait time.Duration) string {

@@ -3,6 +3,7 @@ package sqltx
 import (
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"io"
 	"reflect"
 )
@@ -20,12 +21,18 @@ type callRows struct {
 	types []*sql.ColumnType // nil before somebody asks
 
 	row, into []any // the values of a row, and pointers to them
+
+	read [][]any // what is left of the rows, if they were read at once
+	all  bool    // they were
 }
 
 func (r *callRows) open() (err error) {
 	if r.names, err = r.inner.Columns(); err != nil {
 		_ = r.inner.Close()
 		return err
+	}
+	if r.c.g.b.d.OneByOne() {
+		return r.readAll()
 	}
 	if r.c.rows == nil {
 		r.c.rows = map[*callRows]struct{}{}
@@ -34,9 +41,30 @@ func (r *callRows) open() (err error) {
 	return nil
 }
 
+// readAll reads and closes the rows, so that the connection can take the next statement.
+func (r *callRows) readAll() error {
+	r.all = true
+	r.types, _ = r.inner.ColumnTypes()
+	for r.inner.Next() {
+		row, into := make([]any, len(r.names)), make([]any, len(r.names))
+		for i := range row {
+			into[i] = &row[i]
+		}
+		if err := r.inner.Scan(into...); err != nil {
+			return errors.Join(err, r.inner.Close())
+		}
+		r.read = append(r.read, row)
+	}
+	return errors.Join(r.inner.Err(), r.inner.Close())
+}
+
 // close is Close with the lock held.
 func (r *callRows) close() error {
 	delete(r.c.rows, r)
+	if r.all {
+		r.read = nil
+		return nil
+	}
 	return r.c.g.judge(r.text, r.inner.Close())
 }
 
@@ -60,6 +88,16 @@ func (r *callRows) Next(dest []driver.Value) error {
 	defer r.c.g.mu.unlock()
 	if err := r.c.usable(); err != nil {
 		return err
+	}
+	if r.all {
+		if len(r.read) == 0 {
+			return io.EOF
+		}
+		for i, v := range r.read[0] {
+			dest[i] = v
+		}
+		r.read = r.read[1:]
+		return nil
 	}
 	if !r.inner.Next() {
 		if err := r.inner.Err(); err != nil {

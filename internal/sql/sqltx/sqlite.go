@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/queue"
@@ -66,7 +67,11 @@ func (sqlite) Settings(ctx context.Context, q Querier) error {
 // Begin takes the file's write lock at once. A deferred transaction would take it at its first
 // write, where it could fail after reading, with SQLITE_BUSY_SNAPSHOT.
 // https://www.sqlite.org/lang_transaction.html
-func (sqlite) Begin(Limits) string { return `BEGIN IMMEDIATE` }
+func (sqlite) Begin(Limits) []string { return []string{`BEGIN IMMEDIATE`} }
+
+func (sqlite) Restore() string { return `` }
+
+func (sqlite) OneByOne() bool { return false }
 
 // Unwait turns off the busy handler, which a data source name often asks for. The busy handler
 // tries the lock ten times a second, and hardly ever finds it free while other processes write
@@ -80,7 +85,9 @@ func (sqlite) Unwait(ctx context.Context, conn *sql.Conn) (undo string, err erro
 	return fmt.Sprintf(`PRAGMA busy_timeout = %d`, ms), err
 }
 
-func (sqlite) LockMigrations() string { return `` }
+func (sqlite) LockMigrations(context.Context, *Tx, time.Duration) error { return nil }
+
+func (sqlite) FoundRows(string) string { return `` }
 
 func (sqlite) Queue(ctx context.Context, q Querier) (*queue.Queue, error) { return queue.Open(ctx, q) }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sql/sqltext"
 	"github.com/epochfence/epochfence/internal/sql/txdb"
 )
 
@@ -22,6 +23,7 @@ type Tx struct {
 	open    bool      // a transaction may have begun
 	spoiled string    // the first statement that changed the connection for its next user
 	wait    string    // the statement that restores how Conn waits; empty if it need not
+	set     bool      // Begin may have set what Restore undoes
 
 	began time.Time // when it got the write lock; zero before
 }
@@ -54,6 +56,10 @@ func (t *Tx) begin(ctx context.Context) error {
 			leave()
 		}
 	}()
+	limits := Limits{Idle: t.b.limits.Idle}
+	if end, ok := ctx.Deadline(); ok {
+		limits.Whole = max(time.Until(end), time.Millisecond)
+	}
 	err := t.b.Patiently(ctx, func(ctx context.Context) error {
 		if err := t.line(ctx); err != nil {
 			return err
@@ -73,9 +79,10 @@ func (t *Tx) begin(ctx context.Context) error {
 		}
 		// This holds whatever the answer is: the driver may report the end of the context although
 		// BEGIN took effect.
-		t.open = true
+		t.open, t.set = true, t.b.d.Restore() != ""
 		deadline, _ := ctx.Deadline() // Patiently's at the latest
-		_, err := t.Conn.ExecContext(ctx, t.b.d.Begin(Limits{Wait: time.Until(deadline), Idle: t.b.limits.Idle}))
+		limits.Wait = time.Until(deadline)
+		err := t.each(ctx, t.b.d.Begin(limits))
 		if err != nil && leave == nil && t.b.queue != nil && t.b.d.Classify(err) == Busy {
 			leave = t.b.queue.Wait() // tells the other processes
 			before = t.written()
@@ -98,6 +105,23 @@ func (t *Tx) begin(ctx context.Context) error {
 	}
 }
 
+// exec runs a script of our own.
+func (t *Tx) exec(ctx context.Context, script string) error {
+	if !t.b.d.OneByOne() {
+		return t.each(ctx, []string{script})
+	}
+	return t.each(ctx, sqltext.Split(script, t.b.d.Words()))
+}
+
+func (t *Tx) each(ctx context.Context, statements []string) error {
+	for _, s := range statements {
+		if _, err := t.Conn.ExecContext(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (t *Tx) restore() error {
 	if t.wait == "" {
 		return nil
@@ -107,6 +131,15 @@ func (t *Tx) restore() error {
 		t.wait = ""
 	}
 	return err
+}
+
+func (t *Tx) unset() error {
+	if !t.set {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	return t.exec(ctx, t.b.d.Restore())
 }
 
 // written returns a number that changes when others have written to the database.
@@ -146,12 +179,12 @@ func (t *Tx) Commit(ctx context.Context) error {
 // errors are those of [Tx.Commit], except that ctx may end it: then it is unknown whether it is
 // committed.
 func (t *Tx) Finish(ctx context.Context, script string) error {
-	_, err := t.Conn.ExecContext(ctx, script)
+	err := t.exec(ctx, script)
 	if err == nil {
 		t.open = false
 		return nil
 	}
-	if t.b.d.Classify(err) == InDoubt {
+	if c := t.b.d.Classify(err); c == InDoubt || c == Interrupted {
 		return fmt.Errorf("%w: COMMIT: %w", epoch.ErrInDoubt, err)
 	}
 	return fmt.Errorf("COMMIT: %w", err)
@@ -184,11 +217,11 @@ func (t *Tx) giveBack() {
 			}
 		}
 	}
-	if t.restore() != nil || t.spoiled != "" {
+	if t.spoiled != "" || t.restore() != nil || t.unset() != nil {
 		t.discard()
 	}
 	_ = t.Conn.Close()
-	t.Conn, t.open, t.wait, t.spoiled = nil, false, "", ""
+	t.Conn, t.open, t.set, t.wait, t.spoiled = nil, false, false, "", ""
 	if t.b.queue != nil && !t.began.IsZero() {
 		t.b.queue.Held(time.Since(t.began)) // the lock is free again
 	}
