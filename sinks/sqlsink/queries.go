@@ -13,9 +13,12 @@ type queries struct {
 	add, revise, remove   string
 	sign, gone            string
 	pruneMany, pruneOld   string
+
+	lockSeeds, unshadow string // see [Dialect]
 }
 
-func newQueries(d Dialect, prefix string) queries {
+// newQueries returns the statements on tables whose names have a prefix, in a database or schema.
+func newQueries(d Dialect, schema, prefix string) queries {
 	const (
 		key   = ` WHERE group_name = ? AND topic = ? AND number = ?`
 		state = `log_id, lease_source, lease_generation, owner, epoch, claim_id, next_offset, mark, applied,` +
@@ -23,9 +26,10 @@ func newQueries(d Dialect, prefix string) queries {
 		row  = ` WHERE kind = ? AND id = ? AND revision = ?`
 		acts = ` AND state IN ('rewind', 'skip', 'pause', 'resume', 'evict', 'rebase', 'run')`
 	)
-	prefix = d.schema() + prefix
+	prefix = schema + prefix
 	fences, ledger, box := prefix+`fence`, prefix+`ledger`, prefix+`outbox_entry`
-	last := `COALESCE((SELECT revision FROM ` + ledger + ` WHERE kind = 'entry' ORDER BY id DESC LIMIT 1), 0)`
+	// A subquery in FROM, because MySQL lets no other read the table that the statement writes.
+	last := `COALESCE((SELECT revision FROM (SELECT revision FROM ` + ledger + ` WHERE kind = 'entry' ORDER BY id DESC LIMIT 1) AS newest), 0)`
 	const sent = key + ` AND id = ? AND idempotency_key = ?`
 	rows := `SELECT kind, id, name, group_name, topic, number, epoch, message_offset, state, cause, operator, role, written_at, changed_at, ` +
 		d.now() + `, revision, body, `
@@ -75,9 +79,12 @@ func newQueries(d Dialect, prefix string) queries {
 		gone:   `DELETE FROM ` + ledger + ` WHERE kind = 'process' AND name = ? AND (? = 0 OR revision = ?)`,
 
 		// Both read only the oldest rows, so that their cost does not grow with the log.
-		pruneMany: `DELETE FROM ` + ledger + ` WHERE id IN (SELECT id FROM (SELECT id, revision FROM ` + ledger +
-			` WHERE kind = 'entry' AND operator = '' ORDER BY id LIMIT 4) AS oldest WHERE revision <= ` + last + ` - ?)`,
-		pruneOld: `DELETE FROM ` + ledger + ` WHERE id IN (SELECT id FROM (SELECT id, written_at FROM ` + ledger +
-			` WHERE kind = 'entry' ORDER BY id LIMIT 4) AS oldest WHERE ` + d.outOfDate(`written_at`) + `)`,
+		pruneMany: d.remove(ledger, `SELECT id FROM (SELECT id, revision FROM `+ledger+
+			` WHERE kind = 'entry' AND operator = '' ORDER BY id LIMIT 4) AS oldest WHERE revision <= `+last+` - ?`),
+		pruneOld: d.remove(ledger, `SELECT id FROM (SELECT id, written_at FROM `+ledger+
+			` WHERE kind = 'entry' ORDER BY id LIMIT 4) AS oldest WHERE `+d.outOfDate(`written_at`)),
+
+		lockSeeds: d.lockSeeds(prefix + `migration`),
+		unshadow:  d.unshadow(fences, ledger, box),
 	}
 }

@@ -80,7 +80,11 @@ func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) 
 	if err != nil {
 		return nil, fmt.Errorf("sqlsink: open %s: %w", d, err)
 	}
-	return &Sink{db: db, d: d, transactions: transactions, q: newQueries(d, o.TablePrefix)}, nil
+	schema, err := d.schema(ctx, db)
+	if err != nil {
+		return nil, fmt.Errorf("sqlsink: open %s: %w", d, err)
+	}
+	return &Sink{db: db, d: d, transactions: transactions, q: newQueries(d, schema, o.TablePrefix)}, nil
 }
 
 // Fence implements [epoch.Sink]. It waits for no transaction.
@@ -144,8 +148,8 @@ func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
 	}
 	defer t.End()
 	within := context.WithoutCancel(ctx) // the commit checks ctx again
-	if lock := s.d.lockSeeds(); lock != "" {
-		if _, err := t.Conn.ExecContext(ctx, lock); err != nil {
+	if s.q.lockSeeds != "" {
+		if _, err := t.Conn.ExecContext(ctx, s.q.lockSeeds); err != nil {
 			return err
 		}
 	}

@@ -173,6 +173,9 @@ func (t *shared) prove(tx *sqltx.Tx) error {
 	if err != nil && t.s.d.transactions().Classify(err) == sqltx.Refused {
 		return fmt.Errorf("%w: %w", epoch.ErrTxEndedByHandler, err)
 	}
+	if err == nil && tx.Spoiled() != "" && t.s.q.unshadow != "" {
+		_, err = tx.Conn.ExecContext(context.Background(), t.s.q.unshadow)
+	}
 	return err
 }
 

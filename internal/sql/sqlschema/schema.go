@@ -76,13 +76,19 @@ func Read(files fs.FS, dir, of string) []migrations.Migration {
 	return all
 }
 
-//go:embed sqlite/*.sql
+//go:embed sqlite/*.sql mariadb/*.sql
 var files embed.FS
 
 // SQLite returns the tables of fences, of the rows of operators and of the outbox in SQLite, whose names have a prefix.
-func SQLite(prefix string) Prefixed {
+func SQLite(prefix string) Prefixed { return sink("sqlite", prefix) }
+
+// MariaDB returns the same tables in MariaDB, where each CREATE TABLE commits: a script must be able to
+// run again.
+func MariaDB(prefix string) Prefixed { return sink("mariadb", prefix) }
+
+func sink(dir, prefix string) Prefixed {
 	return Prefixed{
-		Prefix: prefix, Scripts: Read(files, "sqlite", "sqlsink"),
+		Prefix: prefix, Scripts: Read(files, dir, "sqlsink"),
 		Remedy: "sqlsink.Migrate, epochfence migrate up, or the SQL of sqlsink.Migrations",
 	}
 }

@@ -64,6 +64,14 @@ func (mariadb) Settings(ctx context.Context, q Querier) error {
 	return nil
 }
 
+// MariaDBDatabase returns what qualifies the names of tables in the database of the data source name: a
+// handler can change the session's.
+func MariaDBDatabase(ctx context.Context, q Querier) (string, error) {
+	var name string
+	err := q.QueryRowContext(ctx, `SELECT COALESCE(DATABASE(), '')`).Scan(&name)
+	return "`" + strings.ReplaceAll(name, "`", "``") + "`.", err
+}
+
 // FoundRows is a no-op, whose count shows what the driver counts.
 func (mariadb) FoundRows(table string) string {
 	return `UPDATE ` + table + ` SET version = version WHERE version = 2`
@@ -105,10 +113,11 @@ func (mariadb) Begin(l Limits) []string {
 	most := wait + 1
 	if l.Whole > 0 {
 		most = seconds(l.Whole) + 1
-		wait = min(wait, most)
+		wait = min(wait, max(most-2, 1)) // a lock that is waited for in vain is said before the context ends
 	}
 	return []string{
 		fmt.Sprintf(`SET @epochfence_lock = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = %[1]d`+
+			`, @epochfence_table = @@SESSION.lock_wait_timeout, SESSION lock_wait_timeout = %[1]d`+
 			` /*M!100300 , @epochfence_idle = @@SESSION.idle_transaction_timeout, SESSION idle_transaction_timeout = %[2]d`+
 			`, @epochfence_statement = @@SESSION.max_statement_time, SESSION max_statement_time = %[2]d, @@tx_isolation = 'READ-COMMITTED' */`+
 			` /*!80000 , @epochfence_idle = @@SESSION.wait_timeout, SESSION wait_timeout = %[2]d`+
@@ -118,7 +127,7 @@ func (mariadb) Begin(l Limits) []string {
 }
 
 func (mariadb) Restore() string {
-	return `SET SESSION innodb_lock_wait_timeout = @epochfence_lock` +
+	return `SET SESSION innodb_lock_wait_timeout = @epochfence_lock, SESSION lock_wait_timeout = @epochfence_table` +
 		` /*M!100300 , SESSION idle_transaction_timeout = @epochfence_idle, SESSION max_statement_time = @epochfence_statement */` +
 		` /*!80000 , SESSION wait_timeout = @epochfence_idle, SESSION max_execution_time = @epochfence_statement */`
 }
