@@ -1,4 +1,4 @@
-// Package sqloutbox keeps an [outbox] through database/sql, for SQLite so far.
+// Package sqloutbox keeps an [outbox] through database/sql, for SQLite and MariaDB.
 // Its table is one of the sink's, which sqlsink.Migrate makes, so that a handler's effects and its
 // entries commit together:
 //

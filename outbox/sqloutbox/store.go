@@ -29,7 +29,7 @@ type DBTX interface {
 // Store is an [outbox.Store] for the transactions TX of the application, such as
 // *sqlsink.Tx. It is safe for concurrent use.
 type Store[TX DBTX] struct {
-	add, scan, next, load, remove, count, retries string
+	inOrder, add, scan, next, load, remove, count, retries, tried string
 }
 
 // Options configure a [Store]. The zero value works.
@@ -48,24 +48,30 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Stor
 	if _, err := sqltx.Open(ctx, db, d.transactions(), d.tables(prefix), sqltx.Limits{Wait: 30 * time.Second}); err != nil {
 		return nil, fmt.Errorf("sqloutbox: open %s: %w", d, err)
 	}
-	const (
-		partition = ` WHERE group_name = ? AND topic = ? AND number = ?`
-		row       = `SELECT id, message_offset, order_key, scope, idempotency_key, method, url, header, body FROM `
-	)
-	entries, indexes := d.schema()+prefix+`outbox_entry`, prefix+`outbox_entry`
-	// INDEXED BY, because SQLite would plan by the last ANALYZE, when the backlog was different.
+	schema, err := d.schema(ctx, db)
+	if err != nil {
+		return nil, fmt.Errorf("sqloutbox: open %s: %w", d, err)
+	}
+	const row = `SELECT id, message_offset, order_key, scope, idempotency_key, method, url, header, body FROM `
+	// The indexes are given, because the database would plan by its last look at the table, when the
+	// backlog was different.
+	entries, byPartition, byKey := schema+prefix+`outbox_entry`, d.index(prefix+`outbox_entry_partition`), d.index(prefix+`outbox_entry_key`)
 	return &Store[TX]{
+		inOrder: d.inOrder(schema + prefix + `fence`),
 		add: `INSERT INTO ` + entries + ` (group_name, topic, number, message_offset, order_key, scope, idempotency_key, method, url, header, body)` +
 			` VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		scan:   row + entries + ` INDEXED BY ` + indexes + `_partition` + partition + ` AND id > ? ORDER BY id LIMIT ?`,
-		next:   row + entries + ` INDEXED BY ` + indexes + `_key` + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
+		scan:   row + entries + byPartition + partition + ` AND id > ? ORDER BY id LIMIT ?`,
+		next:   row + entries + byKey + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
 		load:   row + entries + partition + ` AND id = ?`,
 		remove: `DELETE FROM ` + entries + partition + ` AND id = ?`,
-		count: `SELECT count(*), min(added_at) FROM (SELECT added_at FROM ` + entries + ` INDEXED BY ` + indexes + `_partition` + partition +
-			` ORDER BY id LIMIT ?)`,
-		retries: `UPDATE ` + entries + ` SET retry_requested = 0` + partition + ` AND retry_requested = 1 RETURNING id`,
+		count: `SELECT count(*), min(added_at) FROM (SELECT added_at FROM ` + entries + byPartition + partition +
+			` ORDER BY id LIMIT ?) AS some`,
+		retries: `SELECT id FROM ` + entries + partition + ` AND retry_requested = 1 ORDER BY id` + d.forUpdate(),
+		tried:   `UPDATE ` + entries + ` SET retry_requested = 0` + partition + ` AND id = ?`,
 	}, nil
 }
+
+const partition = ` WHERE group_name = ? AND topic = ? AND number = ?`
 
 // Add implements [outbox.Store].
 func (s *Store[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e outbox.Entry) error {
@@ -77,7 +83,13 @@ func (s *Store[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e outbox.En
 	if body == nil {
 		body = []byte{} // not NULL
 	}
-	_, err = tx.ExecContext(ctx, s.add, m.Partition.Group, m.Partition.Topic, m.Partition.Number, int64(m.Offset),
+	p := m.Partition
+	if s.inOrder != "" {
+		if _, err := tx.ExecContext(ctx, s.inOrder, p.Group, p.Topic, p.Number); err != nil {
+			return fmt.Errorf("sqloutbox: add: %w", err)
+		}
+	}
+	_, err = tx.ExecContext(ctx, s.add, p.Group, p.Topic, p.Number, int64(m.Offset),
 		e.Key, e.Scope, e.IdempotencyKey, e.Method, e.URL, header, body)
 	if err != nil {
 		return fmt.Errorf("sqloutbox: add: %w", err)
@@ -85,8 +97,8 @@ func (s *Store[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e outbox.En
 	return nil
 }
 
-// Scan implements [outbox.Store]. SQLite has one write lock, so transactions that add entries
-// commit in the order of the entries' IDs.
+// Scan implements [outbox.Store]. Transactions that add entries commit in the order of the entries' IDs:
+// SQLite has one write lock, and in MariaDB Add locks the fence.
 func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from outbox.Cursor, limit int) ([]outbox.Row, outbox.Cursor, error) {
 	rows, err := tx.QueryContext(ctx, s.scan, p.Group, p.Topic, p.Number, from.ID, limit)
 	if err != nil {
@@ -184,20 +196,29 @@ func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []
 
 // Retries implements [outbox.Store].
 func (s *Store[TX]) Retries(ctx context.Context, tx TX, p epoch.Partition) (ids []int64, err error) {
+	if ids, err = s.requested(ctx, tx, p); err != nil {
+		return nil, fmt.Errorf("sqloutbox: what is to be tried now of %s: %w", p, err)
+	}
+	for _, id := range ids {
+		if _, err := tx.ExecContext(ctx, s.tried, p.Group, p.Topic, p.Number, id); err != nil {
+			return nil, fmt.Errorf("sqloutbox: entry %d of %s is tried now: %w", id, p, err)
+		}
+	}
+	return ids, nil
+}
+
+func (s *Store[TX]) requested(ctx context.Context, tx TX, p epoch.Partition) (ids []int64, err error) {
 	rows, err := tx.QueryContext(ctx, s.retries, p.Group, p.Topic, p.Number)
 	if err != nil {
-		return nil, fmt.Errorf("sqloutbox: what is to be tried now of %s: %w", p, err)
+		return nil, err
 	}
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		var id int64
 		if err := rows.Scan(&id); err != nil {
-			return nil, fmt.Errorf("sqloutbox: what is to be tried now of %s: %w", p, err)
+			return nil, err
 		}
 		ids = append(ids, id)
 	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("sqloutbox: what is to be tried now of %s: %w", p, err)
-	}
-	return ids, nil
+	return ids, rows.Err()
 }

@@ -4,6 +4,7 @@ CREATE TABLE IF NOT EXISTS {{prefix}}outbox_entry (
     group_name      VARBINARY(1020) NOT NULL,
     topic           VARBINARY(1020) NOT NULL,
     number          BIGINT          NOT NULL,            -- of the partition
+    message_offset  BIGINT          NOT NULL,            -- of the message that added it
     order_key       VARBINARY(255)  NOT NULL,            -- '': no order
     scope           TEXT            NOT NULL,
     idempotency_key VARBINARY(4096) NOT NULL,
