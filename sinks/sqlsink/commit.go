@@ -71,18 +71,18 @@ func (s *Sink) transact(ctx context.Context, as []epoch.Advance, o epoch.TxOptio
 	if t == nil { // no call has used its Tx
 		var err error
 		if t, err = s.transactions.Begin(ctx); err != nil {
-			return err
+			return shared.doubt(err)
 		}
 		defer t.End()
 	} else if err := shared.prove(t); err != nil {
-		return err
+		return shared.doubt(err)
 	}
 	// From here on nothing waits. The context is checked once more, right before COMMIT.
 	if err := fenced(context.WithoutCancel(ctx), t); err != nil {
 		if own := shared.ownSetting(err); own != nil {
 			return &epoch.CallError{Call: 0, Err: own}
 		}
-		return err
+		return shared.doubt(err)
 	}
 	return t.Commit(ctx)
 }

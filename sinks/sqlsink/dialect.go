@@ -125,7 +125,7 @@ func (mariadb) lockSeeds(versions string) string {
 
 // remove is a join, because DELETE … IN (SELECT …) would read the whole table, and lock it.
 func (mariadb) remove(table, query string) string {
-	return `DELETE removed FROM ` + table + ` AS removed JOIN (` + query + `) AS found ON found.id = removed.id`
+	return `DELETE ` + table + ` FROM ` + table + ` JOIN (` + query + `) AS found ON found.id = ` + table + `.id`
 }
 
 func (mariadb) now() string { return mariadbTime(`UTC_TIMESTAMP(3)`) }

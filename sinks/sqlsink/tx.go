@@ -134,7 +134,7 @@ func (t *shared) run(ctx context.Context, i int, do func(context.Context, *Tx) e
 		return callError(i, c.Refused(), err)
 	case gone != nil && t.guard.Tx() == nil && err == nil:
 		return fmt.Errorf("the handler hid that its transaction could not begin: %w", gone)
-	case gone != nil && !t.guard.Told(err):
+	case gone != nil && t.guard.Told(err) == nil:
 		return callError(i, t.doubt(gone), err)
 	case err != nil:
 		return t.judge(err)
@@ -153,14 +153,18 @@ func callError(i int, did, returned error) error {
 
 // judge classifies an error that a call returned: of this transaction, or the handler's own.
 func (t *shared) judge(err error) error {
-	if !t.guard.Told(err) {
+	told := t.guard.Told(err)
+	if told == nil {
 		return &foreignError{err}
 	}
-	return t.doubt(err)
+	return t.doubtOf(told, err)
 }
 
-func (t *shared) doubt(err error) error {
-	if t.s.d.transactions().Classify(err) == sqltx.InDoubt && !errors.Is(err, epoch.ErrInDoubt) {
+func (t *shared) doubt(err error) error { return t.doubtOf(err, err) }
+
+// doubtOf marks err if what the database said leaves the outcome open.
+func (t *shared) doubtOf(said, err error) error {
+	if t.s.d.transactions().Classify(said) == sqltx.InDoubt && !errors.Is(err, epoch.ErrInDoubt) {
 		return fmt.Errorf("%w: %w", epoch.ErrInDoubt, err)
 	}
 	return err

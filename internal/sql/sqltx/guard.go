@@ -96,9 +96,13 @@ func (g *Guard) Gone() error {
 	return g.gone
 }
 
-// Told reports whether err is, or wraps, the error of a statement of this transaction.
-func (g *Guard) Told(err error) bool {
-	return slices.ContainsFunc(g.told, func(e error) bool { return errors.Is(err, e) })
+// Told returns the error of a statement of this transaction that err is or wraps, as the database gave
+// it, or nil.
+func (g *Guard) Told(err error) error {
+	if i := slices.IndexFunc(g.told, func(e error) bool { return errors.Is(err, e) }); i >= 0 {
+		return g.told[i]
+	}
+	return nil
 }
 
 const maxTold = 16

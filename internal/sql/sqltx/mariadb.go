@@ -271,7 +271,12 @@ func (m mariadb) Fault(err error) error {
 		return fmt.Errorf("%w: a privilege is missing", epoch.ErrUnhealthy)
 	case mariadbEngine, mariadbDuringCommit:
 		return fmt.Errorf("%w: the storage engine fails", epoch.ErrUnhealthy)
-	case mariadbNoTable, mariadbNoColumn, mariadbNoDatabase, mariadbColumnCount, mariadbNoDefault, mariadbDoesNotExist:
+	case mariadbDoesNotExist:
+		if strings.Contains(inert.Try(of.Error), ": SAVEPOINT ") { // not a procedure or a function
+			return nil
+		}
+		fallthrough
+	case mariadbNoTable, mariadbNoColumn, mariadbNoDatabase, mariadbColumnCount, mariadbNoDefault:
 		return fmt.Errorf("%w: the schema is not the one that the statement expects: is a migration missing?", epoch.ErrUnhealthy)
 	}
 	return nil

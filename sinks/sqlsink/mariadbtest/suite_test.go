@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"strings"
+	"sync"
 	"testing"
 
 	_ "github.com/go-sql-driver/mysql"
@@ -88,6 +89,7 @@ func effects(ctx context.Context, db *sql.DB, list string) (all []string, err er
 
 func databaseOf(t testing.TB, dsn string) sinktest.Database[*sqlsink.Tx] {
 	reader := open(t, dsn)
+	operator := sync.OnceValue(func() operate.Operator { return newOperator(t, dsn) }) // idioms ask for it all the time
 	return sinktest.Database[*sqlsink.Tx]{
 		Open: func(t testing.TB) epoch.Sink[*sqlsink.Tx] { return newSink(t, dsn, sqlsink.Options{}) },
 		Append: func(ctx context.Context, tx *sqlsink.Tx, list, value string) error {
@@ -109,7 +111,7 @@ func databaseOf(t testing.TB, dsn string) sinktest.Database[*sqlsink.Tx] {
 			_, err := reader.ExecContext(ctx, query)
 			return err
 		},
-		Operator:   func(t testing.TB) operate.Operator { return newOperator(t, dsn) },
+		Operator:   func(testing.TB) operate.Operator { return operator() },
 		DeadLetter: newSink(t, dsn, sqlsink.Options{}).DeadLetter,
 	}
 }
