@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -125,3 +126,31 @@ func on(t *testing.T) func(t testing.TB) sinktest.Database[*sqlsink.Tx] {
 func TestSuite(t *testing.T)          { sinktest.Run(t, on(t)) }
 func TestSuiteUnblocked(t *testing.T) { sinktest.RunUnblocked(t, on(t)) }
 func TestSuiteOperated(t *testing.T)  { sinktest.RunOperated(t, on(t)) }
+
+var orders = epoch.Origin{Partition: epoch.Partition{Group: "billing", Topic: "orders"}, Log: "log", Source: "broker"}
+
+// claim claims orders from whoever has it.
+func claim(ctx context.Context, s *sqlsink.Sink, generation int64) (epoch.Fence, error) {
+	seen, err := s.Fence(ctx, orders.Partition)
+	if err != nil {
+		return epoch.Fence{}, err
+	}
+	return s.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: orders, Generation: generation, Owner: fmt.Sprint(generation)}))
+}
+
+func commit(ctx context.Context, s *sqlsink.Sink, f epoch.Fence, do func(ctx context.Context, tx *sqlsink.Tx) error) error {
+	a := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 1}
+	return s.Commit(ctx, []epoch.Advance{a}, epoch.TxOptions{}, do)
+}
+
+func seeded(t *testing.T, s *sqlsink.Sink) {
+	t.Helper()
+	if err := s.Seed(t.Context(), []epoch.Start{{Origin: orders}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(ctx context.Context, tx *sqlsink.Tx, value string) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO effects (list, value) VALUES ('orders', ?)`, value)
+	return err
+}
