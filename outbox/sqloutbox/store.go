@@ -85,7 +85,8 @@ func (s *Store[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e outbox.En
 	}
 	p := m.Partition
 	if s.inOrder != "" {
-		if _, err := tx.ExecContext(ctx, s.inOrder, p.Group, p.Topic, p.Number); err != nil {
+		var e epoch.Epoch
+		if err := tx.QueryRowContext(ctx, s.inOrder, p.Group, p.Topic, p.Number).Scan(&e); err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return fmt.Errorf("sqloutbox: add: %w", err)
 		}
 	}
