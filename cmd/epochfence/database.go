@@ -63,13 +63,15 @@ func openAt(ctx context.Context, f flags, create bool) (database, error) {
 	case f.store != "":
 		return orNone(openStore(ctx, f))
 	case at == "":
-		return nil, usage("which database? Say it with --database or EPOCHFENCE_DATABASE, as postgres://USER@HOST/NAME or file:PATH of SQLite, or say which store with --store")
+		return nil, usage("which database? Say it with --database or EPOCHFENCE_DATABASE, as postgres://USER@HOST/NAME, mysql://USER@HOST/NAME of MariaDB or file:PATH of SQLite, or say which store with --store")
 	case strings.HasPrefix(at, "postgres://"), strings.HasPrefix(at, "postgresql://"):
 		return orNone(openPostgres(ctx, f))
 	case strings.HasPrefix(at, "file:"):
 		return orNone(openSQLite(f, create))
+	case strings.HasPrefix(at, "mysql://"), strings.HasPrefix(at, "mariadb://"):
+		return orNone(openMariaDB(f))
 	default:
-		return nil, usage("the database is neither postgres://… nor file:… of SQLite")
+		return nil, usage("the database is neither postgres://…, mysql://… of MariaDB nor file:… of SQLite")
 	}
 }
 

@@ -52,7 +52,7 @@ func TestExitCodes(t *testing.T) {
 		{exitUsage, "list orders/x"},
 		{exitUsage, `list "orders/3`},
 		{exitUsage, "list --format yaml"},
-		{exitUsage, "list --database mysql://localhost/x"},
+		{exitUsage, "list --database oracle://localhost/x"},
 		{exitUsage, "rewind orders/0"},
 		{exitUsage, "rewind --to start"},
 		{exitUsage, "rewind orders/0 --to yesterday"},

@@ -166,7 +166,7 @@ func usageOf(template string) string {
 func (f *flags) add(c *cobra.Command) {
 	p := c.PersistentFlags()
 	p.SortFlags = false
-	p.StringVar(&f.database, "database", "", "the sink's database: postgres://…, or file:PATH of SQLite (EPOCHFENCE_DATABASE, DATABASE_URL)")
+	p.StringVar(&f.database, "database", "", "the sink's database: postgres://…, mysql://… of MariaDB, or file:PATH of SQLite (EPOCHFENCE_DATABASE, DATABASE_URL)")
 	p.StringVar(&f.store, "store", "", "the store of a cassink, instead of --database: redis://…, etcd://…, s3://…, see docs/command-line.md (EPOCHFENCE_STORE)")
 	p.StringVar(&f.schema, "schema", "", "the sink's schema; in SQLite the prefix of its tables, in a store the prefix of its keys; epochfence if empty, in SQLite epochfence_ (EPOCHFENCE_SCHEMA)")
 	p.StringVar(&f.kafka, "kafka", "", "brokers, HOST:PORT,… (EPOCHFENCE_KAFKA)")

@@ -15,111 +15,117 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
+// commands are those that write, and return where partition 1 is to have gone on from after its last act;
+// -1: where it was.
+var commands = map[string]func(l *live) epoch.Offset{
+	"rewind to an offset": func(l *live) epoch.Offset {
+		l.executes("rewind", "orders/1", "--to", "7")
+		return 7
+	},
+	"rewind to the start": func(l *live) epoch.Offset {
+		l.executes("rewind", "billing/orders/1", "--to", "start")
+		return 0
+	},
+	"rewind by a number": func(l *live) epoch.Offset {
+		l.executes("rewind", "orders/1", "--to", "-5")
+		return -1
+	},
+	"rewind to a time": func(l *live) epoch.Offset {
+		l.executes("rewind", "orders/1", "--to", "@2020-01-01T00:00:00Z")
+		return 0
+	},
+	"rewind to the end": func(l *live) epoch.Offset {
+		l.executes("rewind", "orders/1", "--to", "end")
+		return -1
+	},
+	"rewind of all partitions": func(l *live) epoch.Offset {
+		l.executes("rewind", "--group", "billing", "--to", "3")
+		return 3
+	},
+	"evict": func(l *live) epoch.Offset {
+		for range 5 {
+			l.executes("evict", "orders/1")
+			l.awaits("the owner claims again", func() bool { return operate.OperatorOf(l.at(1).Owner) == "" })
+		}
+		return -1
+	},
+	"pause and resume": func(l *live) epoch.Offset {
+		l.executes("pause", "orders/1")
+		stood := l.at(1).Next
+		l.awaits("the other partition continues", func() bool { return l.at(0).Next > stood+20 })
+		if now := l.at(1); now.Next != stood || now.Pause.Reason != "for the test" || now.Pause.By != "anna" {
+			l.t.Errorf("paused at %d, and it is\n%+v", stood, now)
+		}
+		l.executes("resume", "orders/1")
+		return stood
+	},
+	"rebase to another lease source, and back": func(l *live) epoch.Offset {
+		source := l.at(1).Source
+		l.executes("rebase", "orders/1", "--source", "somebody else")
+		l.awaits("the partition has halted", func() bool { return strings.Contains(l.run("list", "orders/1").out, "halted") })
+		// What the broker says is what it was.
+		l.executes("rebase", "orders/1")
+		if now := l.at(1).Source; now != source {
+			l.t.Errorf("the lease source is %q, want %q", now, source)
+		}
+		return -1
+	},
+	"drill": func(l *live) epoch.Offset {
+		l.does(exitOK, "drill", "--execute")
+		return -1
+	},
+	"migrate and grants": func(l *live) epoch.Offset {
+		if l.stored { // it has neither
+			l.does(exitUsage, "migrate", "up", "--execute")
+			return -1
+		}
+		l.does(exitOK, "migrate", "up", "--execute")
+		at, err := url.Parse(l.place.url)
+		must(l.t, err)
+		for _, kind := range roleKinds {
+			switch at.Scheme {
+			case "file", "mysql": // SQLite has no roles
+				l.does(exitUsage, "grants", "--role", "anna", "--as", string(kind), "--execute")
+			default:
+				l.does(exitOK, "grants", "--role", at.User.Username(), "--as", string(kind), "--execute")
+			}
+		}
+		return -1
+	},
+}
+
 // Each command that writes, beside a consumer that is at work: nothing is lost or doubled
 // but what was asked for, and the owner continues from where it was told.
 func TestEachCommandBesideALiveConsumer(t *testing.T) {
-	// Each returns where partition 1 is to have gone on from after its last act; -1: where it was.
-	for name, do := range map[string]func(l *live) epoch.Offset{
-		"rewind to an offset": func(l *live) epoch.Offset {
-			l.executes("rewind", "orders/1", "--to", "7")
-			return 7
-		},
-		"rewind to the start": func(l *live) epoch.Offset {
-			l.executes("rewind", "billing/orders/1", "--to", "start")
-			return 0
-		},
-		"rewind by a number": func(l *live) epoch.Offset {
-			l.executes("rewind", "orders/1", "--to", "-5")
-			return -1
-		},
-		"rewind to a time": func(l *live) epoch.Offset {
-			l.executes("rewind", "orders/1", "--to", "@2020-01-01T00:00:00Z")
-			return 0
-		},
-		"rewind to the end": func(l *live) epoch.Offset {
-			l.executes("rewind", "orders/1", "--to", "end")
-			return -1
-		},
-		"rewind of all partitions": func(l *live) epoch.Offset {
-			l.executes("rewind", "--group", "billing", "--to", "3")
-			return 3
-		},
-		"evict": func(l *live) epoch.Offset {
-			for range 5 {
-				l.executes("evict", "orders/1")
-				l.awaits("the owner claims again", func() bool { return operate.OperatorOf(l.at(1).Owner) == "" })
-			}
-			return -1
-		},
-		"pause and resume": func(l *live) epoch.Offset {
-			l.executes("pause", "orders/1")
-			stood := l.at(1).Next
-			l.awaits("the other partition continues", func() bool { return l.at(0).Next > stood+20 })
-			if now := l.at(1); now.Next != stood || now.Pause.Reason != "for the test" || now.Pause.By != "anna" {
-				l.t.Errorf("paused at %d, and it is\n%+v", stood, now)
-			}
-			l.executes("resume", "orders/1")
-			return stood
-		},
-		"rebase to another lease source, and back": func(l *live) epoch.Offset {
-			source := l.at(1).Source
-			l.executes("rebase", "orders/1", "--source", "somebody else")
-			l.awaits("the partition has halted", func() bool { return strings.Contains(l.run("list", "orders/1").out, "halted") })
-			// What the broker says is what it was.
-			l.executes("rebase", "orders/1")
-			if now := l.at(1).Source; now != source {
-				l.t.Errorf("the lease source is %q, want %q", now, source)
-			}
-			return -1
-		},
-		"drill": func(l *live) epoch.Offset {
-			l.does(exitOK, "drill", "--execute")
-			return -1
-		},
-		"migrate and grants": func(l *live) epoch.Offset {
-			if l.stored { // it has neither
-				l.does(exitUsage, "migrate", "up", "--execute")
-				return -1
-			}
-			l.does(exitOK, "migrate", "up", "--execute")
-			at, err := url.Parse(l.place.url)
-			must(l.t, err)
-			for _, kind := range roleKinds {
-				switch at.Scheme {
-				case "file": // SQLite has no roles
-					l.does(exitUsage, "grants", "--role", "anna", "--as", string(kind), "--execute")
-				default:
-					l.does(exitOK, "grants", "--role", at.User.Username(), "--as", string(kind), "--execute")
-				}
-			}
-			return -1
-		},
-	} {
+	for name, do := range commands {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			everywhere(t, func(t *testing.T, open func(broken) *place) {
-				l := atWork(t, open(none))
-				l.through()
-				var want epoch.Offset
-				l.growing(func() {
-					grown := l.at(1).Next
-					l.awaits("the partition is at work", func() bool { return l.at(1).Next > grown })
-					want = do(l)
-				})
-				l.through()
-				l.audit(none)
-				last, claimed := lastAct(l), lastClaim(l)
-				if last == nil {
-					return
-				}
-				if want >= 0 && last.To != want {
-					t.Errorf("the act has put the position at %d, want %d", last.To, want)
-				}
-				if claimed.ID < last.ID {
-					t.Fatalf("no owner has claimed after the act: %+v", last)
-				}
-			})
+			everywhere(t, func(t *testing.T, open func(broken) *place) { besideALiveConsumer(t, open, do) })
 		})
+	}
+}
+
+func besideALiveConsumer(t *testing.T, open func(broken) *place, do func(l *live) epoch.Offset) {
+	t.Helper()
+	l := atWork(t, open(none))
+	l.through()
+	var want epoch.Offset
+	l.growing(func() {
+		grown := l.at(1).Next
+		l.awaits("the partition is at work", func() bool { return l.at(1).Next > grown })
+		want = do(l)
+	})
+	l.through()
+	l.audit(none)
+	last, claimed := lastAct(l), lastClaim(l)
+	if last == nil {
+		return
+	}
+	if want >= 0 && last.To != want {
+		t.Errorf("the act has put the position at %d, want %d", last.To, want)
+	}
+	if claimed.ID < last.ID {
+		t.Fatalf("no owner has claimed after the act: %+v", last)
 	}
 }
 

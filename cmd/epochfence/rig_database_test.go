@@ -98,19 +98,24 @@ func onBoth(t *testing.T, test func(t *testing.T, open func(broken) *place)) {
 
 func inSQLite(t *testing.T, fails broken) *place {
 	t.Helper()
-	p := &place{}
 	path := filepath.Join(t.TempDir(), "sink.db")
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(wal)&_pragma=busy_timeout(10000)")
 	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
-	must(t, sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}))
-	_, err = db.ExecContext(t.Context(), "CREATE TABLE applied (seq INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER, message_offset INTEGER, epoch INTEGER)")
+	return inSQL(t, "file:"+path, db, sqlsink.SQLite, sqloutbox.SQLite, "INTEGER PRIMARY KEY AUTOINCREMENT", fails)
+}
+
+func inSQL(t *testing.T, url string, db *sql.DB, d sqlsink.Dialect, o sqloutbox.Dialect, key string, fails broken) *place {
+	t.Helper()
+	p := &place{}
+	must(t, sqlsink.Migrate(t.Context(), db, d, sqlsink.Options{}))
+	_, err := db.ExecContext(t.Context(), "CREATE TABLE applied (seq "+key+", number INTEGER, message_offset INTEGER, epoch INTEGER)")
 	must(t, err)
-	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
+	sink, err := sqlsink.Open(t.Context(), db, d, sqlsink.Options{})
 	must(t, err)
-	op, err := sqlsink.OpenOperator(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
+	op, err := sqlsink.OpenOperator(t.Context(), db, d, sqlsink.Options{})
 	must(t, err)
-	store, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, sqloutbox.SQLite, sqloutbox.Options{})
+	store, err := sqloutbox.Open[*sqlsink.Tx](t.Context(), db, o, sqloutbox.Options{})
 	must(t, err)
 	box, err := outbox.New(store, slowly[*sqlsink.Tx]())
 	must(t, err)
@@ -125,7 +130,7 @@ func inSQLite(t *testing.T, fails broken) *place {
 		return err
 	}
 	*p = place{
-		url: "file:" + path, op: op, alive: operate.RecordsIn[*sqlsink.Tx](sink).Alive,
+		url: url, op: op, alive: operate.RecordsIn[*sqlsink.Tx](sink).Alive,
 		consume: func(ctx context.Context, s consumer.Source, o consumer.Options) error {
 			return consume(ctx, p, s, sink, consumer.Each(handler), sink.DeadLetter, box, o)
 		},

@@ -46,7 +46,7 @@ func Start(t testing.TB, args ...string) *Server {
 			}
 		}
 		return exec.Command(program, append(append(common, "--bind-address=127.0.0.1", "--port="+s.Port(), "--socket="+filepath.Join(s.Dir, "socket"),
-			"--pid-file="+filepath.Join(s.Dir, "pid"), "--skip-name-resolve", "--max-connections=600", "--innodb-flush-log-at-trx-commit=0",
+			"--pid-file="+filepath.Join(s.Dir, "pid"), "--skip-name-resolve", "--skip-ssl", "--max-connections=600", "--innodb-flush-log-at-trx-commit=0",
 			"--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M"), args...)...)
 	})
 	return &Server{s}
