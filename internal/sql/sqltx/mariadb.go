@@ -146,8 +146,13 @@ func (mariadb) Queue(context.Context, Querier) (*queue.Queue, error) { return ni
 
 func (mariadb) Written() string { return `` }
 
-// InTransaction sets a savepoint, which does nothing outside of a transaction.
-func (mariadb) InTransaction(ctx context.Context, conn *sql.Conn) (bool, error) {
+// InTransaction sets a savepoint, which does nothing outside of a transaction. After a deadlock that does
+// not suffice: everything is rolled back, and some versions continue in a transaction that is another one.
+// So they do after a lock that was waited for too long if innodb_rollback_on_timeout is on.
+func (m mariadb) InTransaction(ctx context.Context, conn *sql.Conn, failed error) (bool, error) {
+	if number, _ := serverError(failed); m.Classify(failed) == Busy || number == mariadbLockTable {
+		return false, nil
+	}
 	name := SavepointName()
 	if _, err := conn.ExecContext(ctx, `SAVEPOINT `+name); err != nil {
 		return false, err
@@ -177,6 +182,7 @@ const (
 	mariadbDuringCommit  = 1180
 	mariadbUserConns     = 1203
 	mariadbLockWait      = 1205
+	mariadbLockTable     = 1206 // ER_LOCK_TABLE_FULL
 	mariadbDeadlock      = 1213
 	mariadbPrivilege     = 1227
 	mariadbReadOnly      = 1290 // --read-only, and others of its kind
@@ -208,9 +214,7 @@ func serverError(err error) (number int, of error) {
 // lost are the driver's messages for a connection that failed, which have no type.
 var lost = []string{"invalid connection", "malformed packet", "commands out of sync", "busy buffer", "bad connection"}
 
-// Classify takes what is not the server's answer for a failed connection if it looks like one. After a
-// deadlock everything is rolled back, and after a lock that was waited for too long, the statement
-// alone, unless innodb_rollback_on_timeout is on: InTransaction finds out.
+// Classify takes what is not the server's answer for a failed connection if it looks like one.
 func (mariadb) Classify(err error) Class {
 	err = inert.Error(err)
 	switch number, of := serverError(err); {
@@ -257,7 +261,7 @@ func (m mariadb) Fault(err error) error {
 		return nil
 	}
 	switch number {
-	case mariadbLockWait, mariadbDeadlock, mariadbChanged:
+	case mariadbLockWait, mariadbLockTable, mariadbDeadlock, mariadbChanged:
 		return fmt.Errorf("%w: another transaction is in the way", epoch.ErrTransient)
 	case mariadbConnections, mariadbUserConns:
 		return fmt.Errorf("%w: the server has no connection free", epoch.ErrTransient)

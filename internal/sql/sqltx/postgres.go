@@ -71,7 +71,7 @@ func (postgres) Queue(context.Context, Querier) (*queue.Queue, error) { return n
 func (postgres) Written() string { return `` }
 
 // InTransaction returns true: after an error a transaction stays open and refuses everything.
-func (postgres) InTransaction(context.Context, *sql.Conn) (bool, error) { return true, nil }
+func (postgres) InTransaction(context.Context, *sql.Conn, error) (bool, error) { return true, nil }
 
 func (postgres) Classify(err error) Class {
 	err = inert.Error(err)

@@ -212,7 +212,7 @@ func (t *Tx) giveBack() {
 		defer cancel()
 		if _, err := t.Conn.ExecContext(ctx, `ROLLBACK`); err != nil {
 			// There may have been nothing to roll back.
-			if still, err := t.b.d.InTransaction(ctx, t.Conn); still || err != nil {
+			if still, err := t.b.d.InTransaction(ctx, t.Conn, err); still || err != nil {
 				t.discard()
 			}
 		}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package mariadbtest_test
+package mariadb_test
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 )
 
 // The test binary starts itself again as a worker, with a DSN in its environment.
-const dsnVar = "MARIADBTEST_DSN"
+const dsnVar = "MARIADB_TEST_DSN"
 
 func TestMain(m *testing.M) {
 	if dsn := os.Getenv(dsnVar); dsn != "" {

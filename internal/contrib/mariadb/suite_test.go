@@ -1,4 +1,4 @@
-package mariadbtest_test
+package mariadb_test
 
 import (
 	"context"
