@@ -1,11 +1,11 @@
-// Package sqlsink is an [epoch.Sink] through database/sql, for SQLite so far: fences and dead
+// Package sqlsink is an [epoch.Sink] through database/sql, for [SQLite] and [MariaDB]: fences and dead
 // letters are tables beside the application's own.
 //
 //	db, err := sql.Open("sqlite", "file:app.db?_pragma=journal_mode(WAL)")
 //	err = sqlsink.Migrate(ctx, db, sqlsink.SQLite, sqlsink.Options{})
 //	sink, err := sqlsink.Open(ctx, db, sqlsink.SQLite, sqlsink.Options{})
 //
-// It hides SQLite's one write lock, for processes on one machine and a local disk. A transaction
+// The rest of this comment is about SQLite. It hides SQLite's one write lock, for processes on one machine and a local disk. A transaction
 // takes the lock when a handler first uses its [Tx], and all other claims and commits wait until it
 // has committed: do slow work before, or set a small consumer.Options.MaxBatch. After 50 ms with
 // the lock, a process lets a waiting process go first. Processes wait at a file whose name is the

@@ -25,8 +25,8 @@ type Options struct {
 	// underscores. Set it to keep several sinks in one database apart. Defaults to "epochfence_".
 	TablePrefix string
 
-	// LockTimeout limits each wait for the database's write lock and for a connection, beside the
-	// context of each call. Raise it if other programs hold the write lock for longer. Defaults to
+	// LockTimeout limits each wait for the database's write lock, in MariaDB for a row's or a table's,
+	// and for a connection, beside the context of each call. MariaDB counts in seconds. Raise it if other programs hold the write lock for longer. Defaults to
 	// 30 s.
 	LockTimeout time.Duration
 }

@@ -24,7 +24,8 @@ import (
 //
 // The sink checks each statement before it sends it:
 //
-//   - BEGIN, COMMIT, END and ROLLBACK are not sent. They return an error that matches
+//   - BEGIN, COMMIT, END and ROLLBACK, and in MariaDB what commits by itself, such as CREATE TABLE, are
+//     not sent. They return an error that matches
 //     [epoch.ErrTxControl], and the message fails whatever the handler returns.
 //   - SAVEPOINT, RELEASE, ROLLBACK TO, PRAGMA, ATTACH, DETACH, VACUUM and everything
 //     about temporary tables, views and triggers is not sent in a transaction with other

@@ -118,10 +118,11 @@ func (b *DB) foundRows(ctx context.Context, table string) error {
 	if err != nil {
 		return err
 	}
-	if n, err := r.RowsAffected(); err != nil || n != 1 {
-		return fmt.Errorf("an UPDATE that changes nothing reports %d rows instead of 1 (%v): add clientFoundRows=true to the data source name", n, err)
+	n, err := r.RowsAffected()
+	if err == nil && n != 1 {
+		err = fmt.Errorf("an UPDATE that changes nothing reports %d rows instead of 1: add clientFoundRows=true to the data source name", n)
 	}
-	return nil
+	return err
 }
 
 // Rows calls scan for each row of a query. It calls begin before the query, and again before each
