@@ -55,7 +55,7 @@ func TestTheOutboxHasWhatWasAddedInTheOrderOfItsIDs(t *testing.T) {
 	in(func(ctx context.Context, tx *sqlsink.Tx) error {
 		for n := range 3 {
 			for _, key := range keys {
-				if err := errors.Join(store.Add(ctx, tx, other, entry(key, fmt.Sprint(n, key))), store.Add(ctx, tx, p, entry(key, fmt.Sprint(n, key)))); err != nil {
+				if err := errors.Join(store.Add(ctx, tx, epoch.Message{Partition: other, Offset: 7}, entry(key, fmt.Sprint(n, key))), store.Add(ctx, tx, epoch.Message{Partition: p, Offset: 7}, entry(key, fmt.Sprint(n, key)))); err != nil {
 					return err
 				}
 			}
@@ -109,13 +109,13 @@ func TestWhoAddsToAPartitionWaitsForWhoHasAdded(t *testing.T) {
 	}
 	hold := epoch.Hold{Partition: orders.Partition, Claim: f.Claim}
 	err = s.CommitHeld(t.Context(), hold, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
-		if err := store.Add(ctx, tx, orders.Partition, entry("", "first")); err != nil {
+		if err := store.Add(ctx, tx, epoch.Message{Partition: orders.Partition, Offset: 7}, entry("", "first")); err != nil {
 			return err
 		}
 		short, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
 		err := s.CommitHeld(short, hold, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
-			return store.Add(ctx, tx, orders.Partition, entry("", "second"))
+			return store.Add(ctx, tx, epoch.Message{Partition: orders.Partition, Offset: 7}, entry("", "second"))
 		})
 		if !errors.Is(err, epoch.ErrTransient) {
 			t.Errorf("an entry was added beside a transaction that has added one: %v", err)
