@@ -58,7 +58,7 @@ var statements = []Idiom{
 	}},
 
 	// Another connection, which waits for this one.
-	{Name: "waits for itself on another connection", Answers: true, Want: Costs, Says: []string{"ock"}, Do: func(c *Call) error {
+	{Name: "waits for itself on another connection", Answers: true, Want: Costs, Says: []string{"ock"}, Do: func(c *Call) error { // a lock, or a Lock wait
 		return inTurn(c.Write,
 			c.exec("update idiom_counts set n = n + 1 where k = 'one'"),
 			func() error { return c.Aside("update idiom_counts set n = n + 1 where k = 'one'") })

@@ -1,13 +1,18 @@
 package mariadb_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
+	"net"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/mariatest"
@@ -201,29 +206,53 @@ func TestATransactionThatAProcedureHasEndedIsNotCommitted(t *testing.T) {
 	}
 }
 
-// The session that held the transaction is gone when COMMIT would be answered: whether it took effect is not known.
-func TestALostConnectionAtCommitIsInDoubtAndTheFenceTells(t *testing.T) {
+// A connection that is lost at COMMIT leaves the outcome open, and one that is lost before it is no
+// message's fault either. The fence tells which it was.
+func TestALostConnectionIsInDoubtAndTheFenceTells(t *testing.T) {
 	server := mariatest.Start(t)
-	dsn := newDatabase(t, server)
-	db := open(t, dsn)
-	s := newSink(t, dsn, sqlsink.Options{})
-	seeded(t, s)
-	f, err := claim(t.Context(), s, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = commit(t.Context(), s, f, func(ctx context.Context, tx *sqlsink.Tx) error {
-		var id string
-		if err := errors.Join(write(ctx, tx, "lost"), tx.QueryRowContext(ctx, `SELECT CONNECTION_ID()`).Scan(&id)); err != nil {
-			return err
-		}
-		_, err := db.ExecContext(ctx, `KILL `+id)
-		return err
+	var lose atomic.Value
+	lose.Store("nothing")
+	mysql.RegisterDialContext("cut", func(ctx context.Context, address string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		return &cut{c, &lose}, err
 	})
-	if !errors.Is(err, epoch.ErrInDoubt) {
-		t.Errorf("%v, want %v", err, epoch.ErrInDoubt)
+	for what, landed := range map[string]bool{"the answer to COMMIT": true, "COMMIT": false, "RELEASE": false, "START": false} {
+		dsn := newDatabase(t, server)
+		s := newSink(t, strings.Replace(dsn, "@tcp(", "@cut(", 1), sqlsink.Options{})
+		seeded(t, s)
+		f, err := claim(t.Context(), s, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lose.Store(what)
+		err = commit(t.Context(), s, f, func(ctx context.Context, tx *sqlsink.Tx) error { return write(ctx, tx, "v") })
+		if !errors.Is(err, epoch.ErrInDoubt) {
+			t.Errorf("%s: %v, want %v", what, err, epoch.ErrInDoubt)
+		}
+		lose.Store("nothing")
+		now, err := s.Fence(t.Context(), orders.Partition)
+		got, errList := effects(t.Context(), open(t, dsn), "orders")
+		if err := errors.Join(err, errList); err != nil || (now.Next == 1) != landed || (len(got) == 1) != landed {
+			t.Errorf("%s: the fence is at %d, effects %q, %v; landed: %v", what, now.Next, got, err, landed)
+		}
 	}
-	if now, err := s.Fence(t.Context(), orders.Partition); err != nil || now.Next != 0 {
-		t.Errorf("the fence is at %d, %v", now.Next, err)
+}
+
+// cut is a connection that ends at a statement, or at the answer to it.
+type cut struct {
+	net.Conn
+	lose *atomic.Value
+}
+
+func (c *cut) Write(p []byte) (int, error) {
+	statement, answer := strings.CutPrefix(c.lose.Load().(string), "the answer to ")
+	if len(p) < 5 || !bytes.HasPrefix(p[5:], []byte(statement)) { // after the header and the command
+		return c.Conn.Write(p)
 	}
+	if answer {
+		_, _ = c.Conn.Write(p)
+		_, _ = c.Conn.Read(make([]byte, 1))
+	}
+	_ = c.Close()
+	return 0, net.ErrClosed
 }
