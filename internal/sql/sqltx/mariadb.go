@@ -10,6 +10,7 @@ import (
 	"math"
 	"net"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -235,12 +236,11 @@ func (mariadb) Classify(err error) Class {
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &network):
 		return InDoubt
 	}
-	for e := err; e != nil; e = errors.Unwrap(e) {
-		for _, message := range lost {
-			if strings.HasPrefix(inert.Try(e.Error), message) {
-				return InDoubt
-			}
-		}
+	said := inert.Find(err, func(e error) bool {
+		return slices.ContainsFunc(lost, func(message string) bool { return strings.HasPrefix(inert.Try(e.Error), message) })
+	})
+	if said != nil {
+		return InDoubt
 	}
 	return Refused
 }
