@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// frozen are the scripts as they are in users' databases. A script that is here never changes again: what is to
-// change is added by another one, which earlier programs work beside.
+// frozen has the hash of each script that users' databases may have run. Such a script never changes: another
+// script adds to it, and earlier programs work beside that.
 var frozen = map[string]string{
 	"internal/sql/pgschema/migrations/0001_fence.sql":         "5e5c6929dab125d4661f22c30ef05bfe3380e1232cf8fd62a153c0e5a8f3f56b",
 	"internal/sql/pgschema/migrations/0002_ledger.sql":        "5a9bed0e6cdb97b012ee8594664d4bff39f6d905e5ee73652375936c4855f563",
