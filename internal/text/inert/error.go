@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -143,6 +142,12 @@ func (t *taken) As(target any) bool {
 	if t.of == nil {
 		return false
 	}
+	if p, is := target.(**probe); is {
+		if (*p).is(t.of) {
+			(*p).found = t.of
+		}
+		return (*p).found != nil
+	}
 	into := reflect.ValueOf(target)
 	if into.Kind() != reflect.Pointer || into.IsNil() {
 		return false
@@ -183,24 +188,18 @@ func As[E error](err error) (found E, ok bool) {
 }
 
 // Find returns the first error in err's chain for which is returns true, or nil. It skips errors
-// that are not safe to have.
+// that are not safe to have. Like [errors.As], it looks behind an error with a method As.
 func Find(err error, is func(error) bool) error {
-	var found error
-	visit(Error(err), func(e error) bool {
-		if t, taken := e.(*taken); taken { //nolint:errorlint // this link alone
-			e = t.of
-		}
-		if e != nil && is(e) {
-			found = e
-		}
-		return found != nil
-	})
-	return found
+	p := &probe{is: is}
+	errors.As(Error(err), &p)
+	return p.found
 }
 
-// visit calls f for the errors of an inert chain, until f returns true.
-func visit(err error, f func(error) bool) bool {
-	return f(err) || slices.ContainsFunc(unwrap(err), func(cause error) bool { return cause != nil && visit(cause, f) })
+// probe is a target for As that an error of a chain answers for itself.
+type probe struct {
+	error
+	is    func(error) bool
+	found error
 }
 
 // Try calls f, a method of a user's value, and returns its result, or the zero value if f does not

@@ -145,3 +145,29 @@ func TestWhatIsSafeIsFoundAsItWas(t *testing.T) {
 		t.Error("taken twice")
 	}
 }
+
+// covered is an error that shows what is behind it by a method As alone, as package consumer's does.
+type covered struct{ err error }
+
+func (c covered) Error() string      { return c.err.Error() }
+func (c covered) Inert(inert.Mark)   {}
+func (c covered) As(target any) bool { return errors.As(c.err, target) }
+
+func TestFindLooksBehindAllThatAsLooksBehind(t *testing.T) {
+	path := &fs.PathError{Op: "open", Path: "x", Err: errSentinel}
+	is := func(err error) bool { return err == error(path) }
+	for name, err := range map[string]error{
+		"itself":  path,
+		"wrapped": fmt.Errorf("reserve: %w", path),
+		"joined":  errors.Join(errSentinel, path),
+		"covered": covered{inert.Error(fmt.Errorf("reserve: %w", path))},
+		"both":    fmt.Errorf("commit: %w", covered{inert.Error(errors.Join(errSentinel, path))}),
+	} {
+		if found := inert.Find(err, is); found != error(path) {
+			t.Errorf("%s: found %v", name, found)
+		}
+	}
+	if found := inert.Find(covered{inert.Error(errSentinel)}, is); found != nil {
+		t.Errorf("found %v where there is none", found)
+	}
+}
