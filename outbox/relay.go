@@ -174,21 +174,24 @@ func (r *relay[TX]) next(now time.Time) (next time.Time, ok bool) {
 			next, ok = t, true
 		}
 	}
-	if r.underWay != nil {
-		// nothing is read before its outcome
-	} else if now.Before(r.resume) {
+	switch {
+	case r.underWay != nil: // nothing is read before its outcome
+	case now.Before(r.resume):
 		sooner(r.resume)
-	} else if t, some := r.waiting.next(); some {
-		if r.capacity() > 0 {
+	case r.waits():
+		sooner(r.askPeople)
+		if t, some := r.waiting.next(); some && r.capacity() > 0 {
 			sooner(t)
 		}
-		sooner(r.askPeople)
 	}
 	if t, some := r.kept.next(); some {
 		sooner(t)
 	}
 	return next, ok
 }
+
+// waits reports whether there are entries that operators may want to be tried now.
+func (r *relay[TX]) waits() bool { return r.waiting.len()+r.kept.len() > 0 }
 
 func (r *relay[TX]) sendReady(ctx context.Context) {
 	for len(r.ready) > 0 && r.sending < r.o.Concurrency && r.held() < maxKept {

@@ -56,7 +56,7 @@ func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 			r.read(t, now)
 		}
 	}
-	t.retry = r.waiting.len() > 0 && !now.Before(r.askPeople)
+	t.retry = r.waits() && !now.Before(r.askPeople)
 	if len(t.settle) == 0 && !t.reads() && len(r.ask) == 0 && !t.retry {
 		return
 	}
@@ -299,6 +299,7 @@ func (r *relay[TX]) committed(t *settlement) {
 	r.claimHolds(t.ask)
 	r.again = max(0, r.again-len(t.settle))
 	r.waiting.now(t.retries, time.Now())
+	r.kept.now(t.retries, time.Now())
 	for _, l := range t.settle {
 		if !t.gone[l] {
 			r.o.Observe(Event{Kind: l.outcome.kind, Sent: r.sent(l), Status: l.outcome.answer.Status, Took: l.took})
