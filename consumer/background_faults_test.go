@@ -13,6 +13,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -251,6 +252,52 @@ func TestBackgroundWorkFollowsAPositionSetByHand(t *testing.T) {
 		p.end()
 		wantOne[consumer.Claimed](p)
 	})
+}
+
+// What may have been committed without a word to this process can have work in it: a request in the
+// outbox, for example. No message has to come for the work to look.
+func TestTheWorkBeginsAnewAfterWhatThisProcessDidNotSeeCommitted(t *testing.T) {
+	act := func(kind operate.ActKind, change ...func(*operate.Act)) func(*rig) {
+		return func(r *rig) { r.acts(kind, 0, change...) }
+	}
+	for name, then := range map[string]func(r *rig){
+		"a message in doubt": func(r *rig) { r.fill(0, 1) },
+		"a replay in doubt":  (*rig).requests,
+		"a rewind":           act(operate.ActRewind, to(0)),
+		"a skip":             act(operate.ActSkip, to(3)),
+		"a rebase":           act(operate.ActRebase, to(2), func(a *operate.Act) { a.Log = a.Seen.Log }),
+		"an eviction":        act(operate.ActEvict),
+		"a resume":           func(r *rig) { r.acts(operate.ActPause, 0); r.pass(time.Minute); r.acts(operate.ActResume, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 1, func(r *rig) {
+				var begun atomic.Int32
+				var fixed atomic.Bool
+				p := r.start("a", letters(r, func(m consumer.Message) error {
+					if m.Offset == 1 && !fixed.Load() {
+						return consumer.Permanent(errPoison)
+					}
+					return nil
+				}).Background(func(ctx context.Context, _ background) {
+					begun.Add(1)
+					<-ctx.Done()
+				}), options{})
+				r.fill(0, 2)
+				r.pass(time.Minute)
+				if n := begun.Swap(0); n != 1 {
+					t.Errorf("the work began %d times before", n)
+				}
+				fixed.Store(true)
+				p.sink.Script(once(func(do func() error) error { return errors.Join(do(), epoch.ErrInDoubt) })) // it has landed
+				then(r)
+				r.pass(10 * time.Second)
+				if begun.Load() == 0 {
+					t.Error("the work did not begin anew")
+				}
+				p.end()
+			})
+		})
+	}
 }
 
 // An escape that comes to light while the partition is busy with a doubt is not
