@@ -126,6 +126,7 @@ func TestEachAlertIsTestedAndHasAnEntryInTheRunbook(t *testing.T) {
 			t.Errorf("%s does not lead to its entry", a[1])
 		}
 	}
+	alerts = slices.CompactFunc(alerts, slices.Equal) // rules of two severities stand together
 	headings := regexp.MustCompile(`(?m)^### (Epochfence\w+)$`).FindAllString(runbook, -1)
 	if len(headings) != len(alerts) || len(alerts) == 0 {
 		t.Errorf("%d alerts, and %d entries in the runbook", len(alerts), len(headings))
