@@ -93,6 +93,27 @@ func TestADeadLetterThatIsBeingReplayedIsNotDiscarded(t *testing.T) {
 	}
 }
 
+func TestNothingIsDoneToADeadLetterThatIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	store := &failing{Store: memstore.New(), prefix: "epochfence/log/"}
+	w := owns(t, store, orders)
+	l := w.buries()
+	for _, kind := range []operate.DeadLetterKind{operate.Replay, operate.Withdraw, operate.Discard} {
+		act := operate.DeadLetterAct{Kind: kind, Seen: l, By: "anna", Reason: "fixed"}
+		store.fails = 100
+		if _, err := w.sink.Operator().DoDeadLetter(t.Context(), act); err == nil {
+			t.Errorf("%s is done", kind)
+		}
+		if now, err := w.sink.Operator().DeadLetter(t.Context(), l.ID); err != nil || now.Request != l.Request || now.Requested != l.Requested {
+			t.Errorf("after a %s that was not recorded: %+v, %v", kind, now, err)
+		}
+		store.fails = 0
+		var err error
+		l, err = w.sink.Operator().DoDeadLetter(t.Context(), act)
+		must(t, err)
+	}
+}
+
 func TestManyRequestedReplaysAreReadSomeAtATimeTheOldestFirst(t *testing.T) {
 	t.Parallel()
 	w := owns(t, memstore.New(), orders)

@@ -183,8 +183,10 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (acts int64, 
 				acts = e.ID
 			}
 		}
+		of := map[epoch.Partition]int{}
 		for _, l := range s.db.rows(operate.RowQuery{Kind: operate.KindLetter, States: []string{operate.StateRequested}, Content: true}) {
-			if slices.Contains(ps, l.Partition) {
+			if slices.Contains(ps, l.Partition) && of[l.Partition] < operate.ReplaysEach && len(letters) < operate.ReplaysMost {
+				of[l.Partition]++
 				letters = append(letters, l)
 			}
 		}

@@ -34,6 +34,7 @@ var operated = []history{
 	{"fences are listed by group and topic, with their dead letters", "R1", listing},
 	{"a dead letter is shown whole, and listed without its content", "R1", showingDeadLetters},
 	{"a replay that is requested takes the dead letter away with its effects, or neither", "R1 R6", replaying},
+	{"an owner is given the first of the replays that are requested, few of each partition and in all", "L5", fewRequests},
 	{"a replay that was withdrawn, carried out or discarded meanwhile is not committed", "R1", replayedOnce},
 	{"a replay that fails stays a dead letter, with the reason", "R1", replayFails},
 	{"of the text of an error, as much is kept as every store can have", "R12", longTexts},
@@ -217,6 +218,14 @@ func signsOfLife(w *world) {
 		if err := a.records().Gone(w.ctx, one); err != nil {
 			w.Errorf("gone: %v", err)
 		}
+	}
+	seen, err := a.ledger().Rows(w.ctx, operate.RowQuery{Kind: operate.KindProcess, Filter: operate.Filter{Group: "billing"}})
+	if err != nil || len(seen) != 1 {
+		w.Fatalf("%d rows, %v", len(seen), err)
+	}
+	b.alive(two)
+	if err := a.ledger().Write(w.ctx, operate.Change{Row: seen[0], Remove: true}); err != nil {
+		w.Errorf("sweep a process that lives after all: %v", err)
 	}
 	h.processes("billing", "run-2")
 }

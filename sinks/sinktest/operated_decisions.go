@@ -83,13 +83,15 @@ func decisionsAreLogged(w *world) {
 	h.wantLog(orders1)
 }
 
-func (a *process) records() *operate.Records[any] {
+func (a *process) records() *operate.Records[any] { return operate.RecordsIn(a.ledger()) }
+
+func (a *process) ledger() operate.Ledger[any] {
 	a.w.Helper()
 	if e, ok := a.sink.(interface {
 		ledger() (operate.Ledger[any], bool)
 	}); ok {
 		if l, ok := e.ledger(); ok {
-			return operate.RecordsIn(l)
+			return l
 		}
 	}
 	a.w.Fatalf("the sink is no operate.Ledger")

@@ -198,6 +198,28 @@ func replaying(w *world) {
 	w.wantList(orders0.String(), effect(1, 6))
 }
 
+func fewRequests(w *world) {
+	h, a := w.person(), w.process("A")
+	var ps []epoch.Partition
+	for n := range int32(operate.ReplaysMost/operate.ReplaysEach + 1) {
+		ps = append(ps, epoch.Partition{Group: orders0.Group, Topic: orders0.Topic, Number: n})
+		w.seed(ps[n])
+		a.claims(ps[n], 5).buries(operate.ReplaysEach + 1)
+	}
+	for _, l := range h.letters(operate.DeadLetterQuery{Limit: 1000}) {
+		h.doesLetter(operate.Replay, l)
+	}
+	of, rs := map[epoch.Partition]epoch.Offset{}, a.requested(ps...)
+	for _, r := range rs {
+		if of[r.Message.Partition]++; r.Message.Offset != of[r.Message.Partition]-1 || r.Message.Offset >= operate.ReplaysEach {
+			w.Errorf("of %s, offset %d is number %d", r.Message.Partition, r.Message.Offset, of[r.Message.Partition])
+		}
+	}
+	if len(rs) != operate.ReplaysMost {
+		w.Errorf("%d are given at a time", len(rs))
+	}
+}
+
 func replayedOnce(w *world) {
 	w.seed(orders0, orders1)
 	h := w.person()
@@ -285,7 +307,8 @@ func replayFails(w *world) {
 func deadLetterCompares(w *world) {
 	w.seed(orders0)
 	h := w.person()
-	w.process("A").claims(orders0, 5).buries(1)
+	ta := w.process("A").claims(orders0, 5)
+	ta.buries(1)
 	seen := h.letters(operate.DeadLetterQuery{})[0]
 	do := func(kind operate.DeadLetterKind, seen operate.DeadLetter) error {
 		_, err := h.op.DoDeadLetter(w.ctx, operate.DeadLetterAct{Kind: kind, Seen: seen, By: "anna", Reason: "fixed"})
@@ -327,5 +350,9 @@ func deadLetterCompares(w *world) {
 	}
 	if ds := h.history(operate.HistoryQuery{}); len(ds) != 3 {
 		w.Errorf("the log has %+v", ds)
+	}
+	ta.buries(1)
+	if next := h.letters(operate.DeadLetterQuery{})[0]; next.ID <= seen.ID {
+		w.Errorf("a dead letter has ID %d after one with ID %d", next.ID, seen.ID)
 	}
 }
