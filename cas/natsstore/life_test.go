@@ -328,6 +328,36 @@ func TestAWatchGoesOnAfterTheServerWasRestarted(t *testing.T) {
 	}
 }
 
+// The server places a watcher on any replica, also one that is still catching up.
+func TestAWatchBeginsAgainWhereItsReplicaLags(t *testing.T) {
+	t.Parallel()
+	srv := natstest.Start(t)
+	other := mustOpen(t, srv.JetStream(t))
+	item := swap(t, other, cas.Item{Key: "a"}, "x")
+	gone := swap(t, other, cas.Item{Key: "b"}, "x")
+	var watches atomic.Int32
+	js := inFrontOf(t, srv, func(m *nats.Msg) bool {
+		if strings.HasPrefix(m.Subject, jetstream.DefaultAPIPrefix+"CONSUMER.CREATE.") {
+			if watches.Add(1) == 2 {
+				must(t, other.Delete(inTime(t), gone))
+			}
+		}
+		if !strings.HasPrefix(m.Subject, jetstream.DefaultAPIPrefix+"STREAM.MSG.GET.") || watches.Load() > 1 {
+			return false
+		}
+		must(t, m.Respond([]byte(`{"message":{"subject":"$KV.items.other","seq":1000}}`)))
+		return true
+	})
+	seen := map[string]cas.Item{}
+	must(t, watchUntil(inTime(t), mustOpen(t, js), func(item cas.Item) bool {
+		seen[item.Key] = item
+		return item.Key == ""
+	}))
+	if watches.Load() != 2 || seen["a"].Version != item.Version || seen["b"].Live {
+		t.Errorf("after %d watches, seen: %+v", watches.Load(), seen)
+	}
+}
+
 func TestAWatchEndsWithTheConnection(t *testing.T) {
 	t.Parallel()
 	js := natstest.Start(t).JetStream(t)

@@ -21,16 +21,22 @@ import (
 // deleted.
 
 // Watch implements [cas.Watcher]. It ends with an error if the bucket does not exist. It does not
-// notice that the bucket is deleted later: see Facts.
+// notice that the bucket is deleted later: see Facts. Where a replica lags, it begins again, and yields
+// some items once more: the server may place the watcher on another replica.
 func (s *Store) Watch(ctx context.Context, prefix string) iter.Seq2[cas.Item, error] {
 	return func(yield func(cas.Item, error) bool) {
-		if err := s.watch(ctx, prefix, func(item cas.Item) bool { return yield(item, nil) }); err != nil {
+		err, live := jsapi.ErrLags, map[string]bool{}
+		for n := 0; n < replicas && errors.Is(err, jsapi.ErrLags); n++ {
+			err = s.watch(ctx, prefix, live, func(item cas.Item) bool { return yield(item, nil) })
+		}
+		if err != nil {
 			yield(cas.Item{}, failed("watch", prefix, err))
 		}
 	}
 }
 
-func (s *Store) watch(ctx context.Context, prefix string, yield func(cas.Item) bool) error {
+// watch adds the keys that it yields before the watch has begun to live.
+func (s *Store) watch(ctx context.Context, prefix string, live map[string]bool, yield func(cas.Item) bool) error {
 	end, err := s.end(ctx, s.filter(prefix))
 	if err != nil {
 		return jsapi.Denied(s.js.Conn(), jsapi.Prefix(s.js)+"STREAM.MSG.GET.", err)
@@ -47,7 +53,7 @@ func (s *Store) watch(ctx context.Context, prefix string, yield func(cas.Item) b
 	}()
 	// The watcher says that it has delivered everything, but may be on a replica that lags. The watch
 	// begins once it has delivered the end, or the leader has it no more.
-	began, said, reached, live := false, false, uint64(0), map[string]bool{} // live has the keys yielded before the watch has begun
+	began, said, reached := false, false, uint64(0)
 	var look, late <-chan time.Time
 	for {
 		if !began && said && reached >= end {
