@@ -80,7 +80,7 @@ func (k *kafkaBroker) extents(ctx context.Context, fences []epoch.Fence) []exten
 		}
 		all[i].unread = unread[f.Partition.Group]
 		at, ok := groups[f.Partition.Group].Lookup(f.Partition.Topic, f.Partition.Number)
-		if !ok || at.Err != nil {
+		if all[i].unread = cmp.Or(all[i].unread, at.Err); !ok || at.Err != nil {
 			continue
 		}
 		all[i].published = publishedAs(at)

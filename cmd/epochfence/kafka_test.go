@@ -90,8 +90,12 @@ func TestCheckSaysThatItMayNotReadWhatAGroupHasCommitted(t *testing.T) {
 	if out := l.run("check").out; strings.Contains(out, said) {
 		t.Errorf("nothing is refused: %s", out)
 	}
+	whole := true
 	cluster.ControlKey(int16(kmsg.OffsetFetch), func(request kmsg.Request) (kmsg.Response, error, bool) {
 		cluster.KeepControl()
+		if !whole {
+			return refusedInPart(request.(*kmsg.OffsetFetchRequest), cluster.TopicInfo("orders").TopicID), nil, true
+		}
 		answer := request.ResponseKind().(*kmsg.OffsetFetchResponse)
 		answer.ErrorCode = kerr.GroupAuthorizationFailed.Code
 		for _, g := range request.(*kmsg.OffsetFetchRequest).Groups {
@@ -104,4 +108,23 @@ func TestCheckSaysThatItMayNotReadWhatAGroupHasCommitted(t *testing.T) {
 	if a := l.run("check"); !strings.Contains(a.out, said) || !strings.Contains(a.out, "GROUP_AUTHORIZATION_FAILED") {
 		t.Errorf("exit code %d: %s%s", a.code, a.out, a.errs)
 	}
+	whole = false
+	if a := l.run("check"); !strings.Contains(a.out, said) || !strings.Contains(a.out, "UNSTABLE_OFFSET_COMMIT") {
+		t.Errorf("where one partition is refused, exit code %d: %s%s", a.code, a.out, a.errs)
+	}
+}
+
+// refusedInPart answers with an error of one partition.
+func refusedInPart(request *kmsg.OffsetFetchRequest, topicID [16]byte) kmsg.Response {
+	answer := request.ResponseKind().(*kmsg.OffsetFetchResponse)
+	for _, g := range request.Groups {
+		p := kmsg.NewOffsetFetchResponseGroupTopicPartition()
+		p.Offset, p.ErrorCode = -1, kerr.UnstableOffsetCommit.Code
+		topic := kmsg.NewOffsetFetchResponseGroupTopic()
+		topic.Topic, topic.TopicID, topic.Partitions = "orders", topicID, append(topic.Partitions, p)
+		of := kmsg.NewOffsetFetchResponseGroup()
+		of.Group, of.Topics = g.Group, append(of.Topics, topic)
+		answer.Groups = append(answer.Groups, of)
+	}
+	return answer
 }

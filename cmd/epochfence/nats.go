@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/jsapi"
 	"github.com/epochfence/epochfence/internal/text/secret"
 )
 
@@ -78,6 +79,9 @@ func (b *natsBroker) extent(ctx context.Context, f epoch.Fence) (extent, error) 
 		return extent{}, err
 	}
 	info := stream.CachedInfo()
+	if !jsapi.Leads(info.Cluster, info.Config.Replicas) { // its end may be below the position, as if the stream was truncated
+		return extent{}, jsapi.ErrNoLeader
+	}
 	parts := natsLog.FindStringSubmatch(f.Log)
 	e := extent{
 		log:    fmt.Sprintf("%s@%d%s", info.Config.Name, info.Created.UnixNano(), parts[3]),

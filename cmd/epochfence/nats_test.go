@@ -2,18 +2,53 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/natssource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/jsapi"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
 )
+
+// A replica that is catching up answers with the end that it has, below the position of a fence.
+func TestAServerThatDoesNotLeadSaysNothingOfALog(t *testing.T) {
+	server := natstest.Start(t)
+	js := server.JetStream(t)
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
+	must(t, err)
+	nc := server.Connect(t)
+	_, err = nc.Subscribe("front.API.STREAM.INFO.orders", func(m *nats.Msg) {
+		a, err := nc.Request("$JS.API.STREAM.INFO.orders", m.Data, 5*time.Second)
+		answer := map[string]any{}
+		if err == nil {
+			err = json.Unmarshal(a.Data, &answer)
+		}
+		answer["cluster"] = map[string]any{"leader": "b", "replicas": []any{map[string]any{"name": "b"}}}
+		if text, _ := json.Marshal(answer); err == nil {
+			_ = m.Respond(text)
+		}
+	})
+	must(t, err)
+	must(t, nc.FlushTimeout(5*time.Second))
+	front, err := jetstream.NewWithAPIPrefix(server.Connect(t), "front.API")
+	must(t, err)
+	f := epoch.Fence{Origin: epoch.Origin{Partition: epoch.Partition{Group: "billing", Topic: "orders"}, Log: "orders@1/0/1/orders"}, Next: 100}
+	for api, want := range map[jetstream.JetStream]error{js: nil, front: jsapi.ErrNoLeader} {
+		b := &natsBroker{js: api, timeout: 5 * time.Second}
+		if e := b.extents(t.Context(), []epoch.Fence{f})[0]; !errors.Is(e.err, want) {
+			t.Errorf("%v, want %v: %+v", e.err, want, e)
+		}
+	}
+}
 
 // A group at work on a stream of two partitions: lag counts a partition's own messages, positions
 // are found by time, and a stream that was created again is accepted.
