@@ -35,11 +35,11 @@ type database interface {
 
 // tables are the sink's tables, with their migrations.
 type tables struct {
-	where   string // schema or prefix
-	scripts []migrations.Migration
-	have    int            // the installed version; zero if none
-	alive   map[string]int // processes of the last minute by their version, if the role may see them
-	migrate func(ctx context.Context) error
+	where, waits string // schema or prefix; how migrate waits for a table that is in use
+	scripts      []migrations.Migration
+	have         int            // the installed version; zero if none
+	alive        map[string]int // processes of the last minute by their version, if the role may see them
+	migrate      func(ctx context.Context) error
 }
 
 // quiet discards the log of code that waits for servers, because this program prints failures

@@ -71,6 +71,12 @@ func TestOutput(t *testing.T) {
 			}
 		})
 	}
+
+	db, err := sql.Open("sqlite", c.env["EPOCHFENCE_DATABASE"])
+	must(t, err)
+	_, err = db.ExecContext(t.Context(), "DELETE FROM epochfence_migration WHERE version = 4") // as beside an earlier version
+	must(t, errors.Join(err, db.Close()))
+	compare(t, "migrate-up-older.txt", c.run("migrate", "up"))
 }
 
 func compare(t *testing.T, file string, a answer) {

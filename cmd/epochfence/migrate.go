@@ -31,9 +31,8 @@ func (a *app) migrateUp() *cobra.Command {
 calls wait for each other. There are no down migrations: without fences a group
 would begin again.
 
-It shows which versions are missing, which tables they lock for a moment, and the
-versions of the processes that are alive. With --execute it applies them. Repeat
-epochfence grants afterwards.`,
+It shows which versions are missing, which tables they lock and for how long, and
+who is alive. With --execute it applies them. Repeat epochfence grants afterwards.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.runMigrateUp(c.Context(), execute) },
 	}
 	c.Flags().BoolVar(&execute, "execute", false, "do it")
@@ -96,7 +95,13 @@ func (a *app) runMigrateUp(ctx context.Context, execute bool) error {
 			return
 		}
 		a.printMigrations(missing)
-		if len(ts.alive) > 0 && !execute {
+		if execute {
+			return
+		}
+		if slices.ContainsFunc(missing, func(m migrationView) bool { return len(m.Locks) > 0 }) {
+			a.say("\nEach lock lasts milliseconds: nothing is rewritten. If a table is in use, it\nwaits for up to %v (--timeout)%s.", a.flags.timeout, ts.waits)
+		}
+		if len(ts.alive) > 0 {
 			a.say("\nProcesses that are alive keep working, and do not use what is new:")
 			t := newTable("VERSION", ">PROCESSES")
 			for _, v := range slices.Sorted(maps.Keys(ts.alive)) {
@@ -104,20 +109,15 @@ func (a *app) runMigrateUp(ctx context.Context, execute bool) error {
 			}
 			t.print(a.out)
 		}
-		if !execute {
-			a.say("\nNothing was done. To do it, add --execute.")
-		}
+		a.say("\nNothing was done. To do it, add --execute.")
 	})
 }
 
 func (a *app) printMigrations(vs []migrationView) {
 	t := newTable("WHERE", ">VERSION", "NAME", "APPLIED", "LOCKS")
 	for _, m := range vs {
-		applied := "no"
-		if m.Applied {
-			applied = "yes"
-		}
-		t.row(m.Where, m.Version, m.Name, applied, dash(strings.Join(m.Locks, ", ")))
+		applied := map[bool]string{true: "yes", false: "no"}
+		t.row(m.Where, m.Version, m.Name, applied[m.Applied], dash(strings.Join(m.Locks, ", ")))
 	}
 	t.print(a.out)
 }

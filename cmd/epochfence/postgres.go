@@ -83,7 +83,7 @@ func (p *postgres) tables(ctx context.Context) (*tables, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tables{where: cmp.Or(p.sink.Schema, pgsink.DefaultSchema), scripts: scripts,
+	t := &tables{where: cmp.Or(p.sink.Schema, pgsink.DefaultSchema), scripts: scripts, waits: ", 2 s at a time so that others go first",
 		migrate: func(ctx context.Context) error { return pgsink.Migrate(ctx, p.pool, p.sink) }}
 	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) (err error) {
 		t.have, err = pgschema.Schema{Name: t.where}.Version(ctx, tx)
