@@ -144,6 +144,40 @@ func TestAProgramWorksOnANewerSchemaAndSaysSo(t *testing.T) {
 	}
 }
 
+// TestAMigrationNeitherRewritesNorReadsATable: so its locks are short, however long the tables are.
+func TestAMigrationNeitherRewritesNorReadsATable(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Start(t).Superuser(t)
+	scripts, err := pgsink.Migrations(pgsink.Options{})
+	must(t, err)
+	type table struct{ Name, File string }
+	scans := func(tx pgx.Tx) map[table]int { // of each table; within a transaction they only rise
+		rows, err := tx.Query(t.Context(), `select relname::text, pg_relation_filenode(relid)::text, coalesce(seq_scan, 0) + coalesce(idx_scan, 0)
+			from pg_stat_xact_user_tables where schemaname = 'epochfence'`)
+		must(t, err)
+		all := map[table]int{}
+		var one table
+		var n int
+		_, err = pgx.ForEachRow(rows, []any{&one.Name, &one.File, &n}, func() error { all[one] = n; return nil })
+		must(t, err)
+		return all
+	}
+	for _, script := range scripts {
+		must(t, pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+			before := scans(tx)
+			_, err := tx.Exec(t.Context(), script.SQL)
+			must(t, err)
+			after := scans(tx)
+			for one, n := range before {
+				if now, there := after[one]; !there || now != n {
+					t.Errorf("migration %d: %v has another file, or was read %d times", script.Version, one, now-n)
+				}
+			}
+			return nil
+		}))
+	}
+}
+
 func TestAMigrationLetsOthersGoFirstAndTriesAgain(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Start(t)
