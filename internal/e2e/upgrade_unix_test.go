@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -32,9 +33,10 @@ import (
 )
 
 // This file plays an upgrade. One program (testdata/upgrade) is built against the commit in
-// EPOCHFENCE_BEFORE and against this tree. Processes of both work side by side while the tables are migrated
-// and the deployment goes half way, back, and forward. Each process ends by SIGTERM, by SIGKILL, or after a
-// freeze. What they did is judged by what is in the sink and at the receiver.
+// EPOCHFENCE_BEFORE and against this tree, as is the command epochfence. Processes of both work side by side
+// while the tables are migrated and the deployment goes half way, back, and forward. Each process ends by
+// SIGTERM, by SIGKILL, or after a freeze. upgrade_acts_unix_test.go has what operators do meanwhile with both
+// commands, and judges everything by what is in the sink, in its audit log and at the receiver.
 
 const (
 	yesterday = "old"
@@ -43,16 +45,18 @@ const (
 )
 
 // TestYesterdaysProcessesWorkBesideTodays: in a rolling deployment, stopped half way, and back, each message,
-// replay, request and run of a job takes effect once, in order, and no process ends by itself.
+// replay, request and run of a job takes effect once, in order, and no process ends by itself. Each action of
+// an operator, with the command of either version, is in the audit log once.
 func TestYesterdaysProcessesWorkBesideTodays(t *testing.T) {
 	before := os.Getenv("EPOCHFENCE_BEFORE")
 	if before == "" {
 		t.Skip("EPOCHFENCE_BEFORE names no commit: make long WHAT=upgrade")
 	}
-	builds := map[string]string{yesterday: checkOut(t, before), today: "."}
+	builds, commands := map[string]string{yesterday: checkOut(t, before), today: "."}, map[string]string{}
 	for name, tree := range builds {
-		builds[name] = filepath.Join(t.TempDir(), name)
-		command(t, tree, "GOWORK=off", "go", "build", "-o", builds[name], "./testdata/upgrade")
+		builds[name], commands[name] = filepath.Join(t.TempDir(), name), filepath.Join(t.TempDir(), "epochfence")
+		command(t, tree, "GOWORK=off", "go", "build", "-ldflags=-w", "-o", builds[name], "./testdata/upgrade")
+		command(t, filepath.Join(tree, "../../cmd/epochfence"), "GOWORK=off", "go", "build", "-ldflags=-w", "-o", commands[name], ".")
 	}
 	var broker string
 	if os.Getenv("EPOCHFENCE_KAFKA_LIBS") != "" {
@@ -64,7 +68,7 @@ func TestYesterdaysProcessesWorkBesideTodays(t *testing.T) {
 		for _, source := range []string{"kafka", "nats"} {
 			t.Run(source+" to "+sink, func(t *testing.T) {
 				t.Parallel()
-				newUpgrade(t, builds, broker, source, sink).play()
+				newUpgrade(t, builds, commands, broker, source, sink).play()
 			})
 		}
 	}
@@ -106,10 +110,10 @@ func command(t *testing.T, dir, env, name string, args ...string) []byte {
 // upgrade is one play.
 type upgrade struct {
 	*testing.T
-	builds map[string]string
-	spec   map[string]string // of the program
-	random *rand.Rand
-	began  time.Time
+	builds, commands map[string]string // the program and the command epochfence
+	spec             map[string]string // of the program
+	random           *rand.Rand
+	began            time.Time
 
 	workers  [3]*member
 	receiver *member
@@ -117,9 +121,17 @@ type upgrade struct {
 	reader   string // the build whose reports are read: today's cannot read tables before they are migrated
 
 	send   func(lane int, value string) (offset int64, err error)
-	sent   [lanes][]int64  // offsets
-	poison map[string]bool // LANE-OFFSET of each message
-	settle func()          // ends the load
+	settle func() // ends the load
+	acts   []act
+
+	sending sync.Mutex
+	sent    [lanes][]sent
+	held    int // the lane without load, or -1
+}
+
+type sent struct {
+	offset int64
+	value  string // order, poison or stone
 }
 
 // member is a process.
@@ -130,7 +142,7 @@ type member struct {
 	ending bool
 }
 
-func newUpgrade(t *testing.T, builds map[string]string, broker, source, sink string) *upgrade {
+func newUpgrade(t *testing.T, builds, commands map[string]string, broker, source, sink string) *upgrade {
 	t.Helper()
 	seed, err := strconv.ParseUint(os.Getenv("EPOCHFENCE_SEED"), 10, 64)
 	if err != nil {
@@ -142,7 +154,7 @@ func newUpgrade(t *testing.T, builds map[string]string, broker, source, sink str
 		t.Fatal(err)
 	}
 	nats, topic := natstest.Start(t), "orders-"+sink
-	u := &upgrade{T: t, builds: builds, random: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), poison: map[string]bool{}, reader: yesterday, spec: map[string]string{
+	u := &upgrade{T: t, builds: builds, commands: commands, random: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), held: -1, reader: yesterday, spec: map[string]string{
 		"Sink": sink, "NATS": nats.URL(), "Topic": topic,
 		"Receiver": fmt.Sprintf("127.0.0.1:%d", ports[0]), "ReceiverFile": filepath.Join(t.TempDir(), "receiver.db"),
 	}}
@@ -188,11 +200,11 @@ func (u *upgrade) play() {
 	}
 	u.until("yesterday's processes to own all partitions", func(r *report) bool { return len(r.owned(yesterday, true)) == lanes })
 	for lane := range lanes { // so that what is stored has an era
-		u.run(yesterday, "stay", strconv.Itoa(lane))
+		u.act(yesterday, "rewind", u.partition(lane), "--to", "start")
 	}
 	u.load()
 	u.progress("yesterday's processes work")
-	u.run(today, "migrate")
+	u.migrate()
 	u.reader = today
 	u.progress("the tables are migrated under them")
 
@@ -339,43 +351,30 @@ func (u *upgrade) unlocked() bool {
 	return err == nil && tx.Rollback() == nil
 }
 
-// operate has an operator with one build act on partitions of processes of another.
-func (u *upgrade) operate(by, on string) {
-	u.Helper()
-	var theirs []string
-	u.until("processes of "+on+" to own partitions", func(r *report) bool {
-		theirs = r.owned(on, true)
-		return len(theirs) > 0
-	})
-	evicted, paused := theirs[u.random.IntN(len(theirs))], theirs[u.random.IntN(len(theirs))]
-	u.run(by, "evict", evicted)
-	u.run(by, "pause", paused)
-	if u.spec["Sink"] != "items" { // where a rewind repeats the messages whose items are written before the position is
-		u.run(by, "stay", paused)
-	}
-	u.run(by, "resume", paused)
-	u.run(by, "retry")
-	u.story("%s has evicted %s's partition %s, paused and resumed %s, and retried dead letters and requests", by, on, evicted, paused)
-}
-
 // report is what the program reports.
 type report struct {
 	Notes  map[string][]string
 	Fences []struct {
 		Owner     string
+		Next      int64
 		Partition struct {
 			Group  string
 			Number int
 		}
 	}
 	Letters []struct {
+		ID        int64
 		Requested bool
 		Message   struct {
 			Partition struct{ Number int }
 			Offset    int64
 		}
 	}
-	Entries []struct{ IdempotencyKey string }
+	Entries []struct {
+		ID             int64
+		IdempotencyKey string
+	}
+	Decisions []decision // newest first
 }
 
 func (u *upgrade) report(by string) *report {
@@ -410,7 +409,7 @@ func (r *report) beyond(was *report, n int) bool {
 // until waits for a report, and fails if a process has ended by itself.
 func (u *upgrade) until(what string, holds func(*report) bool) *report {
 	u.Helper()
-	for limit := time.Now().Add(2 * patience); ; <-time.After(200 * time.Millisecond) {
+	for limit := time.Now().Add(2 * patience); ; <-time.After(300 * time.Millisecond) {
 		for _, m := range append(u.workers[:], u.receiver) {
 			select {
 			case <-m.Ended:
@@ -436,7 +435,7 @@ func (u *upgrade) progress(story string) {
 	was := u.report(u.reader)
 	r := u.until("progress when "+story, func(r *report) bool {
 		idle := func(m *member) bool { return len(r.owned(m.name, false)) == 0 }
-		return r.beyond(was, 80) && !slices.ContainsFunc(u.workers[:], idle)
+		return r.beyond(was, 25) && !slices.ContainsFunc(u.workers[:], idle)
 	})
 	u.story("%s; old owns %d, new %d; %d dead letters and %d requests were under way", story, len(r.owned(yesterday, false)), len(r.owned(today, false)), len(was.Letters), len(was.Entries))
 }
@@ -446,7 +445,7 @@ func (u *upgrade) story(format string, args ...any) {
 	u.Logf("%s, %5.1f s: %s", filepath.Base(u.Name()), time.Since(u.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// load sends a message to each partition now and then, until settle is called. One in forty is poison.
+// load sends a message to each partition now and then, until settle is called. One in twenty is poison.
 func (u *upgrade) load() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -456,14 +455,10 @@ func (u *upgrade) load() {
 		defer close(ended)
 		for n := 0; ctx.Err() == nil; n++ {
 			for lane := range lanes {
-				value := map[bool]string{false: "order", true: "poison"}[n%40 == 7]
-				offset, err := u.send(lane, value)
-				if err != nil {
+				if _, _, err := u.put(lane, map[bool]string{false: "order", true: "poison"}[n%20 == 7]); err != nil {
 					u.Errorf("send: %v", err)
 					return
 				}
-				u.sent[lane] = append(u.sent[lane], offset)
-				u.poison[fmt.Sprintf("%d-%d", lane, offset)] = value == "poison"
 			}
 			select {
 			case <-ctx.Done():
@@ -473,90 +468,18 @@ func (u *upgrade) load() {
 	}()
 }
 
-// drain returns what there is once everything is applied and sent, and all processes have ended.
-func (u *upgrade) drain() *report {
-	u.Helper()
-	u.settle()
-	u.until("everything to be applied, replayed and sent", func(r *report) bool {
-		n := len(r.Letters) + len(r.Entries)
-		for _, l := range r.Letters {
-			if l.Requested {
-				n--
-			}
-		}
-		for lane := range lanes {
-			n += len(r.Notes[fmt.Sprint("message/", lane)]) + len(r.Notes[fmt.Sprint("replay/", lane)])
-		}
-		return n >= len(u.poison) && len(r.Entries) == 0
-	})
-	for _, m := range append(u.workers[:], u.receiver) {
-		u.end(m)
+// put sends a message, and returns its offset and that of the message before. It sends no order or poison to
+// the lane that is held.
+func (u *upgrade) put(lane int, value string) (before, at int64, err error) {
+	u.sending.Lock()
+	defer u.sending.Unlock()
+	if lane == u.held && value != "stone" {
+		return 0, 0, nil
 	}
-	r := u.report(today)
-	if was := u.report(yesterday); fmt.Sprint(was) != fmt.Sprint(r) {
-		u.Errorf("yesterday's report is\n%v\nand today's\n%v", was, r)
+	at, err = u.send(lane, value)
+	if all := u.sent[lane]; len(all) > 0 {
+		before = all[len(all)-1].offset
 	}
-	return r
-}
-
-func (u *upgrade) audit(r *report) {
-	u.Helper()
-	var poison, put, requests, answers []string
-	for _, l := range r.Letters {
-		put = append(put, fmt.Sprintf("%d-%d", l.Message.Partition.Number, l.Message.Offset))
-	}
-	for lane, sent := range u.sent {
-		var want []string
-		replayed := r.Notes[fmt.Sprint("replay/", lane)]
-		for _, at := range replayed {
-			put = append(put, fmt.Sprintf("%d-%s", lane, at))
-		}
-		for _, offset := range sent {
-			at, id := strconv.FormatInt(offset, 10), fmt.Sprintf("%d-%d", lane, offset)
-			if u.poison[id] {
-				poison = append(poison, id)
-			} else {
-				want = append(want, at)
-			}
-			if offset%5 == 0 && (!u.poison[id] || slices.Contains(replayed, at)) {
-				requests = append(requests, id)
-			}
-		}
-		u.same(fmt.Sprintf("messages of partition %d", lane), r.Notes[fmt.Sprint("message/", lane)], want)
-		answers = append(answers, r.Notes[fmt.Sprint("answer/", lane)]...)
-	}
-	u.same("dead letters, there or replayed", sorted(put), sorted(poison))
-	u.same("requests that the receiver has applied", sorted(r.Notes["request/all"]), sorted(requests))
-	u.same("answers that were recorded", sorted(answers), sorted(requests))
-	ticks, steps := r.Notes["tick/count"], r.Notes["step/steps"]
-	var wantTicks, wantSteps []string
-	first, _ := strconv.Atoi(ticks[0])
-	for i := range ticks {
-		wantTicks = append(wantTicks, strconv.Itoa(first+i))
-	}
-	first, _ = strconv.Atoi(strings.TrimSuffix(steps[0], "/0"))
-	for i := range steps {
-		wantSteps = append(wantSteps, fmt.Sprintf("%d/%d", first+i/3, i%3))
-	}
-	u.same("runs of a job", ticks, wantTicks)
-	u.same("steps of a job", steps, wantSteps)
-	replays := len(put) - len(r.Letters)
-	if replays == 0 || len(r.Letters) == 0 || len(requests) == 0 {
-		u.Errorf("%d replays, %d dead letters and %d requests: want some of each", replays, len(r.Letters), len(requests))
-	}
-	u.story("judged: %d messages, %d replays beside %d dead letters, %d requests, %d runs and %d steps of jobs",
-		len(u.poison), replays, len(r.Letters), len(requests), len(ticks), len(steps))
-}
-
-func sorted(all []string) []string { return slices.Sorted(slices.Values(all)) }
-
-func (u *upgrade) same(what string, got, want []string) {
-	u.Helper()
-	for i := range max(len(got), len(want)) {
-		if i >= len(got) || i >= len(want) || got[i] != want[i] {
-			near := func(all []string) []string { return all[min(max(0, i-2), len(all)):min(i+6, len(all))] }
-			u.Errorf("%s: %d, want %d; near number %d they are %q, want %q", what, len(got), len(want), i, near(got), near(want))
-			return
-		}
-	}
+	u.sent[lane] = append(u.sent[lane], sent{at, value})
+	return before, at, err
 }

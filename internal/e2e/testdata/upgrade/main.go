@@ -1,7 +1,8 @@
 // Command upgrade is a user's program for the play of an upgrade, in ../../upgrade_unix_test.go. It uses
 // only what users may import, and is compiled against yesterday's tree and against today's. Its first
-// argument says what it does: migrate, work, receive, report, retry, or an operator's action. The test
-// decides what is exact; the program notes what it does, in the transactions in which it does it.
+// argument says what it does: migrate, work, receive, or report. Operators act through the command
+// epochfence. The test decides what is exact; the program notes what it does, in the transactions in which
+// it does it.
 package main
 
 import (
@@ -92,16 +93,10 @@ type world[TX any] struct {
 }
 
 func (w *world[TX]) do(ctx context.Context) error {
-	switch verb := os.Args[1]; verb {
-	case "work":
+	if os.Args[1] == "work" {
 		return w.work(ctx)
-	case "report":
-		return w.report(ctx)
-	case "retry":
-		return w.retry(ctx)
-	default:
-		return w.act(ctx, verb, os.Args[2])
 	}
+	return w.report(ctx)
 }
 
 // work consumes the messages, relays the outbox, and runs the jobs.
@@ -123,8 +118,8 @@ func (w *world[TX]) work(ctx context.Context) error {
 		kind, number, offset := "message", strconv.Itoa(int(m.Partition.Number)), strconv.Itoa(int(m.Offset))
 		if m.Replay != 0 {
 			kind = "replay"
-		} else if string(m.Value) == "poison" {
-			return consumer.Permanent(errors.New("it is poison"))
+		} else if value := string(m.Value); value != "order" {
+			return consumer.Permanent(errors.New("it is " + value))
 		}
 		time.Sleep(2 * time.Millisecond) // as long as a statement far away, so that incidents find open transactions
 		if err := w.note(ctx, tx, m, kind, number, offset); err != nil || m.Offset%5 != 0 {
@@ -133,14 +128,21 @@ func (w *world[TX]) work(ctx context.Context) error {
 		scope := fmt.Sprintf("account/%s/%d", number, m.Offset%3)
 		return box.Add(ctx, tx, m, outbox.Entry{Key: scope, Scope: scope, IdempotencyKey: number + "-" + offset, URL: "http://" + w.Receiver})
 	}
+	onFailure := func(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch, cause error) error {
+		if string(m.Value) == "stone" { // no dead letter: the partition halts until an operator skips it
+			return cause
+		}
+		return w.deadLetter(ctx, tx, m, e, cause)
+	}
+	requested := func(t schedule.Tick) string { return map[bool]string{true: "!"}[t.Requested] }
 	count := func(ctx context.Context, tx TX, t schedule.Tick, _ epoch.Epoch) error {
-		return w.note(ctx, tx, t.Message, "tick", t.Job, strconv.Itoa(int(t.At.Unix())))
+		return w.note(ctx, tx, t.Message, "tick", t.Job, strconv.Itoa(int(t.At.Unix()))+requested(t))
 	}
 	step := func(ctx context.Context, tx TX, t schedule.Tick, _ epoch.Epoch) (bool, error) {
 		if t.Step == 3 {
 			return true, nil
 		}
-		return false, w.note(ctx, tx, t.Message, "step", t.Job, fmt.Sprintf("%d/%d", t.At.Unix(), t.Step))
+		return false, w.note(ctx, tx, t.Message, "step", t.Job, fmt.Sprintf("%d/%d%s", t.At.Unix(), t.Step, requested(t)))
 	}
 	every := schedule.Job[TX]{Cron: "@every 1s", CatchUp: schedule.CatchUpAll, Overrun: schedule.OverrunQueue}
 	counts, steps := every, every
@@ -152,7 +154,7 @@ func (w *world[TX]) work(ctx context.Context) error {
 	options := consumer.Options{Guarantee: w.guarantee, MaxBatch: 8, Committers: 2, RetryMax: time.Second, HaltMax: time.Second}
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error {
-		return consumer.Run(ctx, source, w.sink, consumer.Each(handle).OnFailure(w.deadLetter).Background(box.Relay), options)
+		return consumer.Run(ctx, source, w.sink, consumer.Each(handle).OnFailure(onFailure).Background(box.Relay), options)
 	})
 	both.Go(func() error {
 		options := options
@@ -193,54 +195,18 @@ func (w *world[TX]) report(ctx context.Context) error {
 	fences, reading := w.operator.Partitions(ctx, operate.Filter{})
 	letters, lettering := w.operator.DeadLetters(ctx, operate.DeadLetterQuery{Limit: 1 << 16})
 	entries, listing := w.operator.OutboxEntries(ctx, operate.OutboxQuery{Limit: 1 << 16})
-	printing := json.NewEncoder(os.Stdout).Encode(map[string]any{"Notes": notes, "Fences": fences, "Letters": letters, "Entries": entries})
-	return errors.Join(receiving, noting, reading, lettering, listing, printing)
+	decisions, recalling := w.operator.History(ctx, operate.HistoryQuery{Limit: 1 << 16, Kinds: []operate.DecisionKind{
+		operate.DecidedRewind, operate.DecidedSkip, operate.DecidedPause, operate.DecidedResume, operate.DecidedEvict, operate.DecidedRun,
+		operate.DecidedReplayRequest, operate.DecidedDiscard, operate.DecidedOutboxRetry, operate.DecidedOutboxDiscard,
+	}})
+	printing := json.NewEncoder(os.Stdout).Encode(map[string]any{
+		"Notes": notes, "Fences": fences, "Letters": letters, "Entries": entries, "Decisions": decisions,
+	})
+	return errors.Join(receiving, noting, reading, lettering, listing, recalling, printing)
 }
 
-// act does what an operator does with a partition: evict, pause, resume, or stay, which is a rewind to
-// where it is.
-func (w *world[TX]) act(ctx context.Context, verb, number string) error {
-	n, err := strconv.Atoi(number)
-	if err != nil {
-		return err
-	}
-	for { // until it comes between two transactions of the owner
-		seen, err := w.operator.Partition(ctx, epoch.Partition{Group: w.Topic, Topic: w.Topic, Number: int32(n)})
-		if err != nil {
-			return err
-		}
-		a := operate.NewAct(operate.ActKind(verb), seen.Fence, "anna", "the upgrade")
-		if verb == "stay" {
-			a.Kind, a.To = operate.ActRewind, &epoch.Position{Offset: seen.Next, Mark: seen.Mark}
-		}
-		if _, err = w.operator.Act(ctx, a); !errors.Is(err, epoch.ErrStale) && !errors.Is(err, epoch.ErrMoved) {
-			return err
-		}
-	}
-}
-
-// retry requests replays of some dead letters, and retries of some entries of the outbox. Either may
-// change before it is requested.
-func (w *world[TX]) retry(ctx context.Context) error {
-	letters, lettering := w.operator.DeadLetters(ctx, operate.DeadLetterQuery{Limit: 4})
-	entries, listing := w.operator.OutboxEntries(ctx, operate.OutboxQuery{Limit: 10})
-	all := errors.Join(lettering, listing)
-	for _, l := range letters {
-		_, err := w.operator.DoDeadLetter(ctx, operate.DeadLetterAct{Kind: operate.Replay, Seen: l, By: "anna", Reason: "fixed"})
-		if !errors.Is(err, operate.ErrNoDeadLetter) && !errors.Is(err, operate.ErrDeadLetterChanged) && !errors.Is(err, operate.ErrNothingToDo) {
-			all = errors.Join(all, err)
-		}
-	}
-	for _, e := range entries {
-		err := w.operator.DoOutbox(ctx, operate.OutboxAct{Kind: operate.OutboxRetry, Seen: e, By: "anna", Reason: "the upgrade"})
-		if !errors.Is(err, operate.ErrNoOutboxEntry) {
-			all = errors.Join(all, err)
-		}
-	}
-	return all
-}
-
-// receive serves the receiver, whose first answers to some requests are that it is busy.
+// receive serves the receiver, whose first answers to some requests are that it is busy, and whose answers
+// to others are always that.
 func (s spec) receive(ctx context.Context) error {
 	db, err := openSQLite(s.ReceiverFile)
 	if err != nil {
@@ -259,7 +225,7 @@ func (s spec) receive(ctx context.Context) error {
 		busy[c.Key]++
 		first := busy[c.Key] < 4
 		mu.Unlock()
-		if first && strings.HasSuffix(c.Key, "25") {
+		if first && strings.HasSuffix(c.Key, "25") || stuck(c.Key) {
 			http.Error(w, "busy", http.StatusServiceUnavailable)
 		} else if _, err := httpfence.Tx(r.Context()).ExecContext(r.Context(), insert, "request", "all", c.Key); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -270,4 +236,11 @@ func (s spec) receive(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// stuck reports whether only an operator ends a request, who discards it. The test has the same rule.
+func stuck(key string) bool {
+	_, offset, _ := strings.Cut(key, "-")
+	n, err := strconv.Atoi(offset)
+	return err == nil && n%500 == 75
 }
