@@ -183,8 +183,8 @@ long/dead-group: ## all processes of a group are killed: what check, describe an
 long/moveover: kafka ## a live Kafka group and a durable JetStream consumer, replaced process by process and put back (needs Java 17 and Maven)
 	go test -count 1 -timeout 10m -v -run '^TestMoving' ./internal/e2e -moveover.step=2000
 	$(on_kafka) go test -count 1 -timeout 10m -v -run '^TestRealProcessesAreMovedOver$$' ./cmd/epochfence
-long/upgrade: kafka ## processes of the commit before and of this tree in one group, forward, half way and back, with kills and freezes (BEFORE=…; needs Java 17 and Maven)
-	$(on_kafka) EPOCHFENCE_BEFORE=$(BEFORE) go test -count 1 -timeout 20m -v -run '^TestYesterdaysProcesses' ./internal/e2e
+long/upgrade: kafka ## processes and operators of the commit before and of this tree in one group, forward, half way and back, with kills and freezes (BEFORE=…; needs Java 17 and Maven)
+	$(on_kafka) EPOCHFENCE_BEFORE=$(BEFORE) go test -count 1 -timeout 20m -v -parallel 3 -run '^TestYesterdaysProcesses' ./internal/e2e
 long/chaos: ## 500 ticks of two jobs, 100 freezes and kills, 20 restarts of the store of leases: each tick takes effect once (CHAOS='-chaos.seed 2')
 	cd examples/nightly && EPOCHFENCE_LONG=1 go test -count 1 -timeout 30m -v -run '^TestChaos' ./rebuild $(CHAOS)
 long/steady: ## go test ./... ten times in a row beside four busy processes (an hour or more)
