@@ -109,7 +109,7 @@ func (a *app) runMigrateUp(ctx context.Context, execute bool) error {
 			}
 			t.print(a.out)
 		}
-		a.say("\nNothing was done. To do it, add --execute.")
+		a.say("\nNothing was done. To do it, add --execute; to see the SQL:\n  epochfence migrate get --after %d", ts.have)
 	})
 }
 
