@@ -33,7 +33,7 @@ func BenchmarkTheRelayBesideABacklog(b *testing.B) {
 		var applied, settled atomic.Int64
 		last, all := make(chan struct{}), make(chan struct{})
 		group := fmt.Sprint("billing-", n)
-		box, err := outbox.New(l.store, outbox.Options[pgsink.Tx]{
+		box, err := outbox.New(l.Store, outbox.Options[pgsink.Tx]{
 			Logger: slog.New(slog.DiscardHandler),
 			Observe: func(e outbox.Event) {
 				if settled.Add(1) == messages {
@@ -50,7 +50,7 @@ func BenchmarkTheRelayBesideABacklog(b *testing.B) {
 		}
 		done := make(chan error)
 		go func() {
-			done <- consumer.Run(ctx, topic.Group(group).Member("a"), l.sink, consumer.Each(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+			done <- consumer.Run(ctx, topic.Group(group).Member("a"), l.Sink, consumer.Each(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
 				if err := l.insert(ctx, tx, m, "payments", string(m.Value)); err != nil {
 					return err
 				}

@@ -92,7 +92,7 @@ func endToEnd[TX any](t *testing.T, l *ledger[TX]) {
 	for _, name := range []string{"a", "b"} {
 		m := group.Member(name)
 		members = append(members, m)
-		box, err := outbox.New(l.store, outbox.Options[TX]{
+		box, err := outbox.New(l.Store, outbox.Options[TX]{
 			Client: &http.Client{Transport: net}, RequestTimeout: 2 * time.Second,
 			RetryMin: time.Millisecond, RetryMax: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 			OnAnswer: func(ctx context.Context, tx TX, e outbox.Sent, _ outbox.Answer) error {
@@ -110,7 +110,7 @@ func endToEnd[TX any](t *testing.T, l *ledger[TX]) {
 			return box.Add(ctx, tx, m, outbox.Entry{Key: account, Scope: account, URL: srv.URL + "/charges", Body: m.Value})
 		}
 		running.Go(func() {
-			sink := doubtful[TX]{l.sink, &faults, &doubts[0]}
+			sink := doubtful[TX]{l.Sink, &faults, &doubts[0]}
 			if l.process != nil {
 				sink.Sink = l.process()
 			}

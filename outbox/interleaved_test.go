@@ -26,14 +26,14 @@ func TestWhatCommitsLateUnderALowerIDIsRead(t *testing.T) {
 		l := sqliteLedger(t)
 		f := claimed(t, l)
 		hold := epoch.Hold{Partition: orders, Claim: f.Claim}
-		err := epoch.CommitHeld(t.Context(), l.sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
-			if err := l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", "first")); err != nil {
+		err := epoch.CommitHeld(t.Context(), l.Sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
+			if err := l.Store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", "first")); err != nil {
 				return err
 			}
 			short, cancel := context.WithTimeout(ctx, 2*time.Second)
 			defer cancel()
-			err := epoch.CommitHeld(short, l.sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
-				return l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", "second"))
+			err := epoch.CommitHeld(short, l.Sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
+				return l.Store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", "second"))
 			})
 			if !errors.Is(err, epoch.ErrTransient) {
 				t.Errorf("an entry was added beside a transaction that has added one: %v", err)
@@ -51,14 +51,14 @@ func TestWhatCommitsLateUnderALowerIDIsRead(t *testing.T) {
 func claimed[TX any](t *testing.T, l *ledger[TX]) epoch.Fence {
 	t.Helper()
 	o := epoch.Origin{Partition: orders, Log: "log", Source: "broker"}
-	if err := l.sink.Seed(t.Context(), []epoch.Start{{Origin: o}}); err != nil {
+	if err := l.Sink.Seed(t.Context(), []epoch.Start{{Origin: o}}); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := l.sink.Fence(t.Context(), orders)
+	seen, err := l.Sink.Fence(t.Context(), orders)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := l.sink.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Generation: 1, Owner: "test"}))
+	f, err := l.Sink.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Generation: 1, Owner: "test"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 	hold := epoch.Hold{Partition: orders, Claim: f.Claim}
 	in := func(do func(ctx context.Context, tx TX) error) {
 		t.Helper()
-		if err := epoch.CommitHeld(t.Context(), l.sink, hold, epoch.TxOptions{}, do); err != nil {
+		if err := epoch.CommitHeld(t.Context(), l.Sink, hold, epoch.TxOptions{}, do); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -78,7 +78,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 		t.Helper()
 		in(func(ctx context.Context, tx TX) error {
 			for i := 0; i < len(keysAndBodies); i += 2 {
-				if err := l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry(keysAndBodies[i], keysAndBodies[i+1])); err != nil {
+				if err := l.Store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry(keysAndBodies[i], keysAndBodies[i+1])); err != nil {
 					return err
 				}
 			}
@@ -88,8 +88,8 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 	// beside adds an entry, has others do something, and commits then.
 	beside := func(key, body string, others func()) {
 		t.Helper()
-		err := l.sink.Commit(t.Context(), []epoch.Advance{{Partition: orders, Claim: f.Claim}}, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
-			if err := l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry(key, body)); err != nil {
+		err := l.Sink.Commit(t.Context(), []epoch.Advance{{Partition: orders, Claim: f.Claim}}, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
+			if err := l.Store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry(key, body)); err != nil {
 				return err
 			}
 			others()
@@ -104,7 +104,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 	scan := func(limit int, want ...string) {
 		t.Helper()
 		in(func(ctx context.Context, tx TX) error {
-			rows, then, err := l.store.Scan(ctx, tx, orders, at, limit)
+			rows, then, err := l.Store.Scan(ctx, tx, orders, at, limit)
 			if err != nil {
 				return err
 			}
@@ -123,7 +123,7 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 	next := func(key string, after int64, want ...string) {
 		t.Helper()
 		in(func(ctx context.Context, tx TX) error {
-			rows, err := l.store.Next(ctx, tx, orders, at, []outbox.Place{{Key: key, ID: after}})
+			rows, err := l.Store.Next(ctx, tx, orders, at, []outbox.Place{{Key: key, ID: after}})
 			var got []string
 			for _, r := range rows {
 				got = append(got, r.IdempotencyKey)
@@ -168,13 +168,13 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 	// its entry lower.
 	began, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- epoch.CommitHeld(t.Context(), l.sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
-			if _, _, err := l.store.Scan(ctx, tx, orders, at, 1); err != nil { // it has begun
+		ended <- epoch.CommitHeld(t.Context(), l.Sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
+			if _, _, err := l.Store.Scan(ctx, tx, orders, at, 1); err != nil { // it has begun
 				return err
 			}
 			close(began)
 			<-goOn
-			return l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", "higher"))
+			return l.Store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", "higher"))
 		})
 	}()
 	<-began
@@ -193,14 +193,14 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 	beside("", "long ago", func() {
 		in(func(ctx context.Context, tx TX) error {
 			for n := range many {
-				if err := l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", fmt.Sprint("many ", n))); err != nil {
+				if err := l.Store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", fmt.Sprint("many ", n))); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
 		in(func(ctx context.Context, tx TX) error {
-			_, then, err := l.store.Scan(ctx, tx, orders, at, many+10)
+			_, then, err := l.Store.Scan(ctx, tx, orders, at, many+10)
 			at = then
 			return err
 		})
@@ -212,8 +212,8 @@ func interleave[TX any](t *testing.T, l *ledger[TX]) {
 // something.
 func beside2[TX any](t *testing.T, l *ledger[TX], hold epoch.Hold, body string, others func()) {
 	t.Helper()
-	err := epoch.CommitHeld(t.Context(), l.sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
-		if err := l.store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", body)); err != nil {
+	err := epoch.CommitHeld(t.Context(), l.Sink, hold, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
+		if err := l.Store.Add(ctx, tx, epoch.Message{Partition: orders, Offset: 7}, entry("", body)); err != nil {
 			return err
 		}
 		others()

@@ -18,8 +18,8 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/operate"
-	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/casoutbox"
+	"github.com/epochfence/epochfence/outbox/outboxtest"
 	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/outbox/sqloutbox"
 	"github.com/epochfence/epochfence/sinks/cassink"
@@ -30,14 +30,12 @@ import (
 // ledger is the sender's database: a table of payments, one of answers, the
 // fences and the outbox. db is for looking at it, if it is an SQL database.
 type ledger[TX any] struct {
+	outboxtest.Rig[TX]
 	db        *sql.DB
-	items     cas.Store // if it is no SQL database
-	sink      epoch.Sink[TX]
+	items     cas.Store             // if it is no SQL database
 	process   func() epoch.Sink[TX] // the sink of another process; nil: sink will do
-	store     outbox.Store[TX]
 	insert    func(ctx context.Context, tx TX, m epoch.Message, table, payment string) error
 	table     func(t testing.TB, name string) (payments []string)
-	op        operate.Operator
 	left      func(t testing.TB) int // entries of the outbox
 	guarantee epoch.Guarantee
 }
@@ -61,7 +59,8 @@ func storeLedger(t testing.TB) *ledger[*cassink.Tx] {
 	sink := open()
 	op := sink.Operator()
 	return &ledger[*cassink.Tx]{
-		items: store, sink: sink, process: func() epoch.Sink[*cassink.Tx] { return open() }, store: casoutbox.Store{}, op: op, guarantee: epoch.PerItem,
+		Rig:   outboxtest.Rig[*cassink.Tx]{Sink: sink, Store: casoutbox.Store{}, Operator: op},
+		items: store, process: func() epoch.Sink[*cassink.Tx] { return open() }, guarantee: epoch.PerItem,
 		insert: func(ctx context.Context, tx *cassink.Tx, m epoch.Message, table, payment string) error {
 			_, err := tx.Update(ctx, m, table, func(old guard.State) (guard.State, []byte, error) {
 				return guard.Text(string(old.Value) + payment + "\n"), nil, nil
@@ -102,7 +101,7 @@ func sqliteLedger(t testing.TB) *ledger[*sqlsink.Tx] {
 		t.Fatal(err)
 	}
 	return (&ledger[*sqlsink.Tx]{
-		db: db, sink: sink, store: store, op: op,
+		Rig: outboxtest.Rig[*sqlsink.Tx]{Sink: sink, Store: store, Operator: op}, db: db,
 		insert: func(ctx context.Context, tx *sqlsink.Tx, _ epoch.Message, table, payment string) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO `+table+` (payment) VALUES (?)`, payment)
 			return err
@@ -152,7 +151,7 @@ func postgresLedger(t testing.TB) *ledger[pgsink.Tx] {
 		t.Fatal(err)
 	}
 	l := (&ledger[pgsink.Tx]{
-		db: db, sink: sink, store: store, op: op,
+		Rig: outboxtest.Rig[pgsink.Tx]{Sink: sink, Store: store, Operator: op}, db: db,
 		insert: func(ctx context.Context, tx pgsink.Tx, _ epoch.Message, table, payment string) error {
 			_, err := tx.Exec(ctx, `INSERT INTO `+table+` (payment) VALUES ($1)`, payment)
 			return err

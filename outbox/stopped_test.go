@@ -133,7 +133,7 @@ func TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd(t *testing.T) {
 	again := func(ctx context.Context, tx *sqlsink.Tx, e outbox.Sent, _ outbox.Answer) error {
 		return box.Add(ctx, tx, e.Message(), outbox.Entry{Key: "k", Scope: "shared", URL: url})
 	}
-	box, err := outbox.New(l.store, outbox.Options[*sqlsink.Tx]{
+	box, err := outbox.New(l.Store, outbox.Options[*sqlsink.Tx]{
 		RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil)), OnAnswer: again,
 	})
 	if err != nil {
@@ -151,7 +151,7 @@ func TestTwoPartitionsOfOneScopeDoNotClimbWithoutEnd(t *testing.T) {
 	defer running.Wait()
 	defer stop()
 	running.Go(func() {
-		err := consumer.Run(ctx, member, l.sink, consumer.Each(func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		err := consumer.Run(ctx, member, l.Sink, consumer.Each(func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, _ epoch.Epoch) error {
 			return box.Add(ctx, tx, m, outbox.Entry{Key: "k", Scope: "shared", URL: url})
 		}).Background(box.Relay), consumer.Options{RetryMin: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -259,7 +259,7 @@ func failover[TX any](t *testing.T, l *ledger[TX], fallBack func() error) {
 		}
 	}
 	process := func() (end func()) {
-		box, err := outbox.New(l.store, outbox.Options[TX]{
+		box, err := outbox.New(l.Store, outbox.Options[TX]{
 			RetryMin: time.Millisecond, RetryMax: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
@@ -269,7 +269,7 @@ func failover[TX any](t *testing.T, l *ledger[TX], fallBack func() error) {
 		done := make(chan error, 1)
 		member := group.Member(fmt.Sprint("from ", sent))
 		go func() {
-			done <- consumer.Run(ctx, member, l.sink, consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
+			done <- consumer.Run(ctx, member, l.Sink, consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
 				scope, _, _ := strings.Cut(string(m.Value), "/")
 				return box.Add(ctx, tx, m, outbox.Entry{Key: scope, Scope: scope, URL: url, Body: m.Value})
 			}).Background(box.Relay), l.options())

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/epochfence/epochfence/internal/suites/sqlsinktest"
 	"github.com/epochfence/epochfence/sinks/sinktest"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
@@ -41,11 +42,8 @@ func emptyFile(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mustExec(t, db, effectsTable)
+	sqlsinktest.SQLite.Create(t, db)
 	mustExec(t, db, sinktest.SQLite.Setup)
-	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
-		t.Fatal(err)
-	}
 	if err := db.Close(); err != nil { // which leaves all of it in this file
 		t.Fatal(err)
 	}

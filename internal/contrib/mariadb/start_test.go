@@ -34,7 +34,7 @@ func TestTheLinesOfThePageOpenASinkForAUserWithFourPrivileges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mustExec(t, db, effectsTable)
+	mustExec(t, db, `CREATE TABLE effects (list VARBINARY(100), value VARBINARY(100))`)
 	_ = db.Close()
 	db, sink, err := openSink(t.Context(), strings.Replace(server.DSN("shop", ""), "root@", "app@", 1))
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/suites/sqlsinktest"
 	"github.com/epochfence/epochfence/lease/sqlfence"
 	"github.com/epochfence/epochfence/sinks/sinktest"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
@@ -24,55 +25,21 @@ type Opener func(t testing.TB, file string) *sql.DB
 func (open Opener) Suite(t *testing.T) {
 	sinktest.Run(t, func(t testing.TB) sinktest.Database[*sqlsink.Tx] {
 		file := filepath.Join(t.TempDir(), "app.db")
-		reader := open(t, file)
-		exec(t, reader, `CREATE TABLE effects (id INTEGER PRIMARY KEY AUTOINCREMENT, list TEXT NOT NULL, value TEXT NOT NULL) STRICT`)
-		exec(t, reader, `CREATE INDEX effects_list ON effects (list)`)
-		if err := sqlsink.Migrate(t.Context(), reader, sqlsink.SQLite, sqlsink.Options{}); err != nil {
-			t.Fatal(err)
-		}
-		return sinktest.Database[*sqlsink.Tx]{
-			Open: func(t testing.TB) epoch.Sink[*sqlsink.Tx] {
-				s, err := sqlsink.Open(t.Context(), open(t, file), sqlsink.SQLite, sqlsink.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return s
-			},
-			Append: func(ctx context.Context, tx *sqlsink.Tx, list, value string) error {
-				_, err := tx.ExecContext(ctx, `INSERT INTO effects (list, value) VALUES (?, ?)`, list, value)
-				return err
-			},
-			List: func(ctx context.Context, list string) ([]string, error) { return effects(ctx, reader, list) },
-			Commit: func(ctx context.Context, tx *sqlsink.Tx) error {
-				_, err := tx.ExecContext(ctx, `COMMIT`)
-				return err
-			},
-			Lock: func(t testing.TB) (unlock func()) {
-				db := open(t, file)
-				db.SetMaxOpenConns(1)
-				exec(t, db, `BEGIN IMMEDIATE`)
-				return func() { exec(t, db, `ROLLBACK`) }
-			},
-		}
+		sqlsinktest.SQLite.Create(t, open(t, file))
+		return sqlsinktest.SQLite.Database(t, func(t testing.TB) *sql.DB { return open(t, file) })
 	})
 }
 
 // PreparedTwice has a statement that is prepared twice, and writes once.
 func (open Opener) PreparedTwice(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "app.db"))
-	exec(t, db, `CREATE TABLE effects (value TEXT NOT NULL)`)
-	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sqlsinktest.SQLite.Create(t, db)
+	sink := sqlsinktest.SQLite.Sink(t, db, sqlsink.Options{})
 	log := memsource.New("orders", 1)
 	log.Append(0, "a", "b")
-	err = memsource.Apply(t.Context(), log, sink, consumer.Each(func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+	err := memsource.Apply(t.Context(), log, sink, consumer.Each(func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, _ epoch.Epoch) error {
 		for range 2 {
-			insert, err := tx.PrepareContext(ctx, `INSERT INTO effects (value) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM effects WHERE value = ?1)`)
+			insert, err := tx.PrepareContext(ctx, `INSERT INTO effects (list, value) SELECT 'l', ?1 WHERE NOT EXISTS (SELECT 1 FROM effects WHERE value = ?1)`)
 			if err != nil {
 				return err
 			}
@@ -94,57 +61,12 @@ func (open Opener) PreparedTwice(t *testing.T) {
 	}
 }
 
-// Open is an [Opener] for a driver and the name that it has for a file.
-func Open(t testing.TB, driver, name string) *sql.DB {
-	t.Helper()
-	db, err := sql.Open(driver, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return db
-}
-
-func exec(t testing.TB, db *sql.DB, query string) {
-	t.Helper()
-	if _, err := db.ExecContext(context.Background(), query); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-}
-
-func effects(ctx context.Context, db *sql.DB, list string) ([]string, error) {
-	rows, err := db.QueryContext(ctx, `SELECT value FROM effects WHERE list = ? ORDER BY id`, list)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	var all []string
-	for rows.Next() {
-		var v string
-		if err := rows.Scan(&v); err != nil {
-			return nil, err
-		}
-		all = append(all, v)
-	}
-	return all, rows.Err()
-}
-
 // RowsOfACall tests that rows which one call has left open do not disturb the calls after it. A driver may run a query when its rows are read, and interrupt
 // the connection when the context ends while they are open.
 func (open Opener) RowsOfACall(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "app.db"))
-	exec(t, db, `CREATE TABLE effects (id INTEGER PRIMARY KEY, value TEXT NOT NULL)`)
-	if err := sqlsink.Migrate(t.Context(), db, sqlsink.SQLite, sqlsink.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	sqlsinktest.SQLite.Create(t, db)
+	sink := sqlsinktest.SQLite.Sink(t, db, sqlsink.Options{})
 	p := epoch.Partition{Group: "g", Topic: "orders"}
 	origin := epoch.Origin{Partition: p, Log: "log", Source: "broker"}
 	if err := sink.Seed(t.Context(), []epoch.Start{{Origin: origin}}); err != nil {
@@ -158,7 +80,7 @@ func (open Opener) RowsOfACall(t *testing.T) {
 		t.Fatal(err)
 	}
 	insert := func(ctx context.Context, tx *sqlsink.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO effects (value) VALUES ('a'), ('b')`)
+		_, err := tx.ExecContext(ctx, `INSERT INTO effects (list, value) VALUES ('l', 'a'), ('l', 'b')`)
 		return err
 	}
 	commit := func(calls ...func(context.Context, *sqlsink.Tx) error) error {
@@ -183,7 +105,7 @@ func (open Opener) RowsOfACall(t *testing.T) {
 	f.Next++
 	err = commit(insert, func(ctx context.Context, tx *sqlsink.Tx) error {
 		var id int
-		if err := tx.QueryRowContext(ctx, `INSERT OR ROLLBACK INTO effects (id, value) VALUES (1, 'c') RETURNING id`).Scan(&id); err == nil {
+		if err := tx.QueryRowContext(ctx, `INSERT OR ROLLBACK INTO effects (id, list, value) VALUES (1, 'l', 'c') RETURNING id`).Scan(&id); err == nil {
 			t.Error("a duplicate key was accepted")
 		}
 		if insert(ctx, tx) == nil {
@@ -199,9 +121,9 @@ func (open Opener) RowsOfACall(t *testing.T) {
 // Tokens in rows are refused with errors that package sqlfence recognises.
 func (open Opener) Tokens(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "app.db"))
-	exec(t, db, `CREATE TABLE report (id INTEGER PRIMARY KEY, lock_name TEXT, lock_epoch INTEGER)`)
-	exec(t, db, `INSERT INTO report VALUES (1, 'nightly', 8)`)
-	exec(t, db, sqlfence.SQLite("report").SQL)
+	sqlsinktest.Exec(t, db, `CREATE TABLE report (id INTEGER PRIMARY KEY, lock_name TEXT, lock_epoch INTEGER)`)
+	sqlsinktest.Exec(t, db, `INSERT INTO report VALUES (1, 'nightly', 8)`)
+	sqlsinktest.Exec(t, db, sqlfence.SQLite("report").SQL)
 	write := func(lock string, token int64) error {
 		_, err := db.ExecContext(t.Context(), `UPDATE report SET lock_name = ?, lock_epoch = ?`, lock, token)
 		return sqlfence.Explain(err)

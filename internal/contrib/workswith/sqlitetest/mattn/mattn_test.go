@@ -14,11 +14,12 @@ import (
 
 	"github.com/epochfence/epochfence/internal/contrib/workswith/sqlitetest"
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
+	"github.com/epochfence/epochfence/internal/suites/sqlsinktest"
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
 var driver sqlitetest.Opener = func(t testing.TB, file string) *sql.DB {
-	return sqlitetest.Open(t, "sqlite3", "file:"+file+"?_journal_mode=WAL&_synchronous=OFF")
+	return sqlsinktest.Open(t, "sqlite3", "file:"+file+"?_journal_mode=WAL&_synchronous=OFF")
 }
 
 func TestTheSinkPassesItsSuiteOnMattnsDriver(t *testing.T) { driver.Suite(t) }

@@ -12,11 +12,12 @@ import (
 
 	"github.com/epochfence/epochfence/internal/contrib/workswith/sqlitetest"
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
+	"github.com/epochfence/epochfence/internal/suites/sqlsinktest"
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
 var driver sqlitetest.Opener = func(t testing.TB, file string) *sql.DB {
-	return sqlitetest.Open(t, "sqlite3", "file:"+file+"?_pragma=journal_mode(wal)&_pragma=synchronous(off)")
+	return sqlsinktest.Open(t, "sqlite3", "file:"+file+"?_pragma=journal_mode(wal)&_pragma=synchronous(off)")
 }
 
 func TestTheSinkPassesItsSuiteOnNcrucesDriver(t *testing.T) { driver.Suite(t) }
