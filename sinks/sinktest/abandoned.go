@@ -132,9 +132,7 @@ func abandonedAfterWrites(w *world) {
 }
 
 func abandonedBeforeWrites(w *world) {
-	w.seed(orders0)
-	a := w.process("A")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
 	h := ta.hangs(2, false)
 	h.abandon()
 	// A may continue with the partition at once: the abandoned transaction can no longer commit.
@@ -146,8 +144,7 @@ func abandonedBeforeWrites(w *world) {
 }
 
 func abandonedBetweenCalls(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	ended, abandon := context.WithCancel(context.Background())
 	second := false
 	err := ta.sink.Commit(w.ctx, []epoch.Advance{ta.advance(2)}, epoch.TxOptions{Abandoned: ended},
@@ -172,8 +169,7 @@ func abandonedBetweenCalls(w *world) {
 }
 
 func notAbandoned(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	ended, abandon := context.WithCancel(context.Background())
 	as := ta.advance(2)
 	err := ta.runsWith(w.ctx, as, epoch.TxOptions{Abandoned: ended}, func(ctx context.Context, tx any) error {
@@ -204,9 +200,9 @@ var unblockedHeld = []history{
 }
 
 func frozenAfterWrites(w *world) {
-	w.seed(orders0)
-	a, b := w.process("A"), w.process("B")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
+	a := ta.process
+	b := w.process("B")
 	ta.applies(2)
 	var tb *tenure
 	as := []epoch.Advance{ta.advance(2)}
@@ -248,9 +244,8 @@ func frozenWithTwo(w *world) {
 }
 
 func heldFrozenAfterWrites(w *world) {
-	w.seed(orders0)
-	a, b := w.process("A"), w.process("B")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
+	b := w.process("B")
 	var tb *tenure
 	err := ta.holds(w.ctx, func(ctx context.Context, tx any) error {
 		if err := w.db.Append(ctx, tx, "outbox of A", "frozen"); err != nil {
@@ -268,8 +263,7 @@ func heldFrozenAfterWrites(w *world) {
 }
 
 func heldBesideCommit(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	for n := range 3 {
 		value := strconv.Itoa(n)
 		err := ta.holds(w.ctx, func(ctx context.Context, tx any) error {

@@ -35,9 +35,8 @@ var attacks = []history{
 }
 
 func staleWriter(w *world) {
-	w.seed(orders0)
-	a, b := w.process("A"), w.process("B")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
+	b := w.process("B")
 	ta.wantEpoch(5)
 	ta.applies(3)
 	tb := b.claims(orders0, 6)
@@ -110,9 +109,9 @@ func regranted(w *world) {
 }
 
 func groupDeleted(w *world) {
-	w.seed(orders0)
-	a, b := w.process("A"), w.process("B")
-	ta := a.claims(orders0, 41)
+	ta := w.owned(41)
+	a := ta.process
+	b := w.process("B")
 	ta.applies(2)
 	tb := b.claims(orders0, 1)
 	tb.wantEpoch(42)
@@ -126,8 +125,7 @@ func groupDeleted(w *world) {
 }
 
 func groupExpired(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 9)
+	ta := w.owned(9)
 	ta.applies(4)
 	// No member for a week: the source forgets the group, but the sink does not. A new process
 	// finds the fence, and seeding changes nothing.
@@ -207,8 +205,7 @@ func restoredFromBackup(w *world) {
 		}
 		remembered = t.Epoch
 	}
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	receives(ta)
 	ta.applies(2) // the backup is taken here
 	backup := ta.Fence
@@ -291,9 +288,8 @@ func wentBack(w *world) {
 }
 
 func logChanged(w *world) {
-	w.seed(orders0)
-	a := w.process("A")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
+	a := ta.process
 	ta.applies(3)
 	l := lease(orders0, 6, "A")
 	l.Log = "cluster-1/topic-2"
@@ -328,9 +324,8 @@ func twoGroups(w *world) {
 }
 
 func twoDeployments(w *world) {
-	w.seed(orders0)
-	a, b := w.process("A"), w.process("B")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
+	b := w.process("B")
 	ta.applies(1)
 	l := lease(orders0, 6, "B")
 	l.Source = "cluster-2"

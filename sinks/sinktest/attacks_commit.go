@@ -36,9 +36,8 @@ func rewound(w *world) {
 }
 
 func ackLostLanded(w *world) {
-	w.seed(orders0)
-	a := w.process("A")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
+	a := ta.process
 	before := *ta
 	ta.applies(3) // A does not learn of it
 
@@ -54,9 +53,8 @@ func ackLostLanded(w *world) {
 }
 
 func ackLostNotLanded(w *world) {
-	w.seed(orders0)
-	a := w.process("A")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
+	a := ta.process
 	cut := errors.New("connection lost")
 	as := []epoch.Advance{ta.advance(3)}
 	err := a.commit(as, func(ctx context.Context, tx any) error {
@@ -120,9 +118,9 @@ func commitInFlight(w *world) {
 }
 
 func frozenBeforeWrites(w *world) {
-	w.seed(orders0)
-	a, b := w.process("A"), w.process("B")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
+	a := ta.process
+	b := w.process("B")
 	ta.applies(2)
 	var tb *tenure
 	as := []epoch.Advance{ta.advance(2)}
@@ -158,9 +156,8 @@ func frozenBeforeSwap(w *world) {
 }
 
 func markKept(w *world) {
-	w.seed(orders0)
-	a := w.process("A")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
+	a := ta.process
 	if f := a.reads(orders0); f.Mark != epoch.NoMark {
 		w.Errorf("mark %d before any message, want none", f.Mark)
 	}

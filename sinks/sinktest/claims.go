@@ -165,9 +165,8 @@ func noLease(w *world) {
 }
 
 func claimIDNotFresh(w *world) {
-	w.seed(orders0)
-	a := w.process("A")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
+	a := ta.process
 	for name, id := range map[string]epoch.ClaimID{"the one in the fence": ta.Claim, "zero": {}} {
 		if _, err := a.sink.Claim(w.ctx, ta.Fence, epoch.Claim{Lease: lease(orders0, 6, "A"), ID: id}); err == nil {
 			w.Errorf("a claim whose id is %s was accepted", name)
@@ -197,9 +196,8 @@ func epochsOutOfReach(w *world) {
 }
 
 func claimAsAnOperator(w *world) {
-	w.seed(orders0)
-	a := w.process("A")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
+	a := ta.process
 	if _, err := a.sink.Claim(w.ctx, ta.Fence, epoch.NewClaim(lease(orders0, 6, epoch.ReservedOwner+"anna"))); err == nil {
 		w.Error("a claim was made in the name of an operator")
 	}

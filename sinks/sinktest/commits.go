@@ -81,8 +81,7 @@ func movedAdvance(w *world) {
 }
 
 func staleBeforeMoved(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	tb := w.process("B").claims(orders0, 6)
 	tb.applies(2)
 	err := ta.tries(2)
@@ -104,8 +103,7 @@ func staleBeforeMoved(w *world) {
 }
 
 func missingAdvance(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	lost := *ta
 	lost.Partition = orders1
 	err := lost.tries(1)
@@ -132,8 +130,7 @@ func backwards(w *world) {
 }
 
 func noAdvance(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	for _, none := range [][]epoch.Advance{nil, {}} {
 		ta.refusedUncalled(none, "a commit without an advance")
 	}
@@ -178,8 +175,7 @@ func (t *tenure) refusedUncalled(as []epoch.Advance, what string) {
 }
 
 func emptyAdvance(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	ta.applies(1)
 	for range 2 {
 		err := ta.commit([]epoch.Advance{ta.advance(0)}, func(ctx context.Context, tx any) error {
@@ -331,8 +327,7 @@ func oppositeOrders(w *world) {
 }
 
 func sameAdvanceTwice(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	for range 5 {
 		as := []epoch.Advance{ta.advance(1)}
 		accepted := make(chan struct{}, 4)

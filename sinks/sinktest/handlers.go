@@ -33,8 +33,7 @@ type ownError struct{ code int }
 func (e *ownError) Error() string { return "out of stock" }
 
 func handlerError(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	own := &ownError{code: 409}
 	as := ta.advance(2)
 	err := ta.runs(w.ctx, as, func(ctx context.Context, tx any) error {
@@ -54,8 +53,7 @@ func handlerError(w *world) {
 }
 
 func handlerPanic(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	func() {
 		defer func() {
 			if r := recover(); r != "out of stock" {
@@ -80,8 +78,7 @@ func handlerPanic(w *world) {
 }
 
 func handlerGoexit(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -102,8 +99,7 @@ func handlerGoexit(w *world) {
 }
 
 func contextEndedBefore(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
 	as := ta.advance(1)
@@ -169,8 +165,7 @@ func contextEndsWithin(w *world) {
 // server whether that is so, and a server that does not answer in time leaves it open: then the handler
 // is late once more.
 func lateHandler(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	var err error
 	for range 5 {
 		if err = ta.late(); !errors.Is(err, epoch.ErrTransient) {
@@ -249,8 +244,7 @@ func lockedUntilTimeIsUp(w *world) {
 	if w.db.Lock == nil {
 		w.Skip("nobody can be in the way of this sink's transactions")
 	}
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	unlock := w.db.Lock(w)
 	as := ta.advance(1)
 	// Long enough even for a loaded machine to reach the wait.
@@ -270,8 +264,7 @@ func lockedUntilTimeIsUp(w *world) {
 }
 
 func transactionKept(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	var kept any
 	for _, result := range []error{nil, errors.New("not this time")} {
 		err := ta.runs(w.ctx, ta.advance(0), func(_ context.Context, tx any) error {
@@ -298,8 +291,7 @@ func transactionKept(w *world) {
 }
 
 func isolation(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	as := ta.advance(2)
 	err := ta.runs(w.ctx, as, func(ctx context.Context, tx any) error {
 		if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
@@ -354,8 +346,7 @@ func (e *codedError) SQLState() string { return fmt.Sprint(e.code) }
 // hostileErrors: the methods of an error are the handler's code. A sink that calls them, for
 // example through errors.Is, must survive their panics.
 func hostileErrors(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	var none *fs.PathError
 	var coded *codedError
 	for name, hostile := range map[string]error{

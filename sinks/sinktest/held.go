@@ -58,8 +58,7 @@ func heldCommits(w *world) {
 }
 
 func heldWhileThePositionMoves(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	for n := range 3 {
 		err := ta.holds(w.ctx, func(ctx context.Context, tx any) error {
 			ta.applies(n) // the first of these moves nothing
@@ -105,8 +104,7 @@ func heldStale(w *world) {
 }
 
 func heldMissing(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	lost := *ta
 	lost.Partition = orders1
 	err := lost.writesHeld("without a fence")
@@ -119,9 +117,8 @@ func heldMissing(w *world) {
 }
 
 func heldReplacedBeforeWrites(w *world) {
-	w.seed(orders0)
-	a, b := w.process("A"), w.process("B")
-	ta := a.claims(orders0, 5)
+	ta := w.owned(5)
+	b := w.process("B")
 	var tb *tenure
 	err := ta.holds(w.ctx, func(ctx context.Context, tx any) error {
 		// A is frozen here. Meanwhile:

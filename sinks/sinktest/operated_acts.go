@@ -41,8 +41,7 @@ func ownerIsTold(w *world) {
 }
 
 func actIsAClaim(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 41)
+	ta := w.owned(41)
 	ta.applies(3)
 	a := to(operate.ActRewind, ta.Fence, 1)
 	a.Beginning = true

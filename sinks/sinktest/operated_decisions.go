@@ -280,8 +280,7 @@ func hanging(w *world) {
 }
 
 func hangingOften(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	ta.recordsHangs(operate.DecidedHang, 1, 2, 1)
 	ta.recordsHangs(operate.DecidedHang, 2, 3, operate.MaxHangs)
 	ta.wantHangs(orders0, slices.Repeat([]string{"hang 2>3 A"}, operate.MaxHangs)...)

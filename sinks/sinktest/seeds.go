@@ -70,8 +70,7 @@ func seedOthers(w *world) {
 }
 
 func seedExisting(w *world) {
-	w.seed(orders0)
-	ta := w.process("A").claims(orders0, 5)
+	ta := w.owned(5)
 	ta.applies(3)
 	other := start(orders0, 100, 50)
 	other.Log, other.Source = "another log", "another source"

@@ -82,6 +82,13 @@ func (w *world) process(name string) *process {
 	return &process{w: w, name: name, sink: w.db.Open(w)}
 }
 
+// owned seeds orders0, and returns the first claim of it, which is A's.
+func (w *world) owned(generation int64) *tenure {
+	w.Helper()
+	w.seed(orders0)
+	return w.process("A").claims(orders0, generation)
+}
+
 // fit returns the advances that one transaction can have.
 func (a *process) fit(as []epoch.Advance) []epoch.Advance {
 	if most := a.sink.Facts().Partitions; most > 0 {
