@@ -40,9 +40,7 @@ var attacks = []history{{
 	rules: "R1, R3, R6",
 	needs: []need{needs[Freezer]()},
 	story: func(w *world) {
-		topic, db := w.newTopic(1), memsink.New()
-		all := numbered(0, 0, 10)
-		w.produce(topic, 0, all...)
+		topic, db, all := w.filled(1, 10)
 		s := w.newStall()
 		a := w.run("a", db, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
 			s.stop()
@@ -62,9 +60,7 @@ var attacks = []history{{
 	rules: "R2",
 	needs: []need{needs[Freezer]()},
 	story: func(w *world) {
-		topic, db := w.newTopic(1), memsink.New()
-		all := numbered(0, 0, 10)
-		w.produce(topic, 0, all...)
+		topic, db, all := w.filled(1, 10)
 		s := w.newStall()
 		swapped := make(chan error, 1)
 		a := w.run("a", db, memsink.Hooks{Claim: func(_ context.Context, _ epoch.Claim, do func() error) error {
@@ -96,9 +92,7 @@ var attacks = []history{{
 	rules: "R2",
 	needs: []need{needs[Freezer]()},
 	story: func(w *world) {
-		topic, db := w.newTopic(1), memsink.New()
-		all := numbered(0, 0, 10)
-		w.produce(topic, 0, all...)
+		topic, db, all := w.filled(1, 10)
 		s := w.newStall()
 		a := w.run("a", db, memsink.Hooks{Fence: func(_ context.Context, _ epoch.Partition, do func() error) error {
 			s.stop()
@@ -143,9 +137,7 @@ var attacks = []history{{
 	rules: "claim id",
 	needs: []need{needs[StaticMembers](), needs[Freezer]()},
 	story: func(w *world) {
-		topic, db := w.newTopic(1), memsink.New()
-		all := numbered(0, 0, 10)
-		w.produce(topic, 0, all...)
+		topic, db, all := w.filled(1, 10)
 		s := w.newStall()
 		hooks := memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
 			s.stop()
@@ -258,9 +250,7 @@ var attacks = []history{{
 	rules: "claim CHECK",
 	needs: []need{needs[Recreator]()},
 	story: func(w *world) {
-		topic, db := w.newTopic(1), memsink.New()
-		old := numbered(0, 0, 10)
-		w.produce(topic, 0, old...)
+		topic, db, old := w.filled(1, 10)
 		a := w.run("a", db, memsink.Hooks{}, topic)
 		w.applied(db, topic, 0, old...)
 		w.Harness.(Recreator).RecreateTopic(w.t, topic, 2)
@@ -315,9 +305,7 @@ var attacks = []history{{
 	rules: "R10",
 	needs: []need{needs[Truncator]()},
 	story: func(w *world) {
-		topic, db := w.newTopic(1), memsink.New()
-		old := numbered(0, 0, 10)
-		w.produce(topic, 0, old...)
+		topic, db, old := w.filled(1, 10)
 		a := w.run("a", db, memsink.Hooks{}, topic)
 		w.applied(db, topic, 0, old...)
 		a.leave()

@@ -66,9 +66,8 @@ var confirming = []history{{
 }, {
 	claim: "the owner of a lease is found by the name of its process",
 	story: func(w *world) {
-		topic := w.newTopic(1)
-		p := w.start("a", topic)
-		g := p.granted(topic, 0)
+		_, g := w.granted()
+		p := g.p
 		joined, name := p.source.Identity()
 		if want := g.Origin().Partition.Group; joined != want {
 			w.fail("Identity says group %q, and the tenure is of %q", joined, want)
@@ -81,8 +80,7 @@ var confirming = []history{{
 	claim: "a Confirm whose context ends gives an error, and not ErrLost",
 	rules: "R7",
 	story: func(w *world) {
-		topic := w.newTopic(1)
-		g := w.start("a", topic).granted(topic, 0)
+		_, g := w.granted()
 		from := g.earliest()
 		ctx, cancel := context.WithCancel(g.ctx)
 		cancel()

@@ -66,9 +66,8 @@ var losing = []history{{
 	rules: "R2, R7",
 	needs: []need{needs[Freezer]()},
 	story: func(w *world) {
-		topic := w.newTopic(1)
-		a := w.start("a", topic)
-		old := a.granted(topic, 0)
+		topic, old := w.granted()
+		a := old.p
 		from := old.earliest()
 		a.freeze()
 		answered := make(chan error, 1)
@@ -102,9 +101,8 @@ var losing = []history{{
 	claim: "a process that is cut off for a moment keeps its tenure",
 	needs: []need{needs[Freezer]()},
 	story: func(w *world) {
-		topic := w.newTopic(1)
-		a := w.start("a", topic)
-		g := a.granted(topic, 0)
+		topic, g := w.granted()
+		a := g.p
 		a.freeze()
 		a.thaw()
 		g.confirm(g.earliest())
@@ -140,9 +138,8 @@ var losing = []history{{
 	rules: "attack: same owner, same generation, regranted",
 	needs: []need{needs[Regranter]()},
 	story: func(w *world) {
-		topic := w.newTopic(1)
-		a := w.start("a", topic)
-		old := a.granted(topic, 0)
+		topic, old := w.granted()
+		a := old.p
 		from := old.earliest()
 		generation := old.confirm(from).Generation
 		w.Harness.(Regranter).Regrant(w.t, a.source, topic, 0)

@@ -24,9 +24,7 @@ var misfits = []history{{
 	rules: "R10",
 	needs: []need{ofLogs},
 	story: func(w *world) {
-		topic := w.newTopic(1)
-		w.produce(topic, 0, "x", "y")
-		g := w.start("a", topic).granted(topic, 0)
+		_, g := w.granted("x", "y")
 		end := g.latest().Next
 		g.wantMisfit(g.at(end+10), consumer.ErrTruncated, end)
 		g.wantMisfit(g.at(end+1), consumer.ErrTruncated, end)
@@ -37,11 +35,9 @@ var misfits = []history{{
 	rules: "R10",
 	needs: []need{needs[Trimmer]()},
 	story: func(w *world) {
-		topic := w.newTopic(1)
 		all := numbered(0, 0, 10)
-		w.produce(topic, 0, all...)
-		a := w.start("a", topic)
-		g := a.granted(topic, 0)
+		topic, g := w.granted(all...)
+		a := g.p
 		ms := g.want(g.earliest(), all...)
 		w.Harness.(Trimmer).Trim(w.t, topic, 0, ms[6].Offset)
 		g.wantMisfit(g.at(ms[2].Offset), consumer.ErrOffsetExpired, ms[6].Offset)
@@ -57,9 +53,7 @@ var misfits = []history{{
 	rules: "R10",
 	needs: []need{needs[Trimmer]()},
 	story: func(w *world) {
-		topic := w.newTopic(1)
-		w.produce(topic, 0, "x", "y")
-		g := w.start("a", topic).granted(topic, 0)
+		topic, g := w.granted("x", "y")
 		end := g.latest()
 		w.Harness.(Trimmer).Trim(w.t, topic, 0, end.Next)
 		w.produce(topic, 0, "z")
@@ -70,10 +64,8 @@ var misfits = []history{{
 	rules: "R10",
 	needs: []need{needs[Deleter]()},
 	story: func(w *world) {
-		topic := w.newTopic(1)
 		all := numbered(0, 0, 10)
-		w.produce(topic, 0, all...)
-		g := w.start("a", topic).granted(topic, 0)
+		topic, g := w.granted(all...)
 		ms := g.want(g.earliest(), all...)
 		for _, i := range []int{3, 4, 9} {
 			w.Harness.(Deleter).Delete(w.t, topic, 0, ms[i].Offset)
@@ -88,10 +80,8 @@ var misfits = []history{{
 	rules: "R10, attack: truncated log",
 	needs: []need{needs[Truncator]()},
 	story: func(w *world) {
-		topic := w.newTopic(1)
 		all := numbered(0, 0, 10)
-		w.produce(topic, 0, all...)
-		g := w.start("a", topic).granted(topic, 0)
+		topic, g := w.granted(all...)
 		ms := g.want(g.earliest(), all...)
 		applied := after(g.at(0), ms[7])
 		w.Harness.(Truncator).Truncate(w.t, topic, 0, ms[4].Offset)
@@ -129,10 +119,8 @@ var misfits = []history{{
 	rules: "attack: topic deleted and recreated",
 	needs: []need{needs[Recreator]()},
 	story: func(w *world) {
-		topic := w.newTopic(1)
-		w.produce(topic, 0, "old", "older")
-		a := w.start("a", topic)
-		old := a.granted(topic, 0)
+		topic, old := w.granted("old", "older")
+		a := old.p
 		old.want(old.earliest(), "old", "older")
 		w.Harness.(Recreator).RecreateTopic(w.t, topic, 1)
 		w.produce(topic, 0, "new")

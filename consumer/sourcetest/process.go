@@ -171,6 +171,15 @@ func (p *process) granted(topic string, n int32) *grant {
 	return found
 }
 
+// granted has a granted the only partition of a new topic with these messages.
+func (w *world) granted(values ...string) (topic string, g *grant) {
+	topic = w.newTopic(1)
+	if len(values) > 0 {
+		w.produce(topic, 0, values...)
+	}
+	return topic, w.start("a", topic).granted(topic, 0)
+}
+
 // cutOff records that from now on the process may not hear of what it loses.
 func (p *process) cutOff() {
 	p.w.note(func() {

@@ -30,10 +30,8 @@ var publishing = []history{{
 	rules: "R8",
 	needs: []need{needs[Positions]()},
 	story: func(w *world) {
-		topic := w.newTopic(1)
-		w.produce(topic, 0, numbered(0, 0, 100)...)
-		a := w.start("a", topic)
-		g := a.granted(topic, 0)
+		_, g := w.granted(numbered(0, 0, 100)...)
+		a := g.p
 		ms := g.read(g.earliest(), 100)
 		g.confirm(g.earliest())
 		for _, m := range ms[:50] {

@@ -192,10 +192,8 @@ var reading = []history{{
 	claim: "Read begins at the fence's position and yields every message once, in order",
 	rules: "R10",
 	story: func(w *world) {
-		topic := w.newTopic(1)
 		all := numbered(0, 0, 1000)
-		w.produce(topic, 0, all[:700]...)
-		g := w.start("a", topic).granted(topic, 0)
+		topic, g := w.granted(all[:700]...)
 		ms := g.want(g.earliest(), all[:700]...)
 
 		// From the middle, from the last, and from the end on.
@@ -224,8 +222,7 @@ var reading = []history{{
 }, {
 	claim: "Read continues with what is produced while it runs",
 	story: func(w *world) {
-		topic := w.newTopic(1)
-		g := w.start("a", topic).granted(topic, 0)
+		topic, g := w.granted()
 		ctx, done := g.bound()
 		defer done()
 		const total = 50
@@ -245,10 +242,8 @@ var reading = []history{{
 }, {
 	claim: "the messages of a batch stay as they are until the next one is asked for",
 	story: func(w *world) {
-		topic := w.newTopic(1)
 		all := numbered(0, 0, 600)
-		w.produce(topic, 0, all...)
-		g := w.start("a", topic).granted(topic, 0)
+		topic, g := w.granted(all...)
 		ctx, done := g.bound()
 		defer done()
 		var got []string
@@ -271,10 +266,8 @@ var reading = []history{{
 	claim: "Read ends without an error when its context ends, and may be called again",
 	rules: "R5",
 	story: func(w *world) {
-		topic := w.newTopic(1)
 		all := numbered(0, 0, 20)
-		w.produce(topic, 0, all...)
-		g := w.start("a", topic).granted(topic, 0)
+		_, g := w.granted(all...)
 		from := g.earliest()
 		for round := range 3 {
 			patient, done := g.bound()
@@ -294,9 +287,7 @@ var reading = []history{{
 }, {
 	claim: "a batch says where the log ends, if the source says so at all",
 	story: func(w *world) {
-		topic := w.newTopic(1)
-		w.produce(topic, 0, numbered(0, 0, 300)...)
-		g := w.start("a", topic).granted(topic, 0)
+		_, g := w.granted(numbered(0, 0, 300)...)
 		ctx, done := g.bound()
 		defer done()
 		from, left := g.earliest(), 300
@@ -334,9 +325,7 @@ var reading = []history{{
 	claim: "the lag is of what the log holds still, and of no log but the fence's",
 	needs: []need{needs[Trimmer]()},
 	story: func(w *world) {
-		topic := w.newTopic(1)
-		w.produce(topic, 0, numbered(0, 0, 50)...)
-		g := w.start("a", topic).granted(topic, 0)
+		topic, g := w.granted(numbered(0, 0, 50)...)
 		ms := g.want(g.earliest(), numbered(0, 0, 50)...)
 		from := g.at(ms[10].Offset)
 		w.Harness.(Trimmer).Trim(w.t, topic, 0, ms[40].Offset)
@@ -352,10 +341,8 @@ var reading = []history{{
 	claim: "Read may be left in the middle and begin anew anywhere",
 	rules: "R5",
 	story: func(w *world) {
-		topic := w.newTopic(1)
 		all := numbered(0, 0, 300)
-		w.produce(topic, 0, all...)
-		g := w.start("a", topic).granted(topic, 0)
+		_, g := w.granted(all...)
 		ms := g.want(g.earliest(), all...)
 		for _, i := range []int{0, 299, 10, 11, 150, 5, 200} {
 			g.want(g.at(ms[i].Offset), all[i:min(i+20, len(all))]...)

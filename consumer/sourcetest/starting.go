@@ -81,10 +81,8 @@ var starting = []history{{
 	rules: "R9, attack: retention that passes a group which has not begun",
 	needs: []need{needs[Trimmer]()},
 	story: func(w *world) {
-		topic := w.newTopic(1)
 		all := numbered(0, 0, 10)
-		w.produce(topic, 0, all...)
-		g := w.start("a", topic).granted(topic, 0)
+		topic, g := w.granted(all...)
 		earliest, latest := g.earliest(), g.latest()
 		ms := g.want(earliest, all...)
 		w.Harness.(Trimmer).Trim(w.t, topic, 0, ms[6].Offset)

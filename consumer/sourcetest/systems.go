@@ -47,6 +47,13 @@ func (w *world) runAs(p *process, db *memsink.Sink, hooks memsink.Hooks, o optio
 	return s
 }
 
+// filled returns a new topic whose partition 0 has n messages, and a database.
+func (w *world) filled(partitions int32, n int) (topic string, db *memsink.Sink, all []string) {
+	topic, all = w.newTopic(partitions), numbered(0, 0, n)
+	w.produce(topic, 0, all...)
+	return topic, memsink.New(), all
+}
+
 func apply(_ context.Context, tx tx, m consumer.Message, _ epoch.Epoch) error {
 	tx.Append(effects(m.Partition.Topic, m.Partition.Number), string(m.Value))
 	return nil
