@@ -11,7 +11,6 @@ package outboxtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -30,8 +29,6 @@ import (
 	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
-var quiet = slog.New(slog.DiscardHandler)
-
 // Rig is one empty database.
 type Rig[TX any] struct {
 	Sink     epoch.Sink[TX]
@@ -45,10 +42,8 @@ func Run[TX any](t *testing.T, create func(t testing.TB) Rig[TX]) {
 	for claim, play := range map[string]func(*world[TX]){
 		"entries are read, counted, followed by key and deleted in their own partition alone":   keeps[TX],
 		"an entry that commits late is not missed, and keeps the order of its key":              late[TX],
-		"what the answer to an entry adds is sent at once":                                      converse[TX],
 		"while a partition changes hands each entry takes effect once, in the order of its key": handsOver[TX],
 		"operators see, retry and discard entries, and the audit log has what they did":         operated[TX],
-		"the entry behind a discarded one is sent":                                              discarded[TX],
 	} {
 		t.Run(claim, func(t *testing.T) {
 			t.Parallel()
@@ -59,6 +54,8 @@ func Run[TX any](t *testing.T, create func(t testing.TB) Rig[TX]) {
 		})
 	}
 }
+
+var quiet = slog.New(slog.DiscardHandler)
 
 // world is a database and a receiver.
 type world[TX any] struct {
@@ -97,22 +94,10 @@ func (w *world[TX]) must(err error) {
 	}
 }
 
-// runs runs a consumer until the history ends. It adds an entry for each message and, if next returns
-// the body of one, for each answer.
-func (w *world[TX]) runs(source consumer.Source, retry time.Duration, entry func(body string) outbox.Entry, next func(body string) string) {
+// runs runs a consumer that adds an entry for each message, until the history ends.
+func (w *world[TX]) runs(source consumer.Source, retry time.Duration, entry func(body string) outbox.Entry) {
 	w.Helper()
-	var box *outbox.Box[TX]
-	o := outbox.Options[TX]{RetryMin: retry, RetryMax: retry, Logger: quiet}
-	o.OnAnswer = func(ctx context.Context, tx TX, e outbox.Sent, _ outbox.Answer) error {
-		if body := next(string(e.Body)); body != "" {
-			return box.Add(ctx, tx, e.Message(), entry(body))
-		}
-		return nil
-	}
-	if next == nil {
-		o.OnAnswer = nil
-	}
-	box, err := outbox.New(w.Store, o)
+	box, err := outbox.New(w.Store, outbox.Options[TX]{RetryMin: retry, RetryMax: retry, Logger: quiet})
 	w.must(err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	done := make(chan error, 1)
@@ -127,7 +112,6 @@ func (w *world[TX]) runs(source consumer.Source, retry time.Duration, entry func
 	})
 }
 
-// entries returns what q selects.
 func (w *world[TX]) entries(q operate.OutboxQuery) []operate.OutboxEntry {
 	w.Helper()
 	es, err := w.Operator.OutboxEntries(w.Context(), q)
@@ -153,8 +137,8 @@ func (w *world[TX]) awaitLeft(n int) {
 	w.await(fmt.Sprint(n, " entries are left"), func() bool { return len(w.entries(operate.OutboxQuery{})) == n })
 }
 
-// adds returns a new claim of p, under which the message at offset 7 has added the entries.
-func (w *world[TX]) adds(p epoch.Partition, es ...outbox.Entry) epoch.Fence {
+// claims claims a partition that nobody has claimed.
+func (w *world[TX]) claims(p epoch.Partition) epoch.Fence {
 	w.Helper()
 	o := epoch.Origin{Partition: p, Log: "log", Source: "broker"}
 	w.must(w.Sink.Seed(w.Context(), []epoch.Start{{Origin: o}}))
@@ -162,22 +146,22 @@ func (w *world[TX]) adds(p epoch.Partition, es ...outbox.Entry) epoch.Fence {
 	w.must(err)
 	f, err := w.Sink.Claim(w.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Generation: 1, Owner: "test"}))
 	w.must(err)
-	w.must(w.commits(f, func(ctx context.Context, tx TX) (err error) {
-		for _, e := range es {
-			err = errors.Join(err, w.Store.Add(ctx, tx, epoch.Message{Partition: p, Offset: 7}, e))
-		}
-		return err
-	}))
-	f.Next = 8
 	return f
 }
 
-// commits runs do for messages up to offset 7 from where f is.
-func (w *world[TX]) commits(f epoch.Fence, do func(ctx context.Context, tx TX) error) error {
-	return w.Sink.Commit(w.Context(), []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 8}}, epoch.TxOptions{}, do)
+// commits runs do for messages up to offset 7.
+func (w *world[TX]) commits(f epoch.Fence, do func(ctx context.Context, tx TX) error) {
+	w.Helper()
+	w.must(w.Sink.Commit(w.Context(), []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, To: 8}}, epoch.TxOptions{}, do))
 }
 
-// held runs do in a transaction under the claim of f, beside the messages.
+// held runs do as the relay would, beside the messages.
 func (w *world[TX]) held(ctx context.Context, f epoch.Fence, do func(ctx context.Context, tx TX) error) error {
 	return epoch.CommitHeld(ctx, w.Sink, epoch.Hold{Partition: f.Partition, Claim: f.Claim}, epoch.TxOptions{}, do)
+}
+
+// add adds an entry whose idempotency key is id.
+func (w *world[TX]) add(ctx context.Context, tx TX, p epoch.Partition, key, id string) error {
+	e := outbox.Entry{Key: key, Scope: "s", IdempotencyKey: id, Method: "POST", URL: "http://host/"}
+	return w.Store.Add(ctx, tx, epoch.Message{Partition: p, Offset: 7}, e)
 }
