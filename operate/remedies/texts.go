@@ -17,8 +17,7 @@ var (
 const continues = "epochfence describe shows no halt, and the position advances."
 
 var all = []Remedy{
-	{
-		Reason: consumer.ReasonMessageFailed,
+	{Reason: consumer.ReasonMessageFailed,
 		Means: "The partition stops before a message. The message has used up its attempts, or its handler returned Permanent, and the application has no OnFailure. " +
 			"All earlier messages are applied. No part of this message is applied.",
 		Do: "Read the error. If the handler is wrong or lacks something, fix that: the partition is tried again within Options.HaltMax, a minute by default. " +
@@ -26,19 +25,15 @@ var all = []Remedy{
 			"If the error says that a call \"did not return after its context had ended\", pause the partition, deploy a handler that returns, and resume: until then the message is not tried again. " +
 			"An application with an OnFailure moves such messages to dead letters and does not halt.",
 		Check:    continues,
-		Commands: []Command{explain, skip, pause, resume},
-	},
-	{
-		Reason: consumer.ReasonOnFailureFailed,
+		Commands: []Command{explain, skip, pause, resume}},
+	{Reason: consumer.ReasonOnFailureFailed,
 		Means: "The partition stops before a message. Its handler failed, and then OnFailure failed too. Neither has written anything. " +
 			"If the connection was lost in each of OnFailure's transactions, the partition halts after MaxAttempts plus two tries.",
 		Do: "Read the error: it has both causes, the handler's first. Fix the cause of OnFailure. Most often the table of dead letters is missing, or the application may not write to it. " +
 			"The partition is tried again within Options.HaltMax, a minute by default. If the error says that the message \"is tried again once an operator has paused and resumed the partition\", OnFailure hung: pause the partition, deploy an OnFailure that returns, and resume. Skip the message only if it need not be kept.",
 		Check:    continues,
-		Commands: []Command{doctor, skip, pause, resume},
-	},
-	{
-		Reason: consumer.ReasonHandlerEndedTx,
+		Commands: []Command{doctor, skip, pause, resume}},
+	{Reason: consumer.ReasonHandlerEndedTx,
 		Means: "A handler committed the fenced transaction in a way that the sink could not prevent. (A text with COMMIT is not sent, and fails only its message.) " +
 			"The error names at most one of the partitions, and the statement if the sink knows it. The effects of this message, and of earlier messages in the same transaction, are committed without the fence. " +
 			"This process does not try the partition again. Another process to which it moves would commit the same effects again.",
@@ -49,10 +44,8 @@ var all = []Remedy{
 			"If another process has claimed the partition since, check shows no halt any more, and messages below the present position may have their effects twice: remove one. " +
 			"Change the handler, deploy it, and resume. A restart without that change applies these messages once more.",
 		Check:    "The effects of the messages from next on are there once, and the position advances.",
-		Commands: []Command{{"epochfence check", "all halts, with their reasons"}, pause, explain, resume},
-	},
-	{
-		Reason: consumer.ReasonLogChanged,
+		Commands: []Command{{"epochfence check", "all halts, with their reasons"}, pause, explain, resume}},
+	{Reason: consumer.ReasonLogChanged,
 		Means: "The fence counts offsets of another log than the one that is read. The topic or stream was deleted and created again, or the client is connected to another cluster: the same offset is another message there. " +
 			"On NATS, also: the number of partitions or a filter has changed. The offsets are still those of the stream, but the partition has other messages. An operator has to decide.",
 		Do: "Find out whether the owner in the fence still runs. Two deployments on two Kafka clusters that share a group name and a sink halt like this: if both are meant to run, give one of them another group or another schema, and do not rebase. " +
@@ -65,10 +58,8 @@ var all = []Remedy{
 			{"epochfence describe PARTITION", "the log and the owner in the fence, and the log that is there"},
 			{"epochfence rebase PARTITION --to start --reason '…' --execute", "accepts the new log, and begins at its start"},
 			{"epochfence rebase PARTITION --log LOG --to OFFSET --reason '…' --execute", "accepts other filters of the same stream"},
-		},
-	},
-	{
-		Reason: consumer.ReasonForeignLease,
+		}},
+	{Reason: consumer.ReasonForeignLease,
 		Means: "The fence was claimed last under a lease of another issuer: another NATS bucket or JetStream domain. " +
 			"Either two deployments use one group name on one sink, or the group was moved. " +
 			"If the Kafka cluster is another one, or the group moved between NATS and Kafka, the reason is log_changed.",
@@ -78,10 +69,8 @@ var all = []Remedy{
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the issuer and the owner in the fence"},
 			{"epochfence rebase PARTITION --reason '…' --execute", "accepts the new issuer, and keeps the position; on NATS with --nats-bucket NEW"},
-		},
-	},
-	{
-		Reason: consumer.ReasonMessagesExpired,
+		}},
+	{Reason: consumer.ReasonMessagesExpired,
 		Means: "Messages may have been removed before they were applied. Retention, a limit of the stream, or an operator removed them. " +
 			"The error has the position and the next offset that the log has. What is missing is in between. " +
 			"On Kafka the log begins after the position. On NATS the stream begins after the position, or it has a gap after the position in which messages of this partition may have been.",
@@ -94,10 +83,8 @@ var all = []Remedy{
 			{"epochfence describe PARTITION", "the position (NEXT), and where the log begins (BEGIN)"},
 			{"epochfence rewind PARTITION --to start --reason '…' --execute", "if BEGIN is above NEXT"},
 			{"epochfence rewind PARTITION --to OFFSET --reason '…' --execute", "if not: OFFSET is the second offset in the error"},
-		},
-	},
-	{
-		Reason: consumer.ReasonLogTruncated,
+		}},
+	{Reason: consumer.ReasonLogTruncated,
 		Means: "The log ends before the position, or was cut off below it and has grown again: messages that were applied are no longer in it. An unclean election or a restored backup can do that. " +
 			"New messages get the offsets of the lost ones.",
 		Do: "The effects of the lost messages are in the sink. Decide whether they stay. Then set the position to the first offset that was lost. On Kafka that is the second offset in the error. " +
@@ -107,18 +94,14 @@ var all = []Remedy{
 		Commands: []Command{
 			{"epochfence describe PARTITION", "the position, and where the log ends"},
 			{"epochfence rewind PARTITION --to OFFSET --reason '…' --execute", "continues at OFFSET, the first that was lost"},
-		},
-	},
-	{
-		Reason: consumer.ReasonOutOfOrder,
-		Means:  "The source delivered an offset below the position, or one offset twice. No message was applied again. A log that was overwritten, or a defect of the source, can do that.",
+		}},
+	{Reason: consumer.ReasonOutOfOrder,
+		Means: "The source delivered an offset below the position, or one offset twice. No message was applied again. A log that was overwritten, or a defect of the source, can do that.",
 		Do: "Evict the claim: the owner claims again and reads from the position in the fence. " +
 			"If the partition halts again, compare log and sink at the offset in the error, and report both.",
 		Check:    continues,
-		Commands: []Command{explain, {"epochfence evict PARTITION --reason '…' --execute", "the owner claims again, and reads from the position"}},
-	},
-	{
-		Reason: consumer.ReasonBlocked,
+		Commands: []Command{explain, {"epochfence evict PARTITION --reason '…' --execute", "the owner claims again, and reads from the position"}}},
+	{Reason: consumer.ReasonBlocked,
 		Means: "The source can be read, and does not go on from the position. A run of a job has taken longer than MaxRun, or has had as many steps as a run can have. " +
 			"Or the position of a job is more than a day ahead of the clock. Or a record batch of Kafka is larger than the client's MaxDecompressBatchBytes, or the broker's offset.metadata.max.bytes is too small for a position. " +
 			"Or on NATS the stream has another subject transform, the consumer in Stream.Durable does not fit, or the value of the partition's position key in the bucket is not a position.",
@@ -129,10 +112,8 @@ var all = []Remedy{
 			{"epochfence describe PARTITION", "the error, and the position"},
 			{"epochfence skip PARTITION --through OFFSET --reason '…' --execute", "for a job, with the OFFSET in the error"},
 			{"epochfence rewind PARTITION --to @TIME --reason '…' --execute", "for a job that is ahead of the clock"},
-		},
-	},
-	{
-		Reason: consumer.ReasonMissingFence,
+		}},
+	{Reason: consumer.ReasonMissingFence,
 		Means: "The sink has no fence for a partition that this process had claimed. Its row was deleted, or the application is connected to another database or schema that has the tables. " +
 			"Without the fence nobody knows what was applied, so this process applies nothing.",
 		Do: "Do not insert a row, do not restart a process and do not deploy: a process that gets the partition anew takes the group for a new one, creates a fence at the earliest message, and applies everything again. " +
@@ -149,19 +130,15 @@ var all = []Remedy{
 		Commands: []Command{
 			doctor,
 			{"epochfence rewind PARTITION --to OFFSET --reason '…' --execute", "sets the position of the new fence"},
-		},
-	},
-	{
-		Reason: consumer.ReasonElsewhere,
+		}},
+	{Reason: consumer.ReasonElsewhere,
 		Means: "The sink has several databases, and the partition's fence is in another one than this process asks. The processes disagree on where partitions are. " +
 			"The error names both databases. No partition is claimed in two databases.",
 		Do: "Give all processes the same databases in the same order, and the same routing: the partition continues by itself. " +
 			"To move a partition to another database, follow docs/stores.md#move-a-partition.",
 		Check:    continues,
-		Commands: []Command{doctor},
-	},
-	{
-		Reason: consumer.ReasonUnhealthy,
+		Commands: []Command{doctor}},
+	{Reason: consumer.ReasonUnhealthy,
 		Means: "The database refuses every message: a table, column or privilege is missing, the server is read-only, its disk is full, or a table of epochfence refuses a row. " +
 			"No message is blamed.",
 		Do: "If the tables of epochfence itself are missing, do not migrate, restart or deploy: restore them, or connect to the right database or schema. New tables have no positions, and everything is applied again. " +
@@ -169,105 +146,79 @@ var all = []Remedy{
 			"The partition is tried again within Options.HaltMax, a minute by default. " +
 			"If the error is about an item that handlers change through package guard, the item is ahead of the fence, or it belongs to another log: pause the partition, rewind it to any other offset and then to where it has to continue (a rewind to the present position does nothing), and resume it. From there on, messages change items again.",
 		Check:    continues,
-		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants --role NAME --as application", "the privileges that the application's role needs"}},
-	},
-	{
-		Reason: consumer.ReasonPaused,
-		Means:  "An operator paused the partition. No process claims it until it is resumed. This is intended; the fence names the operator and the reason.",
-		Do:     "Resume the partition once the reason is gone. The process that has its lease claims it within seconds.",
-		Check:  "epochfence describe shows the partition as claimed, and the position advances.",
+		Commands: []Command{doctor, {"epochfence migrate list", "which migrations were applied"}, {"epochfence grants --role NAME --as application", "the privileges that the application's role needs"}}},
+	{Reason: consumer.ReasonPaused,
+		Means: "An operator paused the partition. No process claims it until it is resumed. This is intended; the fence names the operator and the reason.",
+		Do:    "Resume the partition once the reason is gone. The process that has its lease claims it within seconds.",
+		Check: "epochfence describe shows the partition as claimed, and the position advances.",
 		Commands: []Command{
 			{"epochfence describe PARTITION", "who paused it, since when, and why"},
 			{"epochfence resume PARTITION --reason '…' --execute", "continues from its position"},
-		},
-	},
-	{
-		Reason: consumer.ReasonStale,
+		}},
+	{Reason: consumer.ReasonStale,
 		Means: "A transaction or a claim was refused because a later claim owns the fence. Once is normal: another process owns the partition and has its messages. " +
 			"The partition stops advancing only if claims keep replacing each other.",
 		Do:       "If it happens once, do nothing. If it repeats, read which claims alternate. Either the partition moves again and again, because members join and leave or the lease is too short for this machine, or somebody evicts it again and again.",
 		Check:    "epochfence history shows no new claims, and the position advances.",
-		Commands: []Command{history},
-	},
-	{
-		Reason:   consumer.ReasonMoved,
+		Commands: []Command{history}},
+	{Reason: consumer.ReasonMoved,
 		Means:    "The fence had our claim but another position than the transaction started from. The transaction was rolled back, and the partition was claimed again at the fence's position.",
 		Do:       "If it happens once, do nothing: a commit whose answer was lost looks like this. If it repeats, something writes to the fence table, which only its functions may do. Find out which role has that privilege.",
 		Check:    continues,
-		Commands: []Command{history, doctor},
-	},
-	{
-		Reason: consumer.ReasonInDoubt,
+		Commands: []Command{history, doctor}},
+	{Reason: consumer.ReasonInDoubt,
 		Means: "The answer to a commit did not arrive. The partition is claimed again, and the position in the fence shows whether the commit of messages happened. " +
 			"A single message whose commits are in doubt again and again, while a transaction without it commits, uses up its attempts. The reason is message_failed then.",
 		Do:       "If it happens once, do nothing. If it repeats, the connection to the database breaks at each commit: check the database, its proxies and poolers, and their timeouts. Nothing is lost or doubled meanwhile.",
 		Check:    continues,
-		Commands: []Command{explain, doctor},
-	},
-	{
-		Reason: consumer.ReasonTransient,
-		Means:  "The database gave up the transaction for a reason that passes: a deadlock, a serialization failure, or a lock that was not granted in time. It is tried again with fewer messages.",
+		Commands: []Command{explain, doctor}},
+	{Reason: consumer.ReasonTransient,
+		Means: "The database gave up the transaction for a reason that passes: a deadlock, a serialization failure, or a lock that was not granted in time. It is tried again with fewer messages.",
 		Do: "If it lasts, find the transaction that holds a lock on the same rows and end it (in PostgreSQL: pg_stat_activity and pg_blocking_pids). " +
 			"In SQLite a process that is frozen keeps the write lock of the file: kill it. " +
 			"If partitions deadlock with each other, update the rows in one order in all handlers (consumer.Batches can sort them). Within one process they are rare with Options.Committers of 1, the default.",
 		Check:    continues,
-		Commands: []Command{doctor},
-	},
-	{
-		Reason: consumer.ReasonTimeout,
+		Commands: []Command{doctor}},
+	{Reason: consumer.ReasonTimeout,
 		Means: "A claim or a transaction took longer than Options.BatchTimeout and was given up, because it must end before the lease does. " +
 			"A transaction is tried again with fewer messages. A single message that takes too long uses up its attempts. The reason is message_failed then.",
 		Do: "If the partition cannot be claimed, check whether the database answers and what locks the fence's row. " +
 			"If transactions take too long, make handlers faster, move slow calls to the outbox, or raise the lease's term and BatchTimeout with it.",
 		Check:    continues,
-		Commands: []Command{doctor},
-	},
-	{
-		Reason: consumer.ReasonNotConfirmed,
-		Means:  "The source did not confirm the lease, so no claim was made. During a rebalance this is normal for moments.",
+		Commands: []Command{doctor}},
+	{Reason: consumer.ReasonNotConfirmed,
+		Means: "The source did not confirm the lease, so no claim was made. During a rebalance this is normal for moments.",
 		Do: "If it lasts, the group keeps rebalancing or its coordinator does not answer. Check the broker, and whether members join and leave all the time. " +
 			"Do not restart consumers: that starts another rebalance.",
 		Check:    continues,
-		Commands: []Command{{"epochfence list", "which process has which partition"}},
-	},
-	{
-		Reason:   consumer.ReasonSource,
+		Commands: []Command{{"epochfence list", "which process has which partition"}}},
+	{Reason: consumer.ReasonSource,
 		Means:    "The source cannot be read. The broker is not reachable, refuses the connection, or has no such topic.",
 		Do:       "Check the broker, the network, and the client's privileges. Partitions continue by themselves as soon as the broker answers. Restarting consumers does not help.",
 		Check:    continues,
-		Commands: []Command{{"epochfence doctor", "with --kafka or --nats: whether the log can be read"}},
-	},
-	{
-		Reason: consumer.ReasonSink,
-		Means:  "The sink cannot be reached, or failed for a reason that it does not know.",
+		Commands: []Command{{"epochfence doctor", "with --kafka or --nats: whether the log can be read"}}},
+	{Reason: consumer.ReasonSink,
+		Means: "The sink cannot be reached, or failed for a reason that it does not know.",
 		Do: "Check that the database runs, has connections left, and accepts the application. Partitions continue by themselves as soon as it answers. Restarting consumers does not help. " +
 			"If the error says that another system has seen an epoch that is too high, lower the epoch in that system: the partition does not continue before.",
 		Check:    continues,
-		Commands: []Command{doctor},
-	},
-	{
-		Reason:   consumer.ReasonLeaseTaken,
+		Commands: []Command{doctor}},
+	{Reason: consumer.ReasonLeaseTaken,
 		Means:    "The source took the partition away, as in a rebalance. What was not committed was rolled back, and the new owner applies it.",
 		Do:       "If it is rare, do nothing. If it is frequent, members join and leave too often: check deployments, memory limits, and the lease's term.",
 		Check:    "epochfence history shows few claims.",
-		Commands: []Command{history},
-	},
-	{
-		Reason:   consumer.ReasonLeaseExpired,
+		Commands: []Command{history}},
+	{Reason: consumer.ReasonLeaseExpired,
 		Means:    "The source did not hear from this process for the lease's term. The process was paused, starved or cut off. Others may have the partition since; this process committed nothing more.",
 		Do:       "Find what kept the process from running or from reaching the broker: processor limits, a suspended machine, the network. A longer term tolerates longer pauses, and makes takeovers slower.",
 		Check:    "epochfence history shows few claims.",
-		Commands: []Command{history},
-	},
-	{
-		Reason:   consumer.ReasonDrainOverrun,
+		Commands: []Command{history}},
+	{Reason: consumer.ReasonDrainOverrun,
 		Means:    "The partition was revoked, and its transaction did not end in time. It was rolled back, and the new owner applies its messages.",
 		Do:       "If it is rare, do nothing. If it is frequent, transactions are too long for the rebalance: lower BatchTimeout, or make handlers faster.",
 		Check:    "epochfence history shows few claims.",
-		Commands: []Command{history},
-	},
-	{
-		Reason: consumer.ReasonHung,
+		Commands: []Command{history}},
+	{Reason: consumer.ReasonHung,
 		Means: "A call of the handler, of OnFailure or of background work did not return after its context had ended. Its transaction was ended: it holds no lock, and nothing of it is committed. " +
 			"The process gave the partition up and does not take it again until the call returns. Other processes may have it. " +
 			"If the error says that the sink hangs, the outcome is in doubt instead. The process claims the partitions of a transaction of messages again, and gives up the partition of background work until the call returns. " +
@@ -279,6 +230,5 @@ var all = []Remedy{
 		Check: "epochfence_hung_calls is 0, and the partition has an owner that advances.",
 		Commands: []Command{
 			explain, pause, resume, skip,
-		},
-	},
+		}},
 }

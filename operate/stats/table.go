@@ -3,6 +3,7 @@ package stats
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/consumer"
@@ -93,19 +94,7 @@ var table = [rows]Metric{
 		Help: "Refusals by a fence, by reason and stage: claim; commit (of messages); background (a transaction of Handlers.Background); " +
 			"receiver (a request that the outbox sent); item (a change that an item of package guard or cassink refused).",
 		Labels: []string{"reason", "stage"},
-		Series: [][]string{
-			{"stale", "claim"},
-			{"log_changed", "claim"},
-			{"foreign_lease", "claim"},
-			{"missing_fence", "claim"},
-			{"stale", "commit"},
-			{"moved", "commit"},
-			{"missing_fence", "commit"},
-			{"stale", "background"},
-			{"missing_fence", "background"},
-			{"stale", "receiver"},
-			{"stale", "item"},
-		}},
+		Series: each("stale claim", "log_changed claim", "foreign_lease claim", "missing_fence claim", "stale commit", "moved commit", "missing_fence commit", "stale background", "missing_fence background", "stale receiver", "stale item")},
 	tokenGap: {Name: "epochfence_token_gap", Kind: Histogram, Unit: "{epoch}", KnownAs: "token_gap",
 		Help:   "Difference between the epoch of the fence, receiver or item and the lower epoch of what it refused as stale.",
 		Series: one, Buckets: []float64{1, 2, 3, 5, 10, 100, 1000}},
@@ -222,16 +211,8 @@ var table = [rows]Metric{
 	leaseRejects: {Name: "epochfence_lease_rejects_total", Kind: Counter, Unit: "{refusal}", KnownAs: "fencing_reject_total",
 		Help:   "Refusals of a lock's claim, or of its work at the commit, by the fence or by a system that knows a higher epoch (low_epoch).",
 		Labels: append(ofResource[:1:1], "reason", "stage"),
-		Series: [][]string{
-			{lease.RefusalStale.String(), "claim"},
-			{lease.RefusalMissing.String(), "claim"},
-			{lease.RefusalLogChanged.String(), "claim"},
-			{lease.RefusalForeignLease.String(), "claim"},
-			{lease.RefusalStale.String(), "commit"},
-			{lease.RefusalMoved.String(), "commit"},
-			{lease.RefusalLowEpoch.String(), "commit"},
-			{lease.RefusalMissing.String(), "commit"},
-		}},
+		Series: each(lease.RefusalStale.String()+" claim", lease.RefusalMissing.String()+" claim", lease.RefusalLogChanged.String()+" claim", lease.RefusalForeignLease.String()+" claim",
+			lease.RefusalStale.String()+" commit", lease.RefusalMoved.String()+" commit", lease.RefusalLowEpoch.String()+" commit", lease.RefusalMissing.String()+" commit")},
 	leaseTokenGap: {Name: "epochfence_lease_token_gap", Kind: Histogram, Unit: "{epoch}", KnownAs: "token_gap",
 		Help: "Difference of two epochs, observed at the end of a transaction of Claimed.Do. Outcome claimed (it was not refused): the epoch of its claim minus that of the claim before it, or 0 if there was none. " +
 			"Outcome refused (as stale, or by a system that knows a higher epoch): the epoch that caused the refusal minus that of its claim.",
@@ -302,9 +283,10 @@ func reasons() (series [][]string) {
 	return series
 }
 
+// each returns a series for each value, which has a label or several between spaces.
 func each(values ...string) (series [][]string) {
 	for _, v := range values {
-		series = append(series, []string{v})
+		series = append(series, strings.Fields(v))
 	}
 	return series
 }

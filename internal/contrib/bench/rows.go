@@ -89,14 +89,12 @@ func rows() []row {
 	}{
 		{1, 1000, 0.90, 1.2}, {16, 800, 0.93, 1.1}, {256, 400, 1.0, 1.2}, {1024, 200, 0.97, 1.05},
 	} {
-		all = append(all, row{
-			name: fmt.Sprintf("fence/batch=%d", s.batch), what: fmt.Sprintf("transactions one after the other, with %d messages each", s.batch),
+		all = append(all, row{name: fmt.Sprintf("fence/batch=%d", s.batch), what: fmt.Sprintf("transactions one after the other, with %d messages each", s.batch),
 			job: job{Batch: s.batch, Messages: s.batch * (s.transactions + warmup)}, effects: true,
 			figures: []figure{
 				{"fenced", "plain", s.ordinary, throughput}, {"queued", "plain", s.queued, throughput},
 				{"fenced", "dedupe", 0, throughput}, {"queued", "dedupe", 0, throughput},
-			},
-		})
+			}})
 	}
 	for _, c := range []struct {
 		name, what string
@@ -107,90 +105,62 @@ func rows() []row {
 		{"snapshot", "a snapshot held open meanwhile", oldSnapshot},
 		{"execute", "a role with EXECUTE alone", executeAlone},
 	} {
-		all = append(all, row{
-			name: "fence/" + c.name, what: "transactions of 16 messages, " + c.what, under: c.is,
+		all = append(all, row{name: "fence/" + c.name, what: "transactions of 16 messages, " + c.what, under: c.is,
 			job: job{Batch: 16, Messages: 16 * (400 + warmup)}, effects: true,
-			figures: []figure{{"fenced", "plain", 0, throughput}, {"queued", "plain", 0, throughput}},
-		})
+			figures: []figure{{"fenced", "plain", 0, throughput}, {"queued", "plain", 0, throughput}}})
 	}
 	all = append(all,
-		row{
-			name: "kafka/hot", what: "one busy partition of eight, 2 µs of work for each message, no database", source: "kafka", hot: true,
-			job: job{Partitions: 8, Messages: 1_000_000}, figures: []figure{{"kafka/hot", "kafka/even", 0.8, throughput}},
-		},
-		row{
-			name: "kafka/claims", what: "from the start of a process until it has all of 512 partitions", source: "kafka",
-			job: job{Partitions: 512, Messages: 512}, figures: []figure{{"kafka/claim-first", "kafka/join", 0.1, partitions}, {"kafka/claim-again", "kafka/join", 0.3, partitions}},
-		},
-		row{
-			name: "kafka/partitions=8", what: "Kafka to PostgreSQL, 8 partitions, a set for each transaction, default options", source: "kafka",
+		row{name: "kafka/hot", what: "one busy partition of eight, 2 µs of work for each message, no database", source: "kafka", hot: true,
+			job: job{Partitions: 8, Messages: 1_000_000}, figures: []figure{{"kafka/hot", "kafka/even", 0.8, throughput}}},
+		row{name: "kafka/claims", what: "from the start of a process until it has all of 512 partitions", source: "kafka",
+			job: job{Partitions: 512, Messages: 512}, figures: []figure{{"kafka/claim-first", "kafka/join", 0.1, partitions}, {"kafka/claim-again", "kafka/join", 0.3, partitions}}},
+		row{name: "kafka/partitions=8", what: "Kafka to PostgreSQL, 8 partitions, a set for each transaction, default options", source: "kafka",
 			job: job{Partitions: 8, Messages: 3_000_000}, effects: true,
 			figures: []figure{
 				{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-background", 0, throughput},
 				{"kafka/run-batches", "kafka/set-dedupe", 2.5, throughput}, {"kafka/run-batches", "kafka/set-dedupe-background", 0, throughput},
 				{"kafka/run-batches", "kafka/kafka-go", 0, throughput},
-			},
-		},
-		row{
-			name: "kafka/observed", what: "Kafka to PostgreSQL, with everything counted and read once a second", source: "kafka",
+			}},
+		row{name: "kafka/observed", what: "Kafka to PostgreSQL, with everything counted and read once a second", source: "kafka",
 			job: job{Partitions: 8, Messages: 3_000_000}, effects: true,
-			figures: []figure{{"kafka/run-observed", "kafka/run-batches", 0.97, throughput}},
-		},
-		row{
-			name: "kafka/partitions=1", what: "Kafka to PostgreSQL, one partition", source: "kafka",
+			figures: []figure{{"kafka/run-observed", "kafka/run-batches", 0.97, throughput}}},
+		row{name: "kafka/partitions=1", what: "Kafka to PostgreSQL, one partition", source: "kafka",
 			job: job{Partitions: 1, Messages: 3_000_000}, effects: true,
-			figures: []figure{{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 0, throughput}},
-		},
-		row{
-			name: "kafka/network", what: "Kafka to PostgreSQL, 8 partitions, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
+			figures: []figure{{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 0, throughput}}},
+		row{name: "kafka/network", what: "Kafka to PostgreSQL, 8 partitions, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
 			job: job{Partitions: 8, Messages: 2_000_000}, effects: true,
 			figures: []figure{
 				{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches", "kafka/set-background", 0, throughput},
 				{"kafka/run-batches-4", "kafka/set", 0, throughput}, {"kafka/run-batches-queued", "kafka/set", 0, throughput},
 				{"kafka/run-batches-queued-4", "kafka/set", 0, throughput}, {"kafka/run-batches-queued-4", "kafka/set-background", 0, throughput},
 				{"kafka/run-batches-queued-4", "kafka/set-dedupe", 0, throughput},
-			},
-		},
-		row{
-			name: "kafka/network/partitions=1", what: "Kafka to PostgreSQL, one partition, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
+			}},
+		row{name: "kafka/network/partitions=1", what: "Kafka to PostgreSQL, one partition, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
 			job: job{Partitions: 1, Messages: 2_000_000}, effects: true,
-			figures: []figure{{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches-queued", "kafka/set", 0, throughput}},
-		},
-		row{
-			name: "kafka/network/each", what: "Kafka to PostgreSQL, a statement for each message, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
+			figures: []figure{{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches-queued", "kafka/set", 0, throughput}}},
+		row{name: "kafka/network/each", what: "Kafka to PostgreSQL, a statement for each message, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
 			job: job{Partitions: 8, Messages: 20_000}, effects: true,
-			figures: []figure{{"kafka/run-each", "kafka/each", 0, throughput}, {"kafka/run-queued", "kafka/each", 0, throughput}, {"kafka/run-queued", "kafka/piped", 0, throughput}},
-		},
-		row{
-			name: "kafka/each", what: "Kafka to PostgreSQL, a statement for each message", source: "kafka",
+			figures: []figure{{"kafka/run-each", "kafka/each", 0, throughput}, {"kafka/run-queued", "kafka/each", 0, throughput}, {"kafka/run-queued", "kafka/piped", 0, throughput}}},
+		row{name: "kafka/each", what: "Kafka to PostgreSQL, a statement for each message", source: "kafka",
 			job: job{Partitions: 8, Messages: 100_000}, effects: true,
 			figures: []figure{
 				{"kafka/run-each", "kafka/each", 1.2, throughput}, {"kafka/run-queued", "kafka/each", 15, throughput},
 				{"kafka/run-queued", "kafka/piped", 0, throughput},
 				{"kafka/run-each", "kafka/each-dedupe", 0, throughput}, {"kafka/run-queued", "kafka/each-dedupe", 0, throughput},
 				{"kafka/run-queued", "kafka/watermill", 20, throughput},
-			},
-		},
-		row{
-			name: "kafka/read", what: "reading from Kafka, without a sink", source: "kafka",
-			job: job{Partitions: 8, Messages: 8_000_000}, figures: []figure{{"kafka/source", "kafka/read", 0.8, throughput}},
-		},
-		row{
-			name: "nats/read", what: "reading from JetStream, without a sink", source: "nats",
-			job: job{Partitions: 8, Messages: 600_000}, figures: []figure{{"nats/source", "nats/read", 0.9, throughput}},
-		},
-		row{
-			name: "nats/partitions=8", what: "JetStream to PostgreSQL, 8 partitions, default options", source: "nats",
+			}},
+		row{name: "kafka/read", what: "reading from Kafka, without a sink", source: "kafka",
+			job: job{Partitions: 8, Messages: 8_000_000}, figures: []figure{{"kafka/source", "kafka/read", 0.8, throughput}}},
+		row{name: "nats/read", what: "reading from JetStream, without a sink", source: "nats",
+			job: job{Partitions: 8, Messages: 600_000}, figures: []figure{{"nats/source", "nats/read", 0.9, throughput}}},
+		row{name: "nats/partitions=8", what: "JetStream to PostgreSQL, 8 partitions, default options", source: "nats",
 			job: job{Partitions: 8, Messages: 400_000}, effects: true,
-			figures: []figure{{"nats/run-batches", "nats/source", 0.75, throughput}, {"nats/run-batches", "nats/set", 0, throughput}},
-		},
-		row{
-			name: "nats/idle", what: "512 partitions of a stream to which nobody writes, one process", source: "nats",
+			figures: []figure{{"nats/run-batches", "nats/source", 0.75, throughput}, {"nats/run-batches", "nats/set", 0, throughput}}},
+		row{name: "nats/idle", what: "512 partitions of a stream to which nobody writes, one process", source: "nats",
 			job: job{Partitions: 512, Messages: 512},
 			figures: []figure{
 				{"nats/idle-run", "nats/idle-pull", 0, traffic}, {"nats/idle-run", "nats/idle-pull", 0, goroutines}, {"nats/idle-run", "nats/idle-pull", 0, memory},
-			},
-		},
+			}},
 	)
 	return append(append(all, latencyRows()...), shardRows()...)
 }
