@@ -8,6 +8,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/internal/form"
+	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
 // This file decides when a lease is free, and when another member counts as dead, whose registration it
@@ -81,7 +82,7 @@ func (m *Member) endRegistration(id string, r member) {
 	switch {
 	case err == nil:
 		if !r.Ended {
-			m.log.Info("a member has not renewed its registration for its TTL: its leases are free", "registration", id, "name", shorten(r.Name), "TTL", m.termOf(r.memberRecord))
+			m.log.Info("a member has not renewed its registration for its TTL: its leases are free", "registration", id, "name", inert.Short(r.Name), "TTL", m.termOf(r.memberRecord))
 		}
 		m.troubles.Well(key)
 		m.view.learn(ended)
@@ -140,7 +141,7 @@ func (m *Member) believed(id string, r memberRecord) memberRecord {
 	}
 	m.disbelieved[id] = true
 	m.troubles.Add(m.log, slog.LevelError, key, key, "a registration claims an impossible number of resources, and is treated as one that serves none",
-		"key", key, "name", shorten(r.Name), "remedy", m.Removal(key))
+		"key", key, "name", inert.Short(r.Name), "remedy", m.Removal(key))
 	return memberRecord{Name: r.Name}
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/text/inert"
 	"github.com/epochfence/epochfence/internal/text/troubles"
 	"github.com/epochfence/epochfence/internal/waits"
 )
@@ -362,6 +363,6 @@ func (m *Member) learnFromDeaths(was, now *picture) {
 		m.trial, m.trialUntil = min(2*lived, mostTrial*m.TTL), time.Now().Add(memory*m.TTL)
 		waits.Notify(m.changed)
 		m.log.Warn("a member has died soon after it joined: for a while, new members serve nothing until they have lived for longer",
-			"registration", id, "name", shorten(r.Name), "lived", lived.Round(time.Millisecond), "longer", m.trial.Round(time.Millisecond), "while", memory*m.TTL)
+			"registration", id, "name", inert.Short(r.Name), "lived", lived.Round(time.Millisecond), "longer", m.trial.Round(time.Millisecond), "while", memory*m.TTL)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/internal/text/inert"
 	"github.com/epochfence/epochfence/internal/text/process"
 )
 
@@ -101,7 +102,7 @@ func (o Options) check() error {
 	}
 	for _, name := range []struct{ option, v string }{{"Group", o.Group}, {"Name", o.Name}} {
 		if !utf8.ValidString(name.v) || len(name.v) > mostName {
-			return fmt.Errorf("lease: Options.%s is %q; want valid UTF-8 of up to %d bytes", name.option, shorten(name.v), mostName)
+			return fmt.Errorf("lease: Options.%s is %q; want valid UTF-8 of up to %d bytes", name.option, inert.Short(name.v), mostName)
 		}
 	}
 	if o.TTL < leastTTL || o.TTL > mostTTL {
@@ -109,18 +110,10 @@ func (o Options) check() error {
 	}
 	for name, n := range o.Resources {
 		if name == "" || n < 0 || !utf8.ValidString(name) {
-			return fmt.Errorf("lease: Options.Resources has %d of %q; want a name in UTF-8, and no negative number", n, shorten(name))
+			return fmt.Errorf("lease: Options.Resources has %d of %q; want a name in UTF-8, and no negative number", n, inert.Short(name))
 		}
 	}
 	return nil
-}
-
-func shorten(name string) string {
-	const most = 260
-	if len(name) <= most {
-		return name
-	}
-	return name[:most] + "..."
 }
 
 var (

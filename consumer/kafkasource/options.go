@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/epochfence/epochfence/internal/text/inert"
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
@@ -152,7 +153,7 @@ func (o Options) check() error {
 		return errors.New("kafkasource: Options.Group is empty")
 	}
 	if !utf8.ValidString(o.Group) || strings.ContainsRune(o.Group, 0) || len(o.Group) > 1<<15-1 {
-		return fmt.Errorf("kafkasource: Options.Group %q is not a group name: want valid UTF-8 without NUL, up to %d bytes", shorten(o.Group), 1<<15-1)
+		return fmt.Errorf("kafkasource: Options.Group %q is not a group name: want valid UTF-8 without NUL, up to %d bytes", inert.Short(o.Group), 1<<15-1)
 	}
 	if len(o.Topics) == 0 {
 		return errors.New("kafkasource: Options.Topics is empty")
@@ -186,22 +187,14 @@ func (o Options) check() error {
 func checkTopic(t string) error {
 	if strings.HasPrefix(t, "^") {
 		return fmt.Errorf("kafkasource: Options.Topics holds the pattern %q: a topic that begins to match later would start at its earliest message "+
-			"or not at all, depending on when it was seen; name the topics", shorten(t))
+			"or not at all, depending on when it was seen; name the topics", inert.Short(t))
 	}
 	legal := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-'
 	}
 	odd := strings.IndexFunc(t, func(r rune) bool { return !legal(r) })
 	if t == "" || t == "." || t == ".." || len(t) > 249 || odd >= 0 {
-		return fmt.Errorf("kafkasource: Options.Topics holds %q, which Kafka does not allow as a name: want 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'", shorten(t))
+		return fmt.Errorf("kafkasource: Options.Topics holds %q, which Kafka does not allow as a name: want 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'", inert.Short(t))
 	}
 	return nil
-}
-
-func shorten(name string) string {
-	const most = 260
-	if len(name) <= most {
-		return name
-	}
-	return name[:most] + "..."
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/cas/natsstore"
+	"github.com/epochfence/epochfence/internal/text/inert"
 	"github.com/epochfence/epochfence/internal/text/process"
 	"github.com/epochfence/epochfence/internal/waits"
 )
@@ -142,14 +143,14 @@ func (o Options) check() error {
 	}
 	for _, name := range []struct{ option, v string }{{"Group", o.Group}, {"Name", o.Name}} {
 		if !utf8.ValidString(name.v) || strings.ContainsRune(name.v, 0) || len(name.v) > mostName {
-			return fmt.Errorf("natssource: Options.%s is %q; want valid UTF-8 without NUL, up to %d bytes", name.option, shorten(name.v), mostName)
+			return fmt.Errorf("natssource: Options.%s is %q; want valid UTF-8 without NUL, up to %d bytes", name.option, inert.Short(name.v), mostName)
 		}
 	}
 	if o.JetStream == nil {
 		return errors.New("natssource: Options.JetStream is nil; make one with jetstream.New(conn)")
 	}
 	if len(o.Bucket) > mostName || !bucketName.MatchString(o.Bucket) {
-		return fmt.Errorf("natssource: Options.Bucket is %q, which is no name of a bucket: want letters, digits, '-' and '_'", shorten(o.Bucket))
+		return fmt.Errorf("natssource: Options.Bucket is %q, which is no name of a bucket: want letters, digits, '-' and '_'", inert.Short(o.Bucket))
 	}
 	if o.LeaseTTL < leastTTL || o.LeaseTTL > mostWait {
 		return fmt.Errorf("natssource: Options.LeaseTTL is %v; want 0 for the default of %v, or %v to %v",
@@ -172,25 +173,17 @@ func checkStreams(streams []Stream) error {
 	for _, s := range streams {
 		switch {
 		case s.Name == "" || len(s.Name) > 255 || strings.ContainsAny(s.Name, ".*>/\\ \t\r\n\f\x00"):
-			return fmt.Errorf("natssource: Options.Streams holds %q, which is no name of a stream: want 1 to 255 characters without '.', '*', '>', slashes and white space", shorten(s.Name))
+			return fmt.Errorf("natssource: Options.Streams holds %q, which is no name of a stream: want 1 to 255 characters without '.', '*', '>', slashes and white space", inert.Short(s.Name))
 		case seen[s.Name]:
 			return fmt.Errorf("natssource: Options.Streams names %q twice", s.Name)
 		case s.Durable != "" && !consumerName.MatchString(s.Durable):
-			return fmt.Errorf("natssource: stream %q: Durable is %q, which is no name of a consumer", s.Name, shorten(s.Durable))
+			return fmt.Errorf("natssource: stream %q: Durable is %q, which is no name of a consumer", s.Name, inert.Short(s.Durable))
 		case len(s.Filters) > 0 && s.Transform != nil:
 			return fmt.Errorf("natssource: stream %q has Filters and a Transform; partitions come from one of them", s.Name)
 		}
 		seen[s.Name] = true
 	}
 	return nil
-}
-
-func shorten(name string) string {
-	const most = 260
-	if len(name) <= most {
-		return name
-	}
-	return name[:most] + "..."
 }
 
 // PermissionError is returned when the connection's user lacks a permission that the source needs.

@@ -48,11 +48,7 @@ func (Store) Add(_ context.Context, tx *cassink.Tx, m epoch.Message, e outbox.En
 
 // Scan implements [outbox.Store]. Entries are committed in the order of their IDs.
 func (Store) Scan(ctx context.Context, tx *cassink.Tx, p epoch.Partition, from outbox.Cursor, limit int) ([]outbox.Row, outbox.Cursor, error) {
-	box, err := tx.Outbox(p)
-	if err != nil {
-		return nil, from, err
-	}
-	found, err := rows(box.Scan(ctx, from.ID, limit))
+	found, err := rows(in(tx, p, func(box cassink.Outbox) ([]operate.OutboxEntry, error) { return box.Scan(ctx, from.ID, limit) }))
 	if len(found) > 0 {
 		from.ID = found[len(found)-1].ID
 	}
@@ -61,33 +57,21 @@ func (Store) Scan(ctx context.Context, tx *cassink.Tx, p epoch.Partition, from o
 
 // Load implements [outbox.Store].
 func (Store) Load(ctx context.Context, tx *cassink.Tx, p epoch.Partition, ids []int64) ([]outbox.Row, error) {
-	box, err := tx.Outbox(p)
-	if err != nil {
-		return nil, err
-	}
-	return rows(box.Load(ctx, ids))
+	return rows(in(tx, p, func(box cassink.Outbox) ([]operate.OutboxEntry, error) { return box.Load(ctx, ids) }))
 }
 
 // Next implements [outbox.Store].
 func (Store) Next(ctx context.Context, tx *cassink.Tx, p epoch.Partition, at outbox.Cursor, after []outbox.Place) ([]outbox.Row, error) {
-	box, err := tx.Outbox(p)
-	if err != nil {
-		return nil, err
-	}
 	above := map[string]int64{}
 	for _, a := range after {
 		above[a.Key] = a.ID
 	}
-	return rows(box.Next(ctx, at.ID, above))
+	return rows(in(tx, p, func(box cassink.Outbox) ([]operate.OutboxEntry, error) { return box.Next(ctx, at.ID, above) }))
 }
 
 // Delete implements [outbox.Store].
 func (Store) Delete(ctx context.Context, tx *cassink.Tx, p epoch.Partition, ids []int64) ([]int64, error) {
-	box, err := tx.Outbox(p)
-	if err != nil {
-		return nil, err
-	}
-	return box.Delete(ctx, ids)
+	return in(tx, p, func(box cassink.Outbox) ([]int64, error) { return box.Delete(ctx, ids) })
 }
 
 // Count implements [outbox.Store].
@@ -102,11 +86,15 @@ func (Store) Count(ctx context.Context, tx *cassink.Tx, p epoch.Partition, limit
 
 // Retries implements [outbox.Store].
 func (Store) Retries(ctx context.Context, tx *cassink.Tx, p epoch.Partition) ([]int64, error) {
+	return in(tx, p, func(box cassink.Outbox) ([]int64, error) { return box.Retries(ctx) })
+}
+
+func in[T any](tx *cassink.Tx, p epoch.Partition, do func(box cassink.Outbox) ([]T, error)) ([]T, error) {
 	box, err := tx.Outbox(p)
 	if err != nil {
 		return nil, err
 	}
-	return box.Retries(ctx)
+	return do(box)
 }
 
 func rows(es []operate.OutboxEntry, err error) ([]outbox.Row, error) {

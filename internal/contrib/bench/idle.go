@@ -72,16 +72,12 @@ func (r rest) measure(ctx context.Context, j job) (o outcome, err error) {
 }
 
 func idleRun(ctx context.Context, j job) (o outcome, err error) {
-	nc, err := nats.Connect(j.NATS)
+	nc, js, err := toNATS(j)
 	if err != nil {
 		return o, err
 	}
 	defer nc.Close()
 	r := beforeRest(nc)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return o, err
-	}
 	stream := natssource.Stream{Name: j.Topic}
 	for p := range j.Partitions {
 		stream.Filters = append(stream.Filters, subject(j, p))
@@ -115,16 +111,12 @@ func idleRun(ctx context.Context, j job) (o outcome, err error) {
 }
 
 func idlePull(ctx context.Context, j job) (o outcome, err error) {
-	nc, err := nats.Connect(j.NATS)
+	nc, js, err := toNATS(j)
 	if err != nil {
 		return o, err
 	}
 	defer nc.Close()
 	r := beforeRest(nc)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return o, err
-	}
 	for p := range j.Partitions {
 		cons, err := js.CreateConsumer(ctx, j.Topic, jetstream.ConsumerConfig{FilterSubject: subject(j, p), AckPolicy: jetstream.AckNonePolicy})
 		if err != nil {

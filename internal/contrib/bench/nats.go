@@ -65,11 +65,7 @@ func produceNATS(ctx context.Context, url string, j job) error {
 }
 
 func fromNATS(j job) (consumer.Source, func(), error) {
-	nc, err := nats.Connect(j.NATS)
-	if err != nil {
-		return nil, nil, err
-	}
-	js, err := jetstream.New(nc)
+	nc, js, err := toNATS(j)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -81,18 +77,23 @@ func fromNATS(j job) (consumer.Source, func(), error) {
 	return s, nc.Close, err
 }
 
+func toNATS(j job) (*nats.Conn, jetstream.JetStream, error) {
+	nc, err := nats.Connect(j.NATS)
+	if err != nil {
+		return nil, nil, err
+	}
+	js, err := jetstream.New(nc)
+	return nc, js, err
+}
+
 // pullEach runs a pull consumer and a goroutine for each partition. It calls take for each message
 // until all messages are taken.
 func pullEach(ctx context.Context, j job, c *clock, take func(partition int, m jetstream.Msg) error) (outcome, error) {
-	nc, err := nats.Connect(j.NATS)
+	nc, js, err := toNATS(j)
 	if err != nil {
 		return outcome{}, err
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return outcome{}, err
-	}
 	var (
 		taken   atomic.Int64
 		result  outcome
@@ -161,15 +162,11 @@ func setFromNATS(ctx context.Context, j job) (outcome, error) {
 		return outcome{}, err
 	}
 	defer pool.Close()
-	nc, err := nats.Connect(j.NATS)
+	nc, js, err := toNATS(j)
 	if err != nil {
 		return outcome{}, err
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return outcome{}, err
-	}
 	cons, err := js.CreateConsumer(ctx, j.Topic, jetstream.ConsumerConfig{Durable: j.Group, AckPolicy: jetstream.AckAllPolicy, MaxAckPending: 8192})
 	if err != nil {
 		return outcome{}, err

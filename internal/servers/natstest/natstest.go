@@ -22,14 +22,7 @@ func Start(t testing.TB, configure ...Configure) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the server's log ends with\n%s", s.LogTail())
-		}
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	ends(t, s.LogTail, s.Stop)
 	return s
 }
 
@@ -42,11 +35,7 @@ func (s *Server) Connect(t testing.TB, options ...nats.Option) *nats.Conn {
 // JetStream returns the JetStream of a new connection, as [Server.Connect] makes it.
 func (s *Server) JetStream(t testing.TB, options ...nats.Option) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(s.Connect(t, options...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
+	return stream(t, s.Connect(t, options...))
 }
 
 // StartCluster starts a cluster for t alone, and ends it with t. If t has failed by then,
@@ -60,14 +49,7 @@ func StartCluster(t testing.TB, nodes int, configure ...Configure) *Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the servers' logs end with\n%s", c.LogTail())
-		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	ends(t, c.LogTail, c.Close)
 	return c
 }
 
@@ -87,7 +69,23 @@ func (c *Cluster) ConnectTo(t testing.TB, node int, options ...nats.Option) *nat
 // JetStream returns the JetStream of a new connection, as [Cluster.Connect] makes it.
 func (c *Cluster) JetStream(t testing.TB, options ...nats.Option) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(c.Connect(t, options...))
+	return stream(t, c.Connect(t, options...))
+}
+
+func ends(t testing.TB, logTail func() string, stop func() error) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the servers' logs end with\n%s", logTail())
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func stream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -265,3 +265,12 @@ func apart[T any](f func() T) (T, ending) {
 		return answer{}.v, hangs
 	}
 }
+
+// Short returns the beginning of a name that may be of any length.
+func Short(name string) string {
+	const most = 260
+	if len(name) <= most {
+		return name
+	}
+	return name[:most] + "..."
+}
