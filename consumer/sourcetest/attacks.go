@@ -37,8 +37,7 @@ func (w *world) undisturbed(b *system, db *memsink.Sink, claim epoch.ClaimID, to
 
 var attacks = []history{{
 	claim: "attack: frozen with the transaction open",
-	rules: "R1, R3, R6",
-	needs: []need{needs[Freezer]()},
+	rules: "R1, R3, R6", needs: []need{needs[Freezer]()},
 	story: func(w *world) {
 		topic, db, all := w.filled(1, 10)
 		s := w.newStall()
@@ -57,8 +56,7 @@ var attacks = []history{{
 	},
 }, {
 	claim: "attack: frozen between confirm and swap",
-	rules: "R2",
-	needs: []need{needs[Freezer]()},
+	rules: "R2", needs: []need{needs[Freezer]()},
 	story: func(w *world) {
 		topic, db, all := w.filled(1, 10)
 		s := w.newStall()
@@ -89,8 +87,7 @@ var attacks = []history{{
 	},
 }, {
 	claim: "attack: late claimer, which reads the fence after the next owner has claimed",
-	rules: "R2",
-	needs: []need{needs[Freezer]()},
+	rules: "R2", needs: []need{needs[Freezer]()},
 	story: func(w *world) {
 		topic, db, all := w.filled(1, 10)
 		s := w.newStall()
@@ -113,8 +110,7 @@ var attacks = []history{{
 	},
 }, {
 	claim: "attack: stale writer, whose handler is slow",
-	rules: "R1",
-	needs: []need{needs[Freezer]()},
+	rules: "R1", needs: []need{needs[Freezer]()},
 	story: func(w *world) {
 		topic, db := w.newTopic(2), memsink.New()
 		all := numbered(0, 0, 30)
@@ -134,8 +130,7 @@ var attacks = []history{{
 	},
 }, {
 	claim: "attack: static member swap at one generation, the first frozen with its transaction open",
-	rules: "claim id",
-	needs: []need{needs[StaticMembers](), needs[Freezer]()},
+	rules: "claim id", needs: []need{needs[StaticMembers](), needs[Freezer]()},
 	story: func(w *world) {
 		topic, db, all := w.filled(1, 10)
 		s := w.newStall()
@@ -162,8 +157,7 @@ var attacks = []history{{
 	},
 }, {
 	claim: "attack: same owner, same generation, regranted",
-	rules: "claim id",
-	needs: []need{needs[Regranter]()},
+	rules: "claim id", needs: []need{needs[Regranter]()},
 	story: func(w *world) {
 		topic, db := w.newTopic(1), memsink.New()
 		all := numbered(0, 0, 20)
@@ -181,8 +175,7 @@ var attacks = []history{{
 	},
 }, {
 	claim: "attack: group deleted, with a zombie of before",
-	rules: "epoch",
-	needs: []need{needs[GroupDeleter](), needs[Freezer]()},
+	rules: "epoch", needs: []need{needs[GroupDeleter](), needs[Freezer]()},
 	story: func(w *world) {
 		topic, db := w.newTopic(1), memsink.New()
 		all := numbered(0, 0, 40)
@@ -218,8 +211,7 @@ var attacks = []history{{
 	},
 }, {
 	claim: "attack: retained partition, whose claim continues while others join and leave",
-	rules: "R7",
-	needs: []need{needs[Retainer]()},
+	rules: "R7", needs: []need{needs[Retainer]()},
 	story: func(w *world) {
 		topic, db := w.newTopic(2), memsink.New()
 		a := w.run("a", db, memsink.Hooks{}, topic)
@@ -247,8 +239,7 @@ var attacks = []history{{
 	},
 }, {
 	claim: "attack: topic deleted and recreated, whose messages are not taken for the old ones",
-	rules: "claim CHECK",
-	needs: []need{needs[Recreator]()},
+	rules: "claim CHECK", needs: []need{needs[Recreator]()},
 	story: func(w *world) {
 		topic, db, old := w.filled(1, 10)
 		a := w.run("a", db, memsink.Hooks{}, topic)
@@ -271,8 +262,7 @@ var attacks = []history{{
 	},
 }, {
 	claim: "attack: retention passes a partition by, which halts and leaves the others alone",
-	rules: "R10",
-	needs: []need{needs[Trimmer]()},
+	rules: "R10", needs: []need{needs[Trimmer]()},
 	story: func(w *world) {
 		topic, db := w.newTopic(2), memsink.New()
 		other, topics := topic, []string{topic}
@@ -302,8 +292,7 @@ var attacks = []history{{
 	},
 }, {
 	claim: "attack: truncated log, whose new messages do not take the place of the old ones",
-	rules: "R10",
-	needs: []need{needs[Truncator]()},
+	rules: "R10", needs: []need{needs[Truncator]()},
 	story: func(w *world) {
 		topic, db, old := w.filled(1, 10)
 		a := w.run("a", db, memsink.Hooks{}, topic)

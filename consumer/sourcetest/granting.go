@@ -122,8 +122,7 @@ var granting = []history{{
 	},
 }, {
 	claim: "a partition that stays with its member keeps its tenure",
-	rules: "R7",
-	needs: []need{needs[Retainer]()},
+	rules: "R7", needs: []need{needs[Retainer]()},
 	story: func(w *world) {
 		topic := w.newTopic(4)
 		a := w.start("a", topic)
@@ -204,8 +203,7 @@ var granting = []history{{
 	},
 }, {
 	claim: "a partition that is added to a topic is granted and read from its beginning",
-	rules: "R9",
-	needs: []need{needs[PartitionAdder]()},
+	rules: "R9", needs: []need{needs[PartitionAdder]()},
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		p := w.start("a", topic)

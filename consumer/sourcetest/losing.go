@@ -8,8 +8,7 @@ import (
 
 var losing = []history{{
 	claim: "a process that is cut off loses its partition to another, and hears of it when it is back",
-	rules: "R7",
-	needs: []need{needs[Freezer]()},
+	rules: "R7", needs: []need{needs[Freezer]()},
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		a := w.startByHand(topic)
@@ -63,8 +62,7 @@ var losing = []history{{
 	},
 }, {
 	claim: "a Confirm that was under way when the lease was lost is not answered with yes",
-	rules: "R2, R7",
-	needs: []need{needs[Freezer]()},
+	rules: "R2, R7", needs: []need{needs[Freezer]()},
 	story: func(w *world) {
 		topic, old := w.granted()
 		a := old.p
@@ -112,8 +110,7 @@ var losing = []history{{
 	},
 }, {
 	claim: "a static member that starts again takes over at the same generation, and the first is fenced for good",
-	rules: "attack: static member swap at one generation",
-	needs: []need{needs[StaticMembers]()},
+	rules: "attack: static member swap at one generation", needs: []need{needs[StaticMembers]()},
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		first := w.startAs(w.static("first", topic), []string{topic})
@@ -135,8 +132,7 @@ var losing = []history{{
 	},
 }, {
 	claim: "a partition that is taken and granted again at one generation is another tenure",
-	rules: "attack: same owner, same generation, regranted",
-	needs: []need{needs[Regranter]()},
+	rules: "attack: same owner, same generation, regranted", needs: []need{needs[Regranter]()},
 	story: func(w *world) {
 		topic, old := w.granted()
 		a := old.p

@@ -21,8 +21,7 @@ func (g *grant) wantMisfit(from epoch.Fence, kind error, found epoch.Offset) {
 
 var misfits = []history{{
 	claim: "a position above the log's end is an error with both numbers, and Read may be called again",
-	rules: "R10",
-	needs: []need{ofLogs},
+	rules: "R10", needs: []need{ofLogs},
 	story: func(w *world) {
 		_, g := w.granted("x", "y")
 		end := g.latest().Next
@@ -32,8 +31,7 @@ var misfits = []history{{
 	},
 }, {
 	claim: "a position below the log's beginning is an error with both numbers, and Read may be called again",
-	rules: "R10",
-	needs: []need{needs[Trimmer]()},
+	rules: "R10", needs: []need{needs[Trimmer]()},
 	story: func(w *world) {
 		all := numbered(0, 0, 10)
 		topic, g := w.granted(all...)
@@ -50,8 +48,7 @@ var misfits = []history{{
 	},
 }, {
 	claim: "a log that was trimmed to its end is no error for a position at the end",
-	rules: "R10",
-	needs: []need{needs[Trimmer]()},
+	rules: "R10", needs: []need{needs[Trimmer]()},
 	story: func(w *world) {
 		topic, g := w.granted("x", "y")
 		end := g.latest()
@@ -61,8 +58,7 @@ var misfits = []history{{
 	},
 }, {
 	claim: "a gap that a delete has left is read across",
-	rules: "R10",
-	needs: []need{needs[Deleter]()},
+	rules: "R10", needs: []need{needs[Deleter]()},
 	story: func(w *world) {
 		all := numbered(0, 0, 10)
 		topic, g := w.granted(all...)
@@ -77,8 +73,7 @@ var misfits = []history{{
 	},
 }, {
 	claim: "a log that was cut off below the position is an error, also once it has grown again",
-	rules: "R10, attack: truncated log",
-	needs: []need{needs[Truncator]()},
+	rules: "R10, attack: truncated log", needs: []need{needs[Truncator]()},
 	story: func(w *world) {
 		all := numbered(0, 0, 10)
 		topic, g := w.granted(all...)
@@ -93,8 +88,7 @@ var misfits = []history{{
 	},
 }, {
 	claim: "a log that was cut off below a position from which nothing was applied yet is an error, also once it has grown again",
-	rules: "R10, attack: a log cut before the first message was applied, and grown again",
-	needs: []need{needs[Truncator](), needs[Positions]()},
+	rules: "R10, attack: a log cut before the first message was applied, and grown again", needs: []need{needs[Truncator](), needs[Positions]()},
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		all := numbered(0, 0, 10)
@@ -116,8 +110,7 @@ var misfits = []history{{
 	},
 }, {
 	claim: "a topic that was deleted and created again is another log, and its old tenures are lost",
-	rules: "attack: topic deleted and recreated",
-	needs: []need{needs[Recreator]()},
+	rules: "attack: topic deleted and recreated", needs: []need{needs[Recreator]()},
 	story: func(w *world) {
 		topic, old := w.granted("old", "older")
 		a := old.p

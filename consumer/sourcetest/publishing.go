@@ -12,8 +12,7 @@ func (g *grant) published(at epoch.Offset) func() bool {
 
 var publishing = []history{{
 	claim: "Confirm publishes the position it is given",
-	rules: "R8",
-	needs: []need{needs[Positions]()},
+	rules: "R8", needs: []need{needs[Positions]()},
 	story: func(w *world) {
 		topic := w.newTopic(2)
 		w.produce(topic, 0, numbered(0, 0, 10)...)
@@ -27,8 +26,7 @@ var publishing = []history{{
 	},
 }, {
 	claim: "a mirrored position is published, the newest at the latest when the tenure ends",
-	rules: "R8",
-	needs: []need{needs[Positions]()},
+	rules: "R8", needs: []need{needs[Positions]()},
 	story: func(w *world) {
 		_, g := w.granted(numbered(0, 0, 100)...)
 		a := g.p
@@ -46,8 +44,7 @@ var publishing = []history{{
 	},
 }, {
 	claim: "a position mirrored by a process that has lost the partition is not published",
-	rules: "R8",
-	needs: []need{needs[Positions](), needs[Freezer]()},
+	rules: "R8", needs: []need{needs[Positions](), needs[Freezer]()},
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		w.produce(topic, 0, numbered(0, 0, 10)...)
@@ -71,8 +68,7 @@ var publishing = []history{{
 	},
 }, {
 	claim: "a position that the group had committed through others is not taken back before ours has passed it",
-	rules: "R8",
-	needs: []need{needs[Positions]()},
+	rules: "R8", needs: []need{needs[Positions]()},
 	story: func(w *world) {
 		topic := w.newTopic(1)
 		ms := w.scouted(topic, numbered(0, 0, 10))

@@ -54,8 +54,7 @@ var resources = []history{{
 	},
 }, {
 	claim: "a reader that stops taking messages does not make the source hold more than it says",
-	rules: "buffers",
-	needs: []need{needs[Bounded]()},
+	rules: "buffers", needs: []need{needs[Bounded]()},
 	alone: true,
 	story: func(w *world) {
 		limit := w.Harness.(Bounded).Buffers()

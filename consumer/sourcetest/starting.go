@@ -39,8 +39,7 @@ var starting = []history{{
 	},
 }, {
 	claim: "Committed is where the group had got to, and nothing where it had committed nothing",
-	rules: "R8",
-	needs: []need{needs[Positions]()},
+	rules: "R8", needs: []need{needs[Positions]()},
 	story: func(w *world) {
 		topic := w.newTopic(2)
 		ms := w.scouted(topic, numbered(0, 0, 10))
@@ -59,8 +58,7 @@ var starting = []history{{
 	},
 }, {
 	claim: "what was published for fences that are not there is not where the group had got to",
-	rules: "R9, attack: sink restored from backup",
-	needs: []need{needs[Positions]()},
+	rules: "R9, attack: sink restored from backup", needs: []need{needs[Positions]()},
 	story: func(w *world) {
 		topic := w.newTopic(2)
 		ms := w.scouted(topic, numbered(0, 0, 10))
@@ -78,8 +76,7 @@ var starting = []history{{
 	},
 }, {
 	claim: "a partition of which nothing was applied begins where its log begins by then",
-	rules: "R9, attack: retention that passes a group which has not begun",
-	needs: []need{needs[Trimmer]()},
+	rules: "R9, attack: retention that passes a group which has not begun", needs: []need{needs[Trimmer]()},
 	story: func(w *world) {
 		all := numbered(0, 0, 10)
 		topic, g := w.granted(all...)
@@ -100,8 +97,7 @@ var starting = []history{{
 	},
 }, {
 	claim: "retention that passes the beginning between the first claim and the first read stops nobody",
-	rules: "R9, attack: retention that passes a group which has not begun",
-	needs: []need{needs[Trimmer]()},
+	rules: "R9, attack: retention that passes a group which has not begun", needs: []need{needs[Trimmer]()},
 	story: func(w *world) {
 		topic, db := w.newTopic(1), memsink.New()
 		ms := w.scouted(topic, numbered(0, 0, 10))
@@ -114,8 +110,7 @@ var starting = []history{{
 	},
 }, {
 	claim: "a process continues where the group had committed",
-	rules: "R8, attack: a group that existed before us",
-	needs: []need{needs[Positions]()},
+	rules: "R8, attack: a group that existed before us", needs: []need{needs[Positions]()},
 	story: func(w *world) {
 		topic, db := w.newTopic(2), memsink.New()
 		ms := w.scouted(topic, numbered(0, 0, 10))
@@ -128,8 +123,7 @@ var starting = []history{{
 	},
 }, {
 	claim: "what the group had committed is read when a partition is claimed first, not when its topic is seen",
-	rules: "R8, attack: a group that existed before us, moved over while its old consumers run",
-	needs: []need{needs[Positions]()},
+	rules: "R8, attack: a group that existed before us, moved over while its old consumers run", needs: []need{needs[Positions]()},
 	story: func(w *world) {
 		topic, db := w.newTopic(2), memsink.New()
 		all := [][]string{numbered(0, 0, 10), numbered(1, 0, 10)}

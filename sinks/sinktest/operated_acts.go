@@ -62,9 +62,7 @@ func actIsAClaim(w *world) {
 }
 
 func actCompares(w *world) {
-	w.seed(orders0)
-	h := w.person()
-	ta := w.process("A").claims(orders0, 5)
+	h, ta := w.person(), w.owned(5)
 	first := ta.Fence
 	ta.applies(2)
 	moved := ta.Fence
@@ -154,9 +152,7 @@ func oneOfManyActs(w *world) {
 }
 
 func pausing(w *world) {
-	w.seed(orders0)
-	h := w.person()
-	ta := w.process("A").claims(orders0, 5)
+	h, ta := w.person(), w.owned(5)
 	ta.applies(2)
 	if _, err := h.op.Act(w.ctx, act(operate.ActResume, ta.Fence)); !errors.Is(err, operate.ErrNothingToDo) {
 		w.Errorf("resumed what was not paused: %v", err)
@@ -234,9 +230,7 @@ func redirectRowsAreLeftAlone(w *world) {
 }
 
 func rebasing(w *world) {
-	w.seed(orders0)
-	h := w.person()
-	ta := w.process("A").claims(orders0, 5)
+	h, ta := w.person(), w.owned(5)
 	ta.applies(4)
 	a := act(operate.ActRebase, ta.Fence)
 	a.Log = "cluster-1/topic-2"

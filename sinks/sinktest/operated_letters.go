@@ -277,9 +277,7 @@ func replayedOnce(w *world) {
 }
 
 func replayFails(w *world) {
-	w.seed(orders0)
-	h := w.person()
-	ta := w.process("A").claims(orders0, 5)
+	h, ta := w.person(), w.owned(5)
 	ta.buries(1)
 	l := h.doesLetter(operate.Replay, h.letters(operate.DeadLetterQuery{})[0])
 	r := ta.requested(orders0)[0]
