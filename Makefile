@@ -165,7 +165,7 @@ long/memory: ## ten million messages into a slow sink: the heap stays bounded (M
 	go test -count 1 -timeout 40m -v -run 'TheHeapStaysWithinTheBufferBound' ./internal/e2e -messages=$(MESSAGES)
 long/balance: ## members 1 -> 4 -> 3 of 64 partitions and 1 -> 4 of 1,000; how long takeovers take; a slow and a long link
 	EPOCHFENCE_LONG=1 go test -count 1 -timeout 15m -v -run '^Test(Balance64|Takeover|SlowLink|AServerThatIsFarAway)' ./consumer/natssource
-	go test -count 1 -timeout 10m -v -run '^Test(Real)?OneMemberBecomesFour$$' ./internal/e2e -most=5s
+	EPOCHFENCE_LONG=1 go test -count 1 -timeout 10m -v -run '^Test(Real)?OneMemberBecomesFour$$' ./internal/e2e -most=5s
 long/receiver: ## 10,000 concurrent requests to a receiver, with epochs out of order
 	go test -count 1 -timeout 10m -v -run '^TestManyConcurrentRequests' ./outbox/httpfence -receiver.requests=10000
 long/contention: ## 2 and 4 processes on ten hot rows, beside one message per transaction

@@ -25,7 +25,7 @@ func TestConsumers(t *testing.T) { t.Parallel(); cassinktest.Run(t, rig) }
 func TestAServerThatIsKilled(t *testing.T) {
 	t.Parallel()
 	create := func(t testing.TB) castest.Rig {
-		s := pgtest.StartServer(t, pgtest.Options{})
+		s := pgtest.StartServer(t, pgtest.Options{NoFsync: true}) // the server is killed, not the machine
 		db := s.Database(t)
 		if err := pgsink.Migrate(t.Context(), db.Superuser(t), pgsink.Options{}); err != nil {
 			t.Fatal(err)
@@ -39,9 +39,9 @@ func TestAServerThatIsKilled(t *testing.T) {
 			},
 		}
 	}
-	castest.RunKilled(t, create)
-	leasetest.RunKilled(t, create)
-	cassinktest.RunKilled(t, create)
+	t.Run("items", func(t *testing.T) { t.Parallel(); castest.RunKilled(t, create) })
+	t.Run("leases", func(t *testing.T) { t.Parallel(); leasetest.RunKilled(t, create) })
+	t.Run("consumers", func(t *testing.T) { t.Parallel(); cassinktest.RunKilled(t, create) })
 }
 
 func TestCommitRow(t *testing.T) { cassinktest.Measure(t, "PostgreSQL", rig) }

@@ -22,7 +22,7 @@ const brokerEnv = "EPOCHFENCE_E2E_BROKER"
 
 // Most tests wait for a server that is away. The command line goes before this.
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "3")
+	_ = flag.Set("test.parallel", "6")
 	if spec := os.Getenv(processEnv); spec != "" {
 		os.Exit(processMain(spec))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sinktest"
 )
@@ -125,13 +126,14 @@ func queuedSuiteOn(r *rig, url string, configure ...func(*pgxpool.Config)) func(
 	}
 }
 
-// TestSuite plays the suite in the way in which pgx sends a statement by
-// default, and with EPOCHFENCE_LONG set in those that differ most from it. Other
-// tests go through them all.
+// TestSuite plays the suite in the way in which pgx sends a statement by default, and
+// with EPOCHFENCE_LONG in those that differ most from it, and with operators beside
+// queues. Queues play it whole where the environment names a server, as in CI. Other
+// tests go through all of these.
 func TestSuite(t *testing.T) {
 	t.Parallel()
-	names := []string{"cache_statement"}
-	if os.Getenv("EPOCHFENCE_LONG") != "" {
+	names, long, named := []string{"cache_statement"}, os.Getenv("EPOCHFENCE_LONG") != "", os.Getenv(pgtest.Env) != ""
+	if long {
 		names = append(names, "exec", "simple_protocol")
 	}
 	for _, name := range names {
@@ -139,11 +141,15 @@ func TestSuite(t *testing.T) {
 			t.Parallel()
 			r, mode := newRig(t), modes[name]
 			t.Run("queries", func(t *testing.T) { t.Parallel(); sinktest.Run(t, suiteOn(r, r.appURL, mode)) })
-			t.Run("queue", func(t *testing.T) { t.Parallel(); sinktest.Run(t, queuedSuiteOn(r, r.appURL, mode)) })
 			t.Run("queries, operated", func(t *testing.T) { t.Parallel(); sinktest.RunOperated(t, suiteOn(r, r.appURL, mode)) })
-			t.Run("queue, operated", func(t *testing.T) { t.Parallel(); sinktest.RunOperated(t, queuedSuiteOn(r, r.appURL, mode)) })
 			t.Run("queries, unblocked", func(t *testing.T) { t.Parallel(); sinktest.RunUnblocked(t, suiteOn(r, r.appURL, mode)) })
 			t.Run("queue, unblocked", func(t *testing.T) { t.Parallel(); sinktest.RunUnblocked(t, queuedSuiteOn(r, r.appURL, mode)) })
+			if long || named {
+				t.Run("queue", func(t *testing.T) { t.Parallel(); sinktest.Run(t, queuedSuiteOn(r, r.appURL, mode)) })
+			}
+			if long {
+				t.Run("queue, operated", func(t *testing.T) { t.Parallel(); sinktest.RunOperated(t, queuedSuiteOn(r, r.appURL, mode)) })
+			}
 		})
 	}
 }

@@ -352,13 +352,14 @@ func saysWhetherApplied(w *world) {
 	want(true, "claimed again,")
 }
 
-// together runs n processes concurrently and waits for them. do must report with Errorf, not
-// Fatalf.
+// together runs n processes concurrently, the same at each call. do must not call Fatalf.
 func (w *world) together(n int, do func(n int, a *process)) {
 	w.Helper()
 	var wg sync.WaitGroup
-	for i := range n {
-		a := w.process(string(rune('A' + i)))
+	for i := len(w.crowd); i < n; i++ { // a connection costs a server more than a round
+		w.crowd = append(w.crowd, w.process(string(rune('A'+i))))
+	}
+	for i, a := range w.crowd[:n] {
 		wg.Go(func() { do(i, a) })
 	}
 	wg.Wait()

@@ -63,6 +63,7 @@ const (
 	Everything   Choice = iota
 	WireMatters         // those that depend on how the driver sends a statement
 	HandlesAlone        // those of Handle, of DB, and the mode's own
+	Nothing             // none, unless the flag is set
 )
 
 // Rows are the rows of a query, which a handler may forget to close.
@@ -273,15 +274,12 @@ func (m *mode) idioms() []Idiom {
 
 func (m *mode) chosen(place string) []Idiom {
 	return slices.DeleteFunc(m.idiomsIn(place), func(i Idiom) bool {
-		return !*allIdioms && (m.Plays == WireMatters && (place != inEach || !i.Wire) || m.Plays == HandlesAlone && !i.handle)
+		return !*allIdioms && (m.Plays == Nothing || m.Plays == WireMatters && (place != inEach || !i.Wire) || m.Plays == HandlesAlone && !i.handle)
 	})
 }
 
 func (m *mode) idiomsIn(place string) []Idiom {
-	if place == inEach {
-		return m.idioms()
-	}
-	return slices.DeleteFunc(m.idioms(), func(i Idiom) bool { return !i.Places })
+	return slices.DeleteFunc(m.idioms(), func(i Idiom) bool { return place != inEach && !i.Places })
 }
 
 // playMode runs the idioms of a mode in parallel, in the handler and in the other places.

@@ -27,6 +27,7 @@ type world struct {
 	create   func(testing.TB) Database[any]
 	db       Database[any]
 	held     bool // handlers' transactions are claim-only
+	crowd    []*process
 }
 
 func (h history) playOn(t testing.TB, patience time.Duration, create func(testing.TB) Database[any]) {

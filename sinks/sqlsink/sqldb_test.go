@@ -13,6 +13,7 @@ import (
 
 // What goes through OpenDB is as fenced as what does not.
 func TestSuiteThroughOpenDB(t *testing.T) {
+	t.Parallel()
 	sinktest.Run(t, func(t testing.TB) sinktest.Database[*sqlsink.Tx] {
 		d := newDatabase(t)
 		d.Append = func(ctx context.Context, tx *sqlsink.Tx, list, value string) error {

@@ -51,8 +51,8 @@ var (
 	effects      = sqlsinktest.Effects
 )
 
-func TestSuite(t *testing.T)         { sinktest.Run(t, newDatabase) }
-func TestSuiteOperated(t *testing.T) { sinktest.RunOperated(t, newDatabase) }
+func TestSuite(t *testing.T)         { t.Parallel(); sinktest.Run(t, newDatabase) }
+func TestSuiteOperated(t *testing.T) { t.Parallel(); sinktest.RunOperated(t, newDatabase) }
 
 func newDatabase(t testing.TB) sinktest.Database[*sqlsink.Tx] {
 	return databaseOf(t, newFile(t))

@@ -44,7 +44,7 @@ var shared = sync.OnceValues(func() (string, error) {
 		}
 		return given, nil
 	}
-	s, err := Launch(context.Background(), Options{NoFsync: true})
+	s, err := Launch(context.Background(), Options{NoFsync: true, Settings: map[string]string{"autovacuum": "off"}}) // of many short databases
 	if err != nil {
 		return "", err
 	}
