@@ -25,7 +25,7 @@ import (
 
 // Tests wait for leases to end and for servers to start. The command line goes before this.
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "6")
+	_ = flag.Set("test.parallel", "8")
 	os.Exit(m.Run())
 }
 
@@ -103,6 +103,7 @@ func open(t testing.TB, p *pgxpool.Pool) *pgstore.Store {
 func TestSuite(t *testing.T) { t.Parallel(); castest.Run(t, rig) }
 
 func TestEveryQueryModeOfThePoolWorks(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 		t.Run(mode, func(t *testing.T) {
 			db := pgtest.Start(t)
@@ -139,6 +140,7 @@ func TestEveryQueryModeOfThePoolWorks(t *testing.T) {
 }
 
 func TestOpenWantsTheSchemaOfThisVersion(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	p := pool(t, db.URL, func(address string) string { return address })
 	if _, err := pgstore.Open(t.Context(), p, pgstore.Options{}); !errors.Is(err, migrations.ErrNotMigrated) {
@@ -166,6 +168,7 @@ func TestOpenWantsTheSchemaOfThisVersion(t *testing.T) {
 }
 
 func TestASerializableDatabaseConflictsInsteadOfFailing(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	admin := db.Superuser(t)
 	if _, err := admin.Exec(t.Context(), "alter database "+pgx.Identifier{db.Name}.Sanitize()+" set default_transaction_isolation = 'serializable'"); err != nil {
@@ -204,6 +207,7 @@ func TestASerializableDatabaseConflictsInsteadOfFailing(t *testing.T) {
 
 // Items are created, changed and deleted at once, and an item has one row at any time.
 func TestAnItemHasOneRowAtEachDefaultIsolation(t *testing.T) {
+	t.Parallel()
 	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
 		t.Run(level, func(t *testing.T) {
 			db := pgtest.Start(t)
@@ -269,6 +273,7 @@ func TestAnItemHasOneRowAtEachDefaultIsolation(t *testing.T) {
 
 // While somebody holds a snapshot, no dead version of a row is removed, and each write adds one.
 func TestAnOldSnapshotDoesNotSlowAnItem(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	admin, holder := db.Superuser(t), db.Superuser(t)
 	if err := pgsink.Migrate(t.Context(), admin, pgsink.Options{}); err != nil {
@@ -352,6 +357,7 @@ func (l *lastQuery) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.Trac
 func (l *lastQuery) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 func TestSettingsWithWhichItemsAreForgottenAreNoticedLater(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	admin := db.Superuser(t)
 	if err := pgsink.Migrate(t.Context(), admin, pgsink.Options{}); err != nil {
@@ -383,6 +389,7 @@ func TestSettingsWithWhichItemsAreForgottenAreNoticedLater(t *testing.T) {
 
 // A pool with several hosts may connect to a standby once the primary is away.
 func TestAStandbyDoesNotAnswerAList(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Start(t)
 	admin := db.Superuser(t)
 	if err := pgsink.Migrate(t.Context(), admin, pgsink.Options{}); err != nil {
