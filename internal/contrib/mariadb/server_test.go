@@ -28,12 +28,18 @@ func TestOpenRefusesSettingsThatDoNotFitAndSaysWhatToChange(t *testing.T) {
 		"parseTime=true&clientFoundRows=true&loc=Local":                               "",
 		"multiStatements=true&interpolateParams=true&clientFoundRows=true":            "",
 		"tx_isolation=" + url.QueryEscape("'SERIALIZABLE'") + "&clientFoundRows=true": "",
-		"parseTime=true":                                                      "add clientFoundRows=true",
-		"clientFoundRows=true&autocommit=0":                                   "autocommit is off",
-		"clientFoundRows=true&charset=latin1":                                 "character_set_client",
-		"clientFoundRows=true&completion_type=1":                              "completion_type",
-		"clientFoundRows=true&sql_mode=%27%27":                                "add STRICT_TRANS_TABLES",
-		"clientFoundRows=true&sql_mode=%27STRICT_ALL_TABLES%2CANSI_QUOTES%27": "remove ANSI_QUOTES",
+		"parseTime=true":                                                               "add clientFoundRows=true",
+		"clientFoundRows=true&autocommit=0":                                            "autocommit is off",
+		"clientFoundRows=true&charset=latin1":                                          "character_set_client",
+		"clientFoundRows=true&charset=utf8":                                            "set charset=utf8mb4", // an emoji in the text of a dead letter
+		"clientFoundRows=true&character_set_connection=latin1":                         "utf8mb4, latin1",     // 日本 and 中国 would be one group
+		"clientFoundRows=true&sql_safe_updates=1":                                      "sql_safe_updates",
+		"clientFoundRows=true&sql_select_limit=1000":                                   "sql_select_limit",
+		"clientFoundRows=true&tx_isolation=%27READ-UNCOMMITTED%27":                     "READ-UNCOMMITTED",
+		"clientFoundRows=true&sql_mode=%27STRICT_ALL_TABLES%2CEMPTY_STRING_IS_NULL%27": "EMPTY_STRING_IS_NULL",
+		"clientFoundRows=true&completion_type=1":                                       "completion_type",
+		"clientFoundRows=true&sql_mode=%27%27":                                         "add STRICT_TRANS_TABLES",
+		"clientFoundRows=true&sql_mode=%27STRICT_ALL_TABLES%2CANSI_QUOTES%27":          "remove ANSI_QUOTES",
 	} {
 		_, err := sqlsink.Open(t.Context(), open(t, server.DSN(database, parameters)), sqlsink.MariaDB, sqlsink.Options{})
 		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {

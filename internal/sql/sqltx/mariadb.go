@@ -35,10 +35,12 @@ func (mariadb) String() string { return "MariaDB" }
 // server than to this package, or under which a value is changed instead of refused.
 func (mariadb) Settings(ctx context.Context, q Querier) error {
 	var database sql.NullString
-	var mode, charset, completion string
-	var autocommit, statements bool
-	err := q.QueryRowContext(ctx, `SELECT DATABASE(), @@SESSION.sql_mode, @@SESSION.character_set_client, @@SESSION.completion_type,`+
-		` @@SESSION.autocommit, @@log_bin AND @@SESSION.binlog_format = 'STATEMENT'`).Scan(&database, &mode, &charset, &completion, &autocommit, &statements)
+	var mode, charsets, completion string
+	var autocommit, statements, uncommitted, safe bool
+	err := q.QueryRowContext(ctx, `SELECT DATABASE(), @@SESSION.sql_mode, CONCAT(@@SESSION.character_set_client, ', ', @@SESSION.character_set_connection), @@SESSION.completion_type,`+
+		` @@SESSION.autocommit, @@log_bin AND @@SESSION.binlog_format = 'STATEMENT', 'READ-UNCOMMITTED' = /*M!100300 @@SESSION.tx_isolation */ /*!80000 @@SESSION.transaction_isolation */,`+
+		` @@SESSION.sql_safe_updates OR @@SESSION.sql_select_limit < 9223372036854775807`).
+		Scan(&database, &mode, &charsets, &completion, &autocommit, &statements, &uncommitted, &safe)
 	if err != nil {
 		if _, of := serverError(err); of != nil || ctx.Err() != nil || (mariadb{}).Classify(err) == InDoubt {
 			return err
@@ -51,16 +53,20 @@ func (mariadb) Settings(ctx context.Context, q Querier) error {
 		return errors.New("the data source name names no database: add it after the slash")
 	case !has("STRICT_TRANS_TABLES") && !has("STRICT_ALL_TABLES"):
 		return fmt.Errorf("sql_mode is %q, which shortens values that do not fit: add STRICT_TRANS_TABLES", mode)
-	case has("ANSI_QUOTES") || has("NO_BACKSLASH_ESCAPES"):
-		return fmt.Errorf("sql_mode is %q: remove ANSI_QUOTES and NO_BACKSLASH_ESCAPES, with which the texts of handlers are read differently", mode)
-	case !strings.HasPrefix(charset, "utf8"):
-		return fmt.Errorf("character_set_client is %q: remove charset from the data source name, or set it to utf8mb4", charset)
+	case has("ANSI_QUOTES") || has("NO_BACKSLASH_ESCAPES") || has("EMPTY_STRING_IS_NULL"):
+		return fmt.Errorf("sql_mode is %q: remove ANSI_QUOTES, NO_BACKSLASH_ESCAPES and EMPTY_STRING_IS_NULL, with which texts mean something else", mode)
+	case charsets != "utf8mb4, utf8mb4": // which changes no name and no claim
+		return fmt.Errorf("character_set_client and character_set_connection are %s: set charset=utf8mb4 in the data source name", charsets)
 	case completion != "NO_CHAIN" && completion != "0":
 		return fmt.Errorf("completion_type is %q: set it to NO_CHAIN", completion)
 	case !autocommit:
 		return errors.New("autocommit is off: remove it from the data source name, and from init_connect")
 	case statements:
 		return errors.New("binlog_format is STATEMENT, which refuses READ COMMITTED: set it to MIXED or ROW")
+	case uncommitted:
+		return errors.New("tx_isolation is READ-UNCOMMITTED, which reads what may be rolled back: set it to READ-COMMITTED")
+	case safe:
+		return errors.New("sql_safe_updates or sql_select_limit is set: remove them from the data source name, and from init_connect")
 	}
 	return nil
 }
