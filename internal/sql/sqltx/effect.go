@@ -60,6 +60,30 @@ type statement interface {
 	effect() Effect
 }
 
+// beginning is what both servers' statements begin with.
+type beginning struct {
+	words         int
+	first, second string
+	to            bool // ROLLBACK … TO
+	lasting       bool
+}
+
+// word takes the next word, and returns it.
+func (b *beginning) word(word []byte) string {
+	b.words++
+	w := string(word)
+	switch b.words {
+	case 1:
+		b.first = w
+	case 2:
+		b.second = w
+	}
+	b.to = b.to || w == "to" && b.words <= 3
+	return w
+}
+
+func (*beginning) ends() bool { return true }
+
 // effectOf combines the effects of a text's statements. begin returns an empty statement.
 func effectOf(text string, d sqltext.Dialect, begin func() statement) (all Effect) {
 	s := sqltext.New(text, d)

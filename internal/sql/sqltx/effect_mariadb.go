@@ -11,14 +11,11 @@ func (mariadb) Effect(text string) Effect {
 
 // mariadbStatement is one of https://mariadb.com/kb/en/sql-statements/.
 type mariadbStatement struct {
-	words         int
-	first, second string
-	last          string // the last token, if it is a word
-	colon         bool   // the last token is a colon
-	to            bool   // ROLLBACK … TO
-	temporary     bool   // CREATE TEMPORARY TABLE and DROP TEMPORARY TABLE
-	autocommit    bool
-	lasting       bool
+	beginning
+	last       string // the last token, if it is a word
+	colon      bool   // the last token is a colon
+	temporary  bool   // CREATE TEMPORARY TABLE and DROP TEMPORARY TABLE
+	autocommit bool
 }
 
 func (s *mariadbStatement) add(kind sqltext.Kind, word []byte, symbol byte) {
@@ -31,18 +28,9 @@ func (s *mariadbStatement) add(kind sqltext.Kind, word []byte, symbol byte) {
 		}
 		return
 	}
-	s.words++
-	w := string(word)
+	w := s.word(word)
 	s.last = w
-	switch s.words {
-	case 1:
-		s.first = w
-	case 2:
-		s.second = w
-	}
 	switch w {
-	case "to":
-		s.to = s.to || s.words <= 3
 	case "table":
 		s.temporary = s.temporary || before == "temporary" && s.words <= 5
 	case "autocommit":
@@ -51,8 +39,6 @@ func (s *mariadbStatement) add(kind sqltext.Kind, word []byte, symbol byte) {
 		s.lasting = true
 	}
 }
-
-func (s *mariadbStatement) ends() bool { return true }
 
 // effect follows https://mariadb.com/kb/en/sql-statements-that-cause-an-implicit-commit/ and
 // https://dev.mysql.com/doc/refman/8.4/en/implicit-commit.html.

@@ -14,28 +14,13 @@ func (postgres) Effect(text string) Effect {
 }
 
 // postgresStatement is one of https://www.postgresql.org/docs/current/sql-commands.html.
-type postgresStatement struct {
-	words         int
-	first, second string
-	to            bool // ROLLBACK … TO
-	lasting       bool
-}
+type postgresStatement struct{ beginning }
 
 func (s *postgresStatement) add(kind sqltext.Kind, word []byte, _ byte) {
 	if kind != sqltext.Word {
 		return
 	}
-	s.words++
-	w := string(word)
-	switch s.words {
-	case 1:
-		s.first = w
-	case 2:
-		s.second = w
-	}
-	switch w {
-	case "to":
-		s.to = s.to || s.words <= 3
+	switch s.word(word) {
 	case "temp", "temporary":
 		s.lasting = true
 	case "set_config", "hold", "setseed",
@@ -45,8 +30,6 @@ func (s *postgresStatement) add(kind sqltext.Kind, word []byte, _ byte) {
 		s.lasting = s.lasting || bytes.HasPrefix(word, []byte("pg_temp"))
 	}
 }
-
-func (s *postgresStatement) ends() bool { return true }
 
 func (s *postgresStatement) effect() (e Effect) {
 	if s.lasting {
