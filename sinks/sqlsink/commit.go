@@ -58,18 +58,17 @@ func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, 
 // transact runs calls in a transaction, then fenced, which checks the fences and moves those of as.
 // Then it commits.
 func (s *Sink) transact(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls []func(context.Context, *Tx) error,
-	fenced func(context.Context, *sqltx.Tx) error) error {
+	fenced func(context.Context, *sqltx.Tx) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	shared := s.newShared(as, len(calls))
-	defer shared.end() // also when a call panics: rolls back whatever is open
+	defer func() { err = shared.end(err) }() // also when a call panics: rolls back whatever is open
 	if err := shared.runAll(ctx, o, calls); err != nil {
 		return err
 	}
 	t := shared.guard.Tx()
 	if t == nil { // no call has used its Tx
-		var err error
 		if t, err = s.transactions.Begin(ctx); err != nil {
 			return shared.doubt(err)
 		}

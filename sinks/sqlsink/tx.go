@@ -91,10 +91,15 @@ func (t *shared) begin(ctx context.Context) (*sqltx.Tx, error) {
 	return tx, nil
 }
 
-func (t *shared) end() {
-	if tx := t.guard.Tx(); tx != nil {
-		tx.End()
+func (t *shared) end(err error) error {
+	tx := t.guard.Tx()
+	if tx == nil {
+		return err
 	}
+	if tx.End(); tx.Kept() {
+		return fmt.Errorf("%w: a table whose engine has no transactions, as MyISAM and Aria, keeps what was rolled back: %w", epoch.ErrTxEndedByHandler, err)
+	}
+	return err
 }
 
 func (t *shared) runAll(ctx context.Context, o epoch.TxOptions, calls []func(context.Context, *Tx) error) error {

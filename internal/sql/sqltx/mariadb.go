@@ -153,6 +153,9 @@ func (mariadb) Queue(context.Context, Querier) (*queue.Queue, error) { return ni
 
 func (mariadb) Written() string { return `` }
 
+// Kept counts ROLLBACK's only warning: a table of MyISAM or Aria, for instance, has no transactions.
+func (mariadb) Kept() string { return `SELECT @@SESSION.warning_count` }
+
 // InTransaction sets a savepoint, which does nothing outside of a transaction. After a deadlock that does
 // not suffice: everything is rolled back, and some versions continue in a transaction that is another one.
 // So they do after a lock that was waited for too long if innodb_rollback_on_timeout is on.

@@ -70,6 +70,8 @@ func (postgres) Queue(context.Context, Querier) (*queue.Queue, error) { return n
 
 func (postgres) Written() string { return `` }
 
+func (postgres) Kept() string { return `` }
+
 // InTransaction returns true: after an error a transaction stays open and refuses everything.
 func (postgres) InTransaction(context.Context, *sql.Conn, error) (bool, error) { return true, nil }
 

@@ -93,6 +93,8 @@ func (sqlite) Queue(ctx context.Context, q Querier) (*queue.Queue, error) { retu
 
 func (sqlite) Written() string { return `PRAGMA data_version` }
 
+func (sqlite) Kept() string { return `` }
+
 // InTransaction tries to begin a transaction. Within one, SQLite refuses that without touching it.
 func (sqlite) InTransaction(ctx context.Context, conn *sql.Conn, _ error) (bool, error) {
 	_, err := conn.ExecContext(ctx, `BEGIN`)
