@@ -16,7 +16,7 @@ type Migration struct {
 	Of      string // the package
 	Version int    // from 1, without gaps; upgrades the version before
 	Name    string // valid in a file name
-	SQL     string // several statements; to be run in one transaction
+	SQL     string // several statements; to be run in one transaction. MariaDB commits each; there it can be run again
 }
 
 var (

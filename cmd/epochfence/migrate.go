@@ -27,9 +27,9 @@ func (a *app) migrateUp() *cobra.Command {
 	var execute bool
 	c := &cobra.Command{
 		Use: "up", Short: "Create the tables, or bring them up to date", Args: cobra.NoArgs,
-		Long: `Create the sink's tables, or bring them up to date, in one transaction. Concurrent
-calls wait for each other. There are no down migrations: without fences a group
-would begin again.
+		Long: `Create the sink's tables, or bring them up to date, in one transaction. In MariaDB,
+where each CREATE TABLE commits, repeat it if it fails. Concurrent calls wait for
+each other. There are no down migrations: without fences a group would begin again.
 
 It shows which versions are missing, which tables they lock and for how long, and
 who is alive. With --execute it applies them. Repeat epochfence grants afterwards.`,

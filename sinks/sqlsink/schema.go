@@ -20,10 +20,10 @@ func Migrations(d Dialect, o Options) ([]migrations.Migration, error) {
 	return d.tables(o.TablePrefix).Migrations(), nil
 }
 
-// Migrate creates the tables, or brings them up to date, in one transaction: those of sinks, and of the outbox
-// (package sqloutbox). Of concurrent calls,
-// one migrates and the others wait. It leaves newer tables as they are; those of a later major number are [migrations.ErrNewer]. It
-// needs the privilege to create tables.
+// Migrate creates the tables of sinks and of the outbox (package sqloutbox), or brings them up to date. It does so
+// in one transaction; in MariaDB, where each CREATE TABLE commits, call it again if it fails. Of concurrent calls,
+// one migrates and the others wait. It leaves newer tables as they are; those of a later major number are
+// [migrations.ErrNewer]. It needs the privilege to create tables.
 func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {

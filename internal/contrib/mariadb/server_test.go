@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/mariatest"
+	"github.com/epochfence/epochfence/internal/sql/sqltext"
 	"github.com/epochfence/epochfence/migrations"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
@@ -84,6 +86,32 @@ func TestMigrationsWaitForEachOtherAndGoOnWhereOneEnded(t *testing.T) {
 		t.Errorf("%d versions, %v; want %d", versions, err, len(all))
 	}
 	newSink(t, server.DSN("app", ""), sqlsink.Options{})
+}
+
+// A later script too must be able to run again after a statement of it has been committed: by ADD COLUMN IF NOT
+// EXISTS, for instance.
+func TestEachScriptRunsAgainFromItsBeginningWhereverItBrokeOff(t *testing.T) {
+	server := mariatest.Start(t)
+	all, err := sqlsink.Migrations(sqlsink.MariaDB, sqlsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range all {
+		statements := sqltext.Split(m.SQL, sqltext.MariaDB)
+		for broke := range statements {
+			name := fmt.Sprintf("v%d_%d", m.Version, broke)
+			mustExec(t, open(t, server.DSN("", "")), `CREATE DATABASE `+name)
+			db := open(t, server.DSN(name, ""))
+			for _, before := range all[:i] {
+				mustExec(t, db, sqltext.Split(before.SQL, sqltext.MariaDB)...)
+			}
+			mustExec(t, db, statements[:broke]...)
+			if err := sqlsink.Migrate(t.Context(), db, sqlsink.MariaDB, sqlsink.Options{}); err != nil {
+				t.Errorf("version %d after its first %d statements: %v", m.Version, broke, err)
+			}
+			newSink(t, server.DSN(name, ""), sqlsink.Options{})
+		}
+	}
 }
 
 // The session is the user's again after a transaction, whatever its end.

@@ -82,8 +82,8 @@ var files embed.FS
 // SQLite returns the tables of fences, of the rows of operators and of the outbox in SQLite, whose names have a prefix.
 func SQLite(prefix string) Prefixed { return sink("sqlite", prefix) }
 
-// MariaDB returns the same tables in MariaDB, where each CREATE TABLE commits: a script must be able to
-// run again.
+// MariaDB returns the same tables in MariaDB, where each CREATE TABLE commits: a script must be able to run
+// again from its beginning, by IF NOT EXISTS and ADD COLUMN IF NOT EXISTS.
 func MariaDB(prefix string) Prefixed { return sink("mariadb", prefix) }
 
 func sink(dir, prefix string) Prefixed {
