@@ -1,20 +1,28 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/epochfence/epochfence/internal/sql/sqlschema"
+	"github.com/epochfence/epochfence/internal/sql/sqltext"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
 // This file opens and examines the sink in MariaDB or MySQL.
 
-type mariadb struct{ *sqlDatabase }
+type mariadb struct {
+	*sqlDatabase
+	name string
+}
 
 // openMariaDB opens mysql://USER:PASSWORD@HOST:PORT/NAME?…, with the parameters of the driver's data source
 // names.
@@ -38,14 +46,46 @@ func openMariaDB(f flags) (*mariadb, error) {
 	if err != nil {
 		return nil, usage("--database: %w", err)
 	}
-	return &mariadb{&sqlDatabase{db: sql.OpenDB(connector), dialect: sqlsink.MariaDB, sink: sqlsink.Options{TablePrefix: f.schema, LockTimeout: f.timeout},
+	return &mariadb{name: config.DBName, sqlDatabase: &sqlDatabase{db: sql.OpenDB(connector), dialect: sqlsink.MariaDB, sink: sqlsink.Options{TablePrefix: f.schema, LockTimeout: f.timeout},
 		there: "SELECT count(*) FROM information_schema.tables WHERE table_schema = database() AND table_name = ?",
 		alive: "SELECT coalesce(json_value(body, '$.version'), ''), count(*) FROM %s" +
 			" WHERE kind = 'process' AND changed_at > date_format(utc_timestamp(3) - interval 1 minute, '%%Y-%%m-%%dT%%H:%%i:%%s') GROUP BY 1"}}, nil
 }
 
-func (m *mariadb) grant(string, roleKind) (string, error) {
-	return "", usage("the command prints no grants for MariaDB: applications and operators need SELECT, INSERT, UPDATE and DELETE on the sink's tables")
+// grant returns the privileges of a user, NAME or NAME@HOST, or of a role. Each kind of work checks what the
+// driver counts, by an UPDATE of a version that changes nothing.
+func (m *mariadb) grant(role string, as roleKind) (string, error) {
+	const reads, writes = "SELECT", "SELECT, INSERT, UPDATE, DELETE"
+	needs := map[string]string{"migration": "SELECT, UPDATE (version)", "fence": reads, "ledger": reads, "outbox_entry": reads}
+	switch as {
+	case application:
+		needs["migration"], needs["fence"], needs["ledger"], needs["outbox_entry"] = "SELECT, UPDATE", "SELECT, INSERT, UPDATE", writes, writes
+	case operator:
+		needs["fence"], needs["ledger"], needs["outbox_entry"] = "SELECT, UPDATE", writes, "SELECT, UPDATE, DELETE"
+	}
+	to := mariadbText(role)
+	if at := strings.LastIndexByte(role, '@'); at >= 0 {
+		to = mariadbText(role[:at]) + "@" + mariadbText(role[at+1:])
+	}
+	var sql []string
+	for _, table := range slices.Sorted(maps.Keys(needs)) {
+		sql = append(sql, fmt.Sprintf("GRANT %s ON `%s`.%s%s TO %s;", needs[table], strings.ReplaceAll(m.name, "`", "``"), cmp.Or(m.sink.TablePrefix, sqlschema.DefaultPrefix), table, to))
+	}
+	return strings.Join(sql, "\n"), nil
+}
+
+func mariadbText(s string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, "'", "''").Replace(s) + "'"
+}
+
+// run sends one statement at a time, as the driver wants it.
+func (m *mariadb) run(ctx context.Context, script string) error {
+	for _, statement := range sqltext.Split(script, sqltext.MariaDB) {
+		if err := m.sqlDatabase.run(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *mariadb) examine(ctx context.Context) []finding {

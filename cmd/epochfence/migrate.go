@@ -186,15 +186,16 @@ func (a *app) grants() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "grants --role NAME --as application|reader|operator",
 		Short: "Print or run the SQL that grants a role its privileges",
-		Long: `Print the SQL that grants a role of PostgreSQL its privileges, or run it with
---execute, as the schema's owner. Repeat it after migrations.
+		Long: `Print the SQL that grants a role of PostgreSQL, or a user or role of MariaDB (NAME
+or NAME@HOST), its privileges, or run it with --execute, as the schema's owner.
+Repeat it after migrations.
 
   application  for consumers
-  reader       for commands that only show, except deadletters show and outbox
-               show
+  reader       for commands that only show, in PostgreSQL except deadletters show
+               and outbox show
   operator     for commands that act, too, and for the messages of dead letters.
-               To end open transactions of an owner, it must also be a member of
-               the application's role.`,
+               In PostgreSQL, to end open transactions of an owner, it must also be
+               a member of the application's role.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kind := roleKind(as)

@@ -84,8 +84,10 @@ var commands = map[string]func(l *live) epoch.Offset{
 		must(l.t, err)
 		for _, kind := range roleKinds {
 			switch at.Scheme {
-			case "file", "mysql": // SQLite has no roles
+			case "file": // SQLite has no roles
 				l.does(exitUsage, "grants", "--role", "anna", "--as", string(kind), "--execute")
+			case "mysql":
+				l.does(exitOK, "grants", "--role", "root@localhost", "--as", string(kind), "--execute")
 			default:
 				l.does(exitOK, "grants", "--role", at.User.Username(), "--as", string(kind), "--execute")
 			}

@@ -96,7 +96,7 @@ func (t *shared) end(err error) error {
 	if tx == nil {
 		return err
 	}
-	if tx.End(); tx.Kept() {
+	if tx.End(); tx.Kept {
 		return fmt.Errorf("%w: a table whose engine has no transactions, as MyISAM and Aria, keeps what was rolled back: %w", epoch.ErrTxEndedByHandler, err)
 	}
 	return err

@@ -24,7 +24,7 @@ type Tx struct {
 	spoiled string    // the first statement that changed the connection for its next user
 	wait    string    // the statement that restores how Conn waits; empty if it need not
 	set     bool      // Begin may have set what Restore undoes
-	kept    bool      // a ROLLBACK has left writes
+	Kept    bool      // a ROLLBACK has left writes
 
 	began time.Time // when it got the write lock; zero before
 }
@@ -217,7 +217,7 @@ func (t *Tx) giveBack() {
 				t.discard()
 			}
 		} else if query := t.b.d.Kept(); query != "" {
-			_ = t.Conn.QueryRowContext(ctx, query).Scan(&t.kept)
+			_ = t.Conn.QueryRowContext(ctx, query).Scan(&t.Kept)
 		}
 	}
 	if t.spoiled != "" || t.restore() != nil || t.unset() != nil {
@@ -239,9 +239,6 @@ func (t *Tx) spoil(text string) {
 
 // SavepointName returns a name that nobody can guess.
 func SavepointName() string { return txdb.Name() }
-
-// Kept reports whether writes are left of what was rolled back.
-func (t *Tx) Kept() bool { return t.kept }
 
 // Spoiled returns the handler's first statement that changed the connection itself, or "".
 func (t *Tx) Spoiled() string { return t.spoiled }
