@@ -13,7 +13,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/epochfence/epochfence/internal/sql/sqlschema"
-	"github.com/epochfence/epochfence/internal/sql/sqltext"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
@@ -75,17 +74,7 @@ func (m *mariadb) grant(role string, as roleKind) (string, error) {
 }
 
 func mariadbText(s string) string {
-	return "'" + strings.NewReplacer(`\`, `\\`, "'", "''").Replace(s) + "'"
-}
-
-// run sends one statement at a time, as the driver wants it.
-func (m *mariadb) run(ctx context.Context, script string) error {
-	for _, statement := range sqltext.Split(script, sqltext.MariaDB) {
-		if err := m.sqlDatabase.run(ctx, statement); err != nil {
-			return err
-		}
-	}
-	return nil
+	return "'" + strings.NewReplacer(`\`, `\\`, "'", "''", "\n", `\n`).Replace(s) + "'"
 }
 
 func (m *mariadb) examine(ctx context.Context) []finding {

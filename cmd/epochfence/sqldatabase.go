@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/sqlschema"
@@ -78,9 +79,14 @@ func (s *sqlDatabase) version(ctx context.Context, table string) (v int, err err
 	return v, err
 }
 
+// run sends a line at a time: a driver may take a single statement.
 func (s *sqlDatabase) run(ctx context.Context, script string) error {
-	_, err := s.db.ExecContext(ctx, script)
-	return err
+	for statement := range strings.SplitSeq(script, "\n") {
+		if _, err := s.db.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *sqlDatabase) drill(ctx context.Context) ([]trial, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// openSink opens a sink in MariaDB. A dsn is app:secret@tcp(db:3306)/shop?clientFoundRows=true&maxAllowedPacket=0, for instance.
+// openSink opens a sink in MariaDB. A dsn is app:secret@tcp(db:3306)/shop?clientFoundRows=true&maxAllowedPacket=0&interpolateParams=true, for instance.
 func openSink(ctx context.Context, dsn string) (*sql.DB, *sqlsink.Sink, error) {
 	db, err := sql.Open("mysql", dsn) // import _ "github.com/go-sql-driver/mysql"
 	if err != nil {
