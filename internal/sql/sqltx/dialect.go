@@ -57,8 +57,8 @@ type Dialect interface {
 	// committed since the last query on this one. It matters only if Queue is not nil.
 	Written() string
 
-	// Kept returns a query for whether the ROLLBACK just before it has left writes, or "".
-	Kept() string
+	// Kept reports whether the ROLLBACK just before it on conn has left writes.
+	Kept(ctx context.Context, conn *sql.Conn) bool
 
 	// InTransaction reports whether the transaction is still open on conn after a statement failed
 	// with err, so that the next statement is not committed by itself. It must leave an open one as

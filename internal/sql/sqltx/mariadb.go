@@ -153,8 +153,21 @@ func (mariadb) Queue(context.Context, Querier) (*queue.Queue, error) { return ni
 
 func (mariadb) Written() string { return `` }
 
-// Kept counts ROLLBACK's only warning: a table of MyISAM or Aria, for instance, has no transactions.
-func (mariadb) Kept() string { return `SELECT @@SESSION.warning_count` }
+// Kept looks for the warning that a table, of MyISAM for instance, has no transactions. Others are of the
+// statement before.
+func (mariadb) Kept(ctx context.Context, conn *sql.Conn) (kept bool) {
+	rows, err := conn.QueryContext(ctx, `SHOW WARNINGS`)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var level, message string
+		var number int
+		kept = rows.Scan(&level, &number, &message) == nil && number == mariadbNotRolledBack || kept
+	}
+	return kept && rows.Err() == nil
+}
 
 // InTransaction sets a savepoint, which does nothing outside of a transaction. After a deadlock that does
 // not suffice: everything is rolled back, and some versions continue in a transaction that is another one.
@@ -190,6 +203,7 @@ const (
 	mariadbColumnDenied  = 1143
 	mariadbNoTable       = 1146
 	mariadbDuringCommit  = 1180
+	mariadbNotRolledBack = 1196
 	mariadbUserConns     = 1203
 	mariadbLockWait      = 1205
 	mariadbLockTable     = 1206 // ER_LOCK_TABLE_FULL

@@ -70,7 +70,7 @@ func (postgres) Queue(context.Context, Querier) (*queue.Queue, error) { return n
 
 func (postgres) Written() string { return `` }
 
-func (postgres) Kept() string { return `` }
+func (postgres) Kept(context.Context, *sql.Conn) bool { return false }
 
 // InTransaction returns true: after an error a transaction stays open and refuses everything.
 func (postgres) InTransaction(context.Context, *sql.Conn, error) (bool, error) { return true, nil }

@@ -93,7 +93,7 @@ func (sqlite) Queue(ctx context.Context, q Querier) (*queue.Queue, error) { retu
 
 func (sqlite) Written() string { return `PRAGMA data_version` }
 
-func (sqlite) Kept() string { return `` }
+func (sqlite) Kept(context.Context, *sql.Conn) bool { return false }
 
 // InTransaction tries to begin a transaction. Within one, SQLite refuses that without touching it.
 func (sqlite) InTransaction(ctx context.Context, conn *sql.Conn, _ error) (bool, error) {

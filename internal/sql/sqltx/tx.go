@@ -216,8 +216,8 @@ func (t *Tx) giveBack() {
 			if still, err := t.b.d.InTransaction(ctx, t.Conn, err); still || err != nil {
 				t.discard()
 			}
-		} else if query := t.b.d.Kept(); query != "" {
-			_ = t.Conn.QueryRowContext(ctx, query).Scan(&t.Kept)
+		} else if t.b.d.Kept(ctx, t.Conn) {
+			t.Kept = true
 		}
 	}
 	if t.spoiled != "" || t.restore() != nil || t.unset() != nil {
