@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/stacks"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/waits"
 )
@@ -52,9 +53,9 @@ var errClaimEnded = errors.New("consumer: the claim has ended, and with it the b
 
 // background is one of the user's functions under one claim. It ends with the claim: the next claim
 // calls the function anew.
-type background[TX any] struct {
-	owner   *tenancy[TX]
-	work    func(context.Context, Background[TX])
+type background struct {
+	owner   *partition
+	number  int // of the function
 	hold    epoch.Hold
 	epoch   epoch.Epoch
 	applied <-chan struct{}
@@ -75,11 +76,11 @@ type background[TX any] struct {
 
 // startBackground calls the functions of Handlers.Background under the claim that was just made.
 // They share a slot, so that one transaction of theirs is open for a partition at a time.
-func (o *ownership[TX]) startBackground() {
+func (p *partition) startBackground() {
 	slot := make(chan struct{}, 1)
-	for i, work := range o.run.handlers.background {
-		b := o.newBackground(work, o.applied[i], slot)
-		o.background = append(o.background, b)
+	for n := range p.run.backgrounds {
+		b := p.newBackground(n, slot)
+		p.background = append(p.background, b)
 		go b.run()
 		go b.outlast()
 	}
@@ -87,23 +88,24 @@ func (o *ownership[TX]) startBackground() {
 
 // newBackground drops a value that Applied still holds from an earlier claim, so that work does not
 // wake for messages that it has seen.
-func (o *ownership[TX]) newBackground(work func(context.Context, Background[TX]), applied <-chan struct{}, slot chan struct{}) *background[TX] {
+func (p *partition) newBackground(n int, slot chan struct{}) *background {
+	applied := p.applied[n]
 	select {
 	case <-applied: // of an earlier claim
 	default:
 	}
-	f := o.fence
-	b := &background[TX]{
-		owner: o.tenancy, work: work, hold: epoch.Hold{Partition: f.Partition, Claim: f.Claim}, epoch: f.Epoch, applied: applied,
-		claim: o.claim, returned: make(chan struct{}), slot: slot,
+	f := p.fence
+	b := &background{
+		owner: p, number: n, hold: epoch.Hold{Partition: f.Partition, Claim: f.Claim}, epoch: f.Epoch, applied: applied,
+		claim: p.claim, returned: make(chan struct{}), slot: slot,
 		over: make(chan struct{}), hung: make(chan struct{}),
 	}
-	b.ctx, b.cancel = o.untilRevoked(o.claim)
+	b.ctx, b.cancel = p.untilRevoked(p.claim)
 	return b
 }
 
 // outlast closes over once the work and its transactions have ended.
-func (b *background[TX]) outlast() {
+func (b *background) outlast() {
 	<-b.returned
 	<-b.ctx.Done()
 	b.calls.close() // for a call of Do that nobody waited for
@@ -111,19 +113,19 @@ func (b *background[TX]) outlast() {
 }
 
 // stopBackground ends the background work. If the work hangs, the partition is given up.
-func (o *ownership[TX]) stopBackground() {
-	works := o.background
+func (p *partition) stopBackground() {
+	works := p.background
 	if works == nil {
 		return
 	}
-	o.background = nil
+	p.background = nil
 	for _, b := range works {
 		b.cancel()
 	}
 	ended := time.Now()
 	late := make(chan struct{})
-	count := afterAwake(o.run.hangTimeout(o.timeout), func() { close(late) })
-	defer count.stop()
+	count := waits.AfterAwake(p.run.hangTimeout(p.timeout), func() { close(late) })
+	defer count.Stop()
 	for _, b := range works {
 		select {
 		case <-b.over:
@@ -133,12 +135,12 @@ func (o *ownership[TX]) stopBackground() {
 		select {
 		case <-b.over:
 		case <-b.hung:
-			o.hang = b.hang
+			p.hang = b.hang
 		case <-late:
 			b.mu.Lock()
 			goroutine := b.goroutine
 			b.mu.Unlock()
-			o.hang = b.hangs(ended, goroutine, FunctionBackground)
+			p.hang = b.hangs(ended, goroutine, FunctionBackground)
 		}
 	}
 }
@@ -146,7 +148,7 @@ func (o *ownership[TX]) stopBackground() {
 // hangs reports the work as hung, once, and keeps it listed until nothing of it runs any more.
 // Another process may have the partition meanwhile: what the work still does is refused by the
 // sink.
-func (b *background[TX]) hangs(since time.Time, goroutine string, f Function) *hang {
+func (b *background) hangs(since time.Time, goroutine string, f Function) *hang {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.hang != nil {
@@ -154,7 +156,7 @@ func (b *background[TX]) hangs(since time.Time, goroutine string, f Function) *h
 	}
 	b.hang = b.owner.run.hangs(Overdue{
 		Partition: b.hold.Partition, Epoch: b.epoch, Timeout: b.owner.timeout,
-		Function: f, Offset: -1, Since: since, Stack: stackOf(goroutine),
+		Function: f, Offset: -1, Since: since, Stack: stacks.Of(goroutine),
 	}, goroutine)
 	close(b.hung)
 	go func(h *hang) {
@@ -165,7 +167,7 @@ func (b *background[TX]) hangs(since time.Time, goroutine string, f Function) *h
 }
 
 // run calls the user's function, and again after a panic or a Goexit, until it returns.
-func (b *background[TX]) run() {
+func (b *background) run() {
 	defer close(b.returned)
 	wait := waits.New(b.owner.run.RetryMin, b.owner.run.RetryMax)
 	for b.ctx.Err() == nil {
@@ -180,28 +182,28 @@ func (b *background[TX]) run() {
 }
 
 // call calls the user's function on a goroutine of its own, which the function may end.
-func (b *background[TX]) call() error {
+func (b *background) call() error {
 	returned := make(chan error, 1)
 	go func() {
 		err := errGoexit
 		defer func() { returned <- err }()
 		b.mu.Lock()
-		b.goroutine = goroutineName()
+		b.goroutine = stacks.Name()
 		b.mu.Unlock()
 		err = guard(func() error {
-			b.work(b.ctx, b)
+			b.owner.run.effects.background(b.ctx, b.number, b)
 			return nil
 		})
 	}()
 	return <-returned
 }
 
-func (b *background[TX]) Partition() epoch.Partition { return b.hold.Partition }
-func (b *background[TX]) Epoch() epoch.Epoch         { return b.epoch }
-func (b *background[TX]) Applied() <-chan struct{}   { return b.applied }
+func (b *background) Partition() epoch.Partition { return b.hold.Partition }
+func (b *background) Epoch() epoch.Epoch         { return b.epoch }
+func (b *background) Applied() <-chan struct{}   { return b.applied }
 
 // wakeBackground tells the background work that a handler's writes have committed.
-func (p *pending[TX]) wakeBackground() {
+func (p *partition) wakeBackground() {
 	for _, applied := range p.applied {
 		waits.Notify(applied)
 	}
@@ -209,7 +211,7 @@ func (p *pending[TX]) wakeBackground() {
 
 // Above cannot be used to take a partition away from its owner: the claim that follows needs a
 // confirmation of the source (R2), and a zombie gets none.
-func (b *background[TX]) Above(seen epoch.Epoch) error {
+func (b *background) Above(seen epoch.Epoch) error {
 	if b.ended() || seen < b.epoch {
 		return nil
 	}
@@ -231,11 +233,14 @@ func outOfReach(p epoch.Partition, now, seen epoch.Epoch) error {
 	return nil
 }
 
-func (b *background[TX]) ended() bool { return b.ctx.Err() != nil }
+func (b *background) ended() bool { return b.ctx.Err() != nil }
 
-// Do takes two slots, first that of the partition and then that of the loop, always in this order,
+// commitHeld is [epoch.CommitHeld] for a function of the user's that call has to call.
+type commitHeld func(ctx context.Context, o epoch.TxOptions, call func(func() error) error) error
+
+// do takes two slots, first that of the partition and then one of the committer, always in this order,
 // so that two calls never wait for each other. A call that waits holds no transaction open.
-func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX) error) error {
+func (b *background) do(ctx context.Context, commit commitHeld) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -244,7 +249,7 @@ func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX)
 	}
 	defer b.calls.leave()
 	var free func()
-	for _, slot := range []chan struct{}{b.slot, b.owner.loop.slot} {
+	for _, slot := range []chan struct{}{b.slot, b.owner.committer.slots} {
 		select {
 		case slot <- struct{}{}:
 			free = sync.OnceFunc(func() { <-slot })
@@ -258,18 +263,18 @@ func (b *background[TX]) Do(ctx context.Context, apply func(context.Context, TX)
 	if b.ended() { // select chooses at random if both are ready
 		return errClaimEnded
 	}
-	err := b.commit(ctx, apply, free)
+	err := b.commit(ctx, commit, free)
 	b.judge(err)
 	return err
 }
 
 // commit runs one transaction. Its context ends with the claim, with the caller's context, and at
 // the timeout. If the transaction is abandoned, commit calls free so that others can begin.
-func (b *background[TX]) commit(caller context.Context, apply func(context.Context, TX) error, free func()) error {
+func (b *background) commit(caller context.Context, commit commitHeld, free func()) error {
 	timeout := b.owner.timeout
 	abandoned, cut := context.WithCancel(context.Background())
 	defer cut()
-	ctx, cancel := context.WithTimeoutCause(b.owner.loop.base, timeout, errTimeout)
+	ctx, cancel := context.WithTimeoutCause(b.owner.committer.base, timeout, errTimeout)
 	defer cancel()
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
@@ -277,10 +282,10 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 	defer context.AfterFunc(caller, func() { abort(context.Cause(caller)) })()
 	defer b.owner.run.underWay.add(Overdue{Partition: b.hold.Partition, Epoch: b.epoch, Timeout: timeout}, 0)()
 	r := result{at: -1}
-	began, goroutine := time.Now(), goroutineName()
+	began, goroutine := time.Now(), stacks.Name()
 	var under underCall
 	defer under.finish()
-	defer afterEnd(ctx, b.owner.run.hangTimeout(timeout), func() {
+	defer waits.AfterEnd(ctx, b.owner.run.hangTimeout(timeout), func() {
 		call, open := under.abandon()
 		switch {
 		case !open:
@@ -293,8 +298,8 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 		}
 		cut()
 		free()
-	}).stop()
-	r.err = epoch.CommitHeld(ctx, b.owner.run.sink, b.hold, epoch.TxOptions{Abandoned: abandoned}, func(ctx context.Context, tx TX) error {
+	}).Stop()
+	r.err = commit(ctx, epoch.TxOptions{Abandoned: abandoned}, func(apply func() error) error {
 		if !under.enter(0) {
 			return epoch.ErrAbandoned
 		}
@@ -302,7 +307,7 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 		r.called = true
 		called := time.Now()
 		defer func() { r.handling = time.Since(called) }()
-		if r.handler = guard(func() error { return apply(ctx, tx) }); r.handler != nil {
+		if r.handler = guard(apply); r.handler != nil {
 			return &maskedError{r.handler}
 		}
 		return nil
@@ -313,7 +318,7 @@ func (b *background[TX]) commit(caller context.Context, apply func(context.Conte
 }
 
 // report sends the event of a transaction, and notes that one was open if the lease is lost by now.
-func (b *background[TX]) report(r result) {
+func (b *background) report(r result) {
 	lost := b.owner.lease.Err() != nil
 	if lost {
 		b.owner.caught.Store(true)
@@ -326,7 +331,7 @@ func (b *background[TX]) report(r result) {
 // judge ends the claim if the sink's answer says that it is over or in doubt. It decides in the
 // order of policy.judge, but blames nobody: an error of the work itself goes to the caller of Do
 // alone.
-func (b *background[TX]) judge(err error) {
+func (b *background) judge(err error) {
 	v, refused := refusal(err)
 	switch {
 	case err == nil:
@@ -341,7 +346,7 @@ func (b *background[TX]) judge(err error) {
 }
 
 // end ends the claim: the context of the work ends, and no further transaction of messages begins.
-func (b *background[TX]) end(out outcome) {
+func (b *background) end(out outcome) {
 	b.claim.breakWith(out)
 	b.cancel()
 }

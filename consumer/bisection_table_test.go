@@ -155,18 +155,18 @@ func TestWaitsGrowUntilAMessagePasses(t *testing.T) {
 }
 
 func TestABatchThatIsAppliedInPartKeepsTheRest(t *testing.T) {
-	p := pending[int]{tenancy: &tenancy[int]{}, bisect: newBisection(1, 1)}
+	p := &partition{bisect: newBisection(1, 1)}
 	p.fence = epoch.Fence{Origin: epoch.Origin{Partition: epoch.Partition{Topic: "orders"}}, Epoch: 1, Claim: epoch.ClaimID{1}, Next: 5}
 	p.batch = Batch{Messages: []Message{{Offset: 5}, {Offset: 6}, {Offset: 7}}, Next: 9}
-	p.bisect.suspects, p.still.said = 3, true
+	p.bisect.suspects, p.told.still.said = 3, true
 	if err := p.move(epoch.Advance{Partition: p.fence.Partition, Claim: epoch.ClaimID{1}, From: 5, To: 6}, 1); err != nil {
 		t.Fatal(err)
 	}
-	if p.fence.Next != 6 || len(p.batch.Messages) != 2 || p.bisect.suspects != 2 || p.still.said || p.done() {
-		t.Errorf("%+v", p)
+	if p.fence.Next != 6 || len(p.batch.Messages) != 2 || p.bisect.suspects != 2 || p.told.still.said || p.done() {
+		t.Errorf("%+v, %+v", p.fence, p.bisect)
 	}
 	if err := p.move(epoch.Advance{Partition: p.fence.Partition, Claim: epoch.ClaimID{1}, From: 6, To: 9}, 2); err != nil || !p.done() || p.bisect.suspects != 0 {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf("%+v, %+v, %v", p.fence, p.bisect, err)
 	}
 	if err := p.move(epoch.Advance{Partition: p.fence.Partition, Claim: epoch.ClaimID{1}, From: 6, To: 9}, 2); err == nil {
 		t.Error("moved from where it is not")
@@ -174,10 +174,10 @@ func TestABatchThatIsAppliedInPartKeepsTheRest(t *testing.T) {
 	// A batch of no messages moves past one that was deleted.
 	p.bisect.suspects, p.batch = 2, Batch{Next: 12}
 	if err := p.move(epoch.Advance{Partition: p.fence.Partition, Claim: epoch.ClaimID{1}, From: 9, To: 12}, 0); err != nil || p.bisect.suspects != 1 {
-		t.Errorf("%+v, %v", p, err)
+		t.Errorf("%+v, %+v, %v", p.fence, p.bisect, err)
 	}
 	p.bisect.suspects, p.death = 4, &death{}
 	if p.forget(); p.bisect.suspects != 0 || p.death != nil {
-		t.Errorf("%+v", p)
+		t.Errorf("%+v, %+v", p.fence, p.bisect)
 	}
 }

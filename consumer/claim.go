@@ -2,15 +2,149 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
-// This file makes one attempt to claim a partition: what it asks the source and the sink, and how
-// long each step may take. The order of the steps is decided in epoch/takeover.go, and what follows
-// a failed attempt in next.go.
+// This file gets a claim, or keeps one that still stands. It decides what became of a transaction that was in
+// doubt (R5), from the position that a claim returns; whether a message alone has caused that; and which
+// fences exist before the first claim of a topic (R9). The order of a claim's steps is decided in
+// epoch/takeover.go, what follows a failed attempt in next.go.
+
+// decideDoubt records the outcome of a transaction in doubt, after the claim that found it out.
+func (p *partition) decideDoubt(got epoch.Fence) {
+	if p.doubt == nil {
+		return
+	}
+	left, err, beside := p.doubt.left, p.doubt.err, p.doubt.beside
+	p.doubt = nil
+	became := "nothing of it was committed"
+	switch {
+	case beside:
+		became = "it moves no position, so nobody knows whether it was committed"
+	case got.Next != left.Next:
+		became = "the position is another one"
+	}
+	p.run.recorder.Add(operate.Decision{
+		Kind: operate.DecidedInDoubt, Partition: p.id, Epoch: left.Epoch, Claim: left.Claim, Owner: left.Owner,
+		From: left.Next, To: got.Next, Reason: fmt.Sprintf("%s: %v", became, err), TraceID: operate.TraceOf(err),
+	})
+}
+
+// doubt is a transaction whose outcome the next claim finds out.
+type doubt struct {
+	left   epoch.Fence
+	err    error
+	beside bool // it moves no position
+}
+
+// hold ensures that there is a claim. It keeps ours if nothing is in doubt and the fence still
+// carries it, and otherwise makes a new one. It makes none if the work under the last one hangs.
+func (p *partition) hold(tenure context.Context) error {
+	began := time.Now()
+	revoked, cancel := p.untilRevoked(tenure) // a revoked partition needs no claim
+	defer cancel()
+	if p.claimValid {
+		if ours, err := p.stillOurs(revoked); err != nil || ours {
+			return err
+		}
+	}
+	if p.dropClaim(); p.hang != nil {
+		return nil
+	}
+	// A partition that this process has had is known: if its fence is missing now, the sink has
+	// lost it, and seeding would begin at the earliest message without anybody's decision (R9).
+	got, seen, err := p.run.claim(revoked, p.tenure, p.timeout, p.fence.Epoch > 0, p.above)
+	if seen.Partition == p.id {
+		p.seen = seen
+		p.compare(seen)
+	}
+	if err != nil {
+		return err
+	}
+	p.above = 0
+	p.unconfirmed = 0
+	// From here on the sink has our claim. What was in doubt is decided by the position that came
+	// with it (R5).
+	p.decideDoubt(got)
+	left := p.fence
+	p.adoptFence(got)
+	ctx, done := context.WithTimeout(revoked, p.timeout)
+	defer done()
+	p.settleDeath(ctx, left, seen, got)
+	if seen.Epoch > 0 && (left.Epoch == 0 || p.hung) { // an operator may have let it continue
+		p.recallHangs(ctx)
+	}
+	if left.Epoch == 0 {
+		p.reportElsewhere(seen)
+	}
+	p.claim = newClaim(tenure)
+	p.startBackground()
+	p.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
+	p.reportClaimed(got, seen, time.Since(began))
+	return nil
+}
+
+// stillOurs reads the fence instead of claiming again after a halt, so that a partition that halts
+// for hours does not use up an epoch at every retry. It is allowed only if nothing is in doubt. A
+// fence that another process or an operator has changed is claimed anew.
+func (p *partition) stillOurs(ctx context.Context) (bool, error) {
+	ctx, done := context.WithTimeout(ctx, p.timeout)
+	defer done()
+	f, err := p.run.effects.Fence(ctx, p.id)
+	if err == nil {
+		err = f.Check(p.tenure.Origin())
+	}
+	if err != nil || f.Claim != p.fence.Claim || p.compare(f) {
+		return false, err
+	}
+	p.adoptFence(f)
+	return true, nil
+}
+
+// adoptFence takes over the sink's fence. Its position may have changed: a commit whose
+// acknowledgement was lost has landed, an operator has set it, or the sink was restored.
+func (p *partition) adoptFence(f epoch.Fence) {
+	if p.fence.Epoch > 0 && f.Next != p.fence.Next {
+		p.progress = p.progress || f.Next > p.fence.Next
+		p.forget()
+	}
+	p.fence, p.under = f, &f
+}
+
+// compare takes over the fence of a sink that went back, and reports whether it did. The messages
+// at hand are then applied again. Other partitions may have gone back, too.
+func (p *partition) compare(now epoch.Fence) (back bool) {
+	err := since(p.fence, now)
+	if err == nil {
+		return false
+	}
+	p.goBack(err)
+	return true
+}
+
+// unchanged reports whether the sink is known to have the fence as it was claimed and advanced.
+func (p *partition) unchanged() bool {
+	ctx, cancel := context.WithTimeout(p.lease, p.timeout)
+	defer cancel()
+	f, err := p.run.effects.Fence(ctx, p.id)
+	return err == nil && p.fence.CheckUnchanged(f) == nil
+}
+
+// goBack continues from the sink's position after the sink went back. The effects beyond it are
+// gone as well, so those messages are applied again. Other partitions of the sink may have gone
+// back too.
+func (p *partition) goBack(err *epoch.WentBackError) {
+	p.reportWentBack(err)
+	p.run.lookAtAll()
+	p.forget()
+	p.fence = err.Now
+}
 
 // claim makes one attempt to become the owner of a partition ([epoch.TakeOver]). The new epoch is
 // above the given one, which another system has seen.
@@ -19,7 +153,7 @@ import (
 // source, if the options ask for it. That position is read before the confirmation, which shows
 // that the lease has held since. Each step has its own time, so that what the source takes is not
 // missing from the sink's.
-func (r *runner[TX]) claim(ctx context.Context, t Tenure, timeout time.Duration, known bool, above epoch.Epoch) (got, seen epoch.Fence, err error) {
+func (r *runner) claim(ctx context.Context, t Tenure, timeout time.Duration, known bool, above epoch.Epoch) (got, seen epoch.Fence, err error) {
 	c := epoch.Candidate{Origin: t.Origin()}
 	if !known {
 		c.Missing = func(ctx context.Context) (epoch.Fence, error) {
@@ -50,34 +184,16 @@ func (r *runner[TX]) claim(ctx context.Context, t Tenure, timeout time.Duration,
 		claim.Adopt, claim.Above = adopt, above
 		return claim, nil
 	}
-	if got, seen, err = epoch.TakeOver(ctx, timed[TX]{r.sink, timeout}, c); err != nil {
+	if got, seen, err = r.effects.takeOver(ctx, timeout, c); err != nil {
 		err = fmt.Errorf("consumer: %w", err)
 	}
 	return got, seen, err
 }
 
-// timed is a sink whose steps of a claim have a time limit.
-type timed[TX any] struct {
-	epoch.Sink[TX]
-	limit time.Duration
-}
-
-func (s timed[TX]) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
-	ctx, done := context.WithTimeout(ctx, s.limit)
-	defer done()
-	return s.Sink.Fence(ctx, p)
-}
-
-func (s timed[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
-	ctx, done := context.WithTimeout(ctx, s.limit)
-	defer done()
-	return s.Sink.Claim(ctx, seen, c)
-}
-
 // adopt returns the position that the group had committed before it used this sink, or nil. It is
 // read at the first claim only (R8): afterwards the sink's position is the truth, and the source's
 // is a copy.
-func (r *runner[TX]) adopt(ctx context.Context, t Tenure, timeout time.Duration, seen epoch.Fence) (*epoch.Position, error) {
+func (r *runner) adopt(ctx context.Context, t Tenure, timeout time.Duration, seen epoch.Fence) (*epoch.Position, error) {
 	if seen.Epoch > 0 || r.Start != StartCommitted {
 		return nil, nil
 	}
@@ -102,3 +218,146 @@ func (e *unconfirmedError) Error() string {
 }
 
 func (e *unconfirmedError) Unwrap() error { return e.err }
+
+// seed creates fences for all partitions that the topic has now, so that a partition that is added
+// later can be recognized. One partition does so for all that find no fence at the same time.
+func (r *runner) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
+	p := t.Origin().Partition
+	err := r.seedings.once(ctx, p.Topic, func() error {
+		// Another partition may have created it meanwhile.
+		if _, err := r.effects.Fence(ctx, p); !errors.Is(err, epoch.ErrMissing) {
+			return err
+		}
+		starts, err := t.Starts(ctx, r.Start)
+		if err != nil {
+			return fmt.Errorf("find where the partitions of %s start (%v): %w", p.Topic, r.Start, &sourceError{err})
+		}
+		if err := r.effects.Seed(ctx, starts); err != nil {
+			return fmt.Errorf("create the fences of %s: %w", p.Topic, err)
+		}
+		return nil
+	})
+	switch {
+	// The partition that was seeding was lost, which says nothing about this one.
+	case errors.Is(err, errCutOff):
+		return r.seed(ctx, t)
+	case err != nil:
+		return epoch.Fence{}, err
+	}
+	return r.effects.Fence(ctx, p)
+}
+
+// errCutOff means that the partition that created the fences was lost meanwhile.
+var errCutOff = errors.New("cut off")
+
+// seedings are the seedings under way, by topic. Without them, all partitions of a new topic would
+// ask the source and write the same fences at the same time.
+type seedings struct {
+	mu       sync.Mutex
+	underWay map[string]*seeding
+}
+
+type seeding struct {
+	over chan struct{}
+	err  error // valid when over is closed
+}
+
+// once calls do, or waits for the partition that is doing so and returns its result.
+func (s *seedings) once(ctx context.Context, topic string, do func() error) error {
+	other, own := s.join(topic)
+	if own != nil {
+		own.err = errCutOff // if do panics
+		defer s.leave(topic, own)
+		err := do()
+		if own.err = err; ctx.Err() != nil {
+			own.err = errCutOff
+		}
+		return err
+	}
+	select {
+	case <-other.over:
+		return other.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// join returns the seeding under way as other, or begins one as own.
+func (s *seedings) join(topic string) (other, own *seeding) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if other := s.underWay[topic]; other != nil {
+		return other, nil
+	}
+	if s.underWay == nil {
+		s.underWay = map[string]*seeding{}
+	}
+	own = &seeding{over: make(chan struct{})}
+	s.underWay[topic] = own
+	return nil, own
+}
+
+func (s *seedings) leave(topic string, own *seeding) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.underWay, topic)
+	close(own.over)
+}
+
+// death is a transaction with a single message that was in doubt.
+type death struct {
+	trial trial
+	err   error
+}
+
+// deathsError is the failure of a message that has ended so many transactions without an answer
+// that it counts as the cause.
+type deathsError struct {
+	times int
+	last  error
+}
+
+func (e *deathsError) Error() string {
+	if errors.Is(e.last, epoch.ErrMoved) || errors.Is(e.last, epoch.ErrStale) {
+		return fmt.Sprintf("%d transactions in a row with this message alone were refused because the fence had another claim or position, and after each rollback it had the old one again: does the handler of this message write to the fence? %v", e.times, e.last)
+	}
+	return fmt.Sprintf("%d transactions in a row with this message alone lost their connection, while one without it committed: %v", e.times, e.last)
+}
+
+// Unwrap hides that the last transaction was in doubt: its outcome is known by now.
+func (e *deathsError) Unwrap() error { return &maskedError{e.last} }
+
+// settleDeath classifies the last death after the partition was claimed again, as got. seen is the
+// fence that this claim replaced. left is the fence under which the message died.
+func (p *partition) settleDeath(ctx context.Context, left, seen, got epoch.Fence) {
+	d := p.death
+	if d == nil {
+		return
+	}
+	p.death = nil
+	if !p.wasAlone(left, seen) || p.bisect.deaths >= enoughDeaths && !p.commits(ctx, got) {
+		p.bisect.deaths = 0
+		return
+	}
+	v := p.run.policy.died(d.trial, p.bisect.deaths, d.err)
+	in := p.bisect.learn(v, d.trial, false, false)
+	switch v.action {
+	case retry:
+		p.reportFailed(v, in, 0)
+	case halt:
+		p.bisect.halted()
+		p.given = &outcome{action: halt, err: v.err}
+	}
+}
+
+// wasAlone reports whether only the message can have caused the death. Other causes are a database
+// that was unavailable right after it, and another process or an operator that claimed or changed
+// the partition, which ends the connection of the transaction under way.
+func (p *partition) wasAlone(left, seen epoch.Fence) bool {
+	return p.attempts == 0 && seen.Claim == left.Claim && seen.Next == left.Next
+}
+
+// commits reports whether the same transaction commits without the message.
+func (p *partition) commits(ctx context.Context, f epoch.Fence) bool {
+	return p.run.effects.commitNothing(ctx, f) == nil
+}

@@ -217,6 +217,27 @@ type Overdue struct {
 	Stack     string       // of the call's goroutine, innermost first; empty if it was not found
 }
 
+// Function is the user's function that hangs.
+type Function uint8
+
+// The functions.
+const (
+	FunctionHandler    Function = iota // that of [Each] or [Batches]
+	FunctionOnFailure                  // that of [Handlers.OnFailure]
+	FunctionReplay                     // the handler, for a dead letter that is replayed
+	FunctionBackground                 // that of [Handlers.Background], or the apply of [Background.Do]
+	FunctionSink                       // no function of the user's, but a method of the sink
+)
+
+// String returns a word of a-z and underscores.
+func (f Function) String() string {
+	names := [...]string{"handler", "on_failure", "replay", "background", "sink"}
+	if int(f) >= len(names) {
+		return fmt.Sprintf("Function(%d)", int(f))
+	}
+	return names[f]
+}
+
 // Returned reports that a call which was reported as [Overdue] has returned. Two calls have the
 // same partition, epoch and function if two functions of [Handlers.Background] hang.
 type Returned struct {

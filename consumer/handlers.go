@@ -4,13 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/text/inert"
+	"github.com/epochfence/epochfence/operate"
 )
 
-// This file has the user's functions, what they may rely on, and how messages become calls of them.
-// transaction.go decides when they are called, and verdict.go what their errors mean.
+// This file has the user's functions, what they may rely on, and what keeps a failure of theirs inside
+// its message (L6). It turns messages into calls of them, and is the door behind which nothing knows the type
+// of the sink's transactions. committer.go decides when they are called, and verdict.go what their errors mean.
+
+// Message is one message of a partition. See [epoch.Message]. Package epoch defines it, because sinks
+// store messages as dead letters and never import this package.
+type Message = epoch.Message
+
+// Header is one header of a message.
+type Header = epoch.Header
 
 // Handler applies one message. What it writes through tx commits together with the
 // message's position, if and only if this process still owns the partition. e is the epoch
@@ -53,26 +65,21 @@ type FailureHandler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.
 // Handlers are the user's functions that [Run] calls. [Each] and [Batches] return them. Run
 // refuses the zero value.
 type Handlers[TX any] struct {
-	calls      callsFunc[TX]
+	each       Handler[TX]
+	batch      BatchHandler[TX]
 	onFailure  FailureHandler[TX]
 	background []func(ctx context.Context, b Background[TX])
 }
 
 // Each returns Handlers that call handle for each message.
 func Each[TX any](handle Handler[TX]) Handlers[TX] {
-	if handle == nil {
-		return Handlers[TX]{}
-	}
-	return Handlers[TX]{calls: oneByOne(handle)}
+	return Handlers[TX]{each: handle}
 }
 
 // Batches returns Handlers that call handle once for all messages that a transaction takes
 // of a partition; see [Options.MaxBatch].
 func Batches[TX any](handle BatchHandler[TX]) Handlers[TX] {
-	if handle == nil {
-		return Handlers[TX]{}
-	}
-	return Handlers[TX]{calls: allAtOnce(handle)}
+	return Handlers[TX]{batch: handle}
 }
 
 // OnFailure returns h with a function for messages that fail for good. Without one, such a
@@ -107,29 +114,200 @@ func (h Handlers[TX]) suits(o Options, sink epoch.Sink[TX]) error {
 	return nil
 }
 
-// call is one call of the user's handler. The sink makes the calls of a transaction in order, and
-// stops at the first error.
-type call[TX any] struct {
-	at int // the index of its message, or -1 for all of them
-	do func(ctx context.Context, tx TX) error
-}
-
-// callsFunc returns the calls of the user's handler that apply messages of one partition.
-type callsFunc[TX any] func(ms []Message, e epoch.Epoch) []call[TX]
-
-func oneByOne[TX any](handle Handler[TX]) callsFunc[TX] {
-	return func(ms []Message, e epoch.Epoch) []call[TX] {
-		calls := make([]call[TX], len(ms))
-		for i, m := range ms {
-			calls[i] = call[TX]{i, func(ctx context.Context, tx TX) error { return handle(withValues(ctx, m), tx, m, e) }}
+// guard calls f, a user's function, and turns a panic into an error, so that one message cannot
+// take down the process and its other partitions. The error that f returns is user code as well;
+// guard makes it inert, so that nothing later calls its methods.
+func guard(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = newPanicError(v, debug.Stack())
 		}
-		return calls
-	}
+	}()
+	return inert.Error(f())
 }
 
-func allAtOnce[TX any](handle BatchHandler[TX]) callsFunc[TX] {
-	return func(ms []Message, e epoch.Epoch) []call[TX] {
-		ms = slices.Clone(ms) // a handler may sort its slice; ours must stay in order
-		return []call[TX]{{-1, func(ctx context.Context, tx TX) error { return handle(withValues(ctx, ms[0]), tx, ms, e) }}}
+// errGoexit is the failure of a message whose handler called runtime.Goexit, as FailNow of a test
+// does. Goexit cannot be stopped, so each transaction has its own goroutine; see [committer.run].
+var errGoexit = errors.New("the handler ended its goroutine: it called runtime.Goexit, or FailNow of a test")
+
+// maskedError is a handler's error on its way through the sink. It hides the sink's own errors,
+// because a handler may use another fenced store, whose "stale" or "in doubt" says nothing about
+// this transaction. It shows all other errors, so that a sink can distinguish a deadlock from a mistake.
+type maskedError struct{ err error }
+
+func (e *maskedError) Error() string { return e.err.Error() }
+
+// Inert marks e as safe: guard made its error inert.
+func (e *maskedError) Inert(inert.Mark) {}
+
+func (e *maskedError) Is(target error) bool {
+	switch target {
+	case epoch.ErrStale, epoch.ErrMoved, epoch.ErrMissing, epoch.ErrInDoubt, epoch.ErrTxEndedByHandler, epoch.ErrOwnTransaction:
+		return false
 	}
+	return errors.Is(e.err, target)
+}
+
+func (e *maskedError) As(target any) bool {
+	switch target.(type) {
+	case **epoch.StaleError, **epoch.MovedError, **epoch.MissingError, **epoch.CallError:
+		return false
+	}
+	return errors.As(e.err, target)
+}
+
+// withValues returns ctx with the values of the message's own context, such as a trace, before its own. Deadline and
+// cancellation stay those of the transaction.
+func withValues(ctx context.Context, m Message) context.Context {
+	if m.Context == nil {
+		return ctx
+	}
+	return valued{ctx, context.WithoutCancel(m.Context)}
+}
+
+// valued is a context with the values of two contexts. Those of values come first.
+type valued struct {
+	context.Context
+	values context.Context
+}
+
+func (c valued) Value(key any) any {
+	if v := c.values.Value(key); v != nil {
+		return v
+	}
+	return c.Context.Value(key)
+}
+
+// effects is what a Run does in its sink.
+type effects interface {
+	Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error)
+	Seed(ctx context.Context, starts []epoch.Start) error
+	look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error)
+
+	// takeOver is [epoch.TakeOver]. limit is the time that each step in the sink may take.
+	takeOver(ctx context.Context, limit time.Duration, c epoch.Candidate) (got, seen epoch.Fence, err error)
+
+	// commit applies the messages of a transaction.
+	commit(ctx context.Context, t *transaction, o epoch.TxOptions) error
+
+	// commitNothing commits under the claim of f, and moves no position.
+	commitNothing(ctx context.Context, f epoch.Fence) error
+
+	// background calls the function of [Handlers.Background] with that number.
+	background(ctx context.Context, n int, b *background)
+}
+
+// records are the [operate.Records] of a sink, which not all sinks have.
+type records interface {
+	Requests(ctx context.Context, ps []epoch.Partition) (operate.Requests, error)
+	Hangs(ctx context.Context, p epoch.Partition) ([]operate.Decision, error)
+	ReplayFailed(ctx context.Context, q operate.RequestedReplay, f epoch.Fence, cause error) error
+}
+
+// door implements effects.
+type door[TX any] struct {
+	epoch.Sink[TX]
+	handlers Handlers[TX]
+	records  *operate.Records[TX] // nil where the sink has none
+}
+
+func (d door[TX]) look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	return epoch.Look(ctx, d.Sink, ps)
+}
+
+func (d door[TX]) takeOver(ctx context.Context, limit time.Duration, c epoch.Candidate) (got, seen epoch.Fence, err error) {
+	return epoch.TakeOver(ctx, timed[TX]{d.Sink, limit}, c)
+}
+
+// timed is a sink whose steps of a claim have a time limit.
+type timed[TX any] struct {
+	epoch.Sink[TX]
+	limit time.Duration
+}
+
+func (s timed[TX]) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
+	ctx, done := context.WithTimeout(ctx, s.limit)
+	defer done()
+	return s.Sink.Fence(ctx, p)
+}
+
+func (s timed[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
+	ctx, done := context.WithTimeout(ctx, s.limit)
+	defer done()
+	return s.Sink.Claim(ctx, seen, c)
+}
+
+// commit numbers the calls as [transaction.place] does.
+func (d door[TX]) commit(ctx context.Context, t *transaction, o epoch.TxOptions) error {
+	advances := make([]epoch.Advance, len(t.parts))
+	calls := make([]func(context.Context, TX) error, 0, t.calls())
+	for i := range t.parts {
+		p := &t.parts[i]
+		advances[i] = p.advance
+		switch {
+		case len(p.messages) == 0:
+		case p.failed != nil:
+			m, n := p.messages[0], len(calls)
+			calls = append(calls, func(ctx context.Context, tx TX) error {
+				return t.call(ctx, n, i, 0, func() error {
+					return d.handlers.onFailure(withValues(ctx, m), tx, m, p.epoch, p.failed)
+				})
+			})
+		case d.handlers.batch != nil:
+			ms, n := slices.Clone(p.messages), len(calls) // a handler may sort its slice; ours must stay in order
+			calls = append(calls, func(ctx context.Context, tx TX) error {
+				err := t.call(ctx, n, i, -1, func() error {
+					return d.handlers.batch(withValues(ctx, ms[0]), tx, ms, p.epoch)
+				})
+				return d.replayed(ctx, tx, p, err)
+			})
+		default:
+			for j := range p.messages {
+				m, n := &p.messages[j], len(calls)
+				calls = append(calls, func(ctx context.Context, tx TX) error {
+					err := t.call(ctx, n, i, j, func() error {
+						return d.handlers.each(withValues(ctx, *m), tx, *m, p.epoch)
+					})
+					return d.replayed(ctx, tx, p, err)
+				})
+			}
+		}
+	}
+	if len(calls) == 0 { // only positions move
+		calls = append(calls, func(ctx context.Context, _ TX) error {
+			return t.call(ctx, 0, 0, -1, func() error { return nil })
+		})
+	}
+	return d.Commit(ctx, advances, o, calls...)
+}
+
+// replayed deletes the dead letter whose message the handler has just applied.
+func (d door[TX]) replayed(ctx context.Context, tx TX, p *part, err error) error {
+	if err != nil || p.replay == nil {
+		return err
+	}
+	return d.records.Replayed(ctx, tx, p.replay.RequestedReplay, p.fence)
+}
+
+func (d door[TX]) commitNothing(ctx context.Context, f epoch.Fence) error {
+	stay := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next, Mark: f.Mark}
+	return d.Commit(ctx, []epoch.Advance{stay}, epoch.TxOptions{}, func(context.Context, TX) error { return nil })
+}
+
+func (d door[TX]) background(ctx context.Context, n int, b *background) {
+	d.handlers.background[n](ctx, typedBackground[TX]{b, d.Sink})
+}
+
+// typedBackground implements [Background].
+type typedBackground[TX any] struct {
+	*background
+	sink epoch.Sink[TX]
+}
+
+func (b typedBackground[TX]) Do(ctx context.Context, apply func(context.Context, TX) error) error {
+	return b.do(ctx, func(ctx context.Context, o epoch.TxOptions, call func(func() error) error) error {
+		return epoch.CommitHeld(ctx, b.sink, b.hold, o, func(ctx context.Context, tx TX) error {
+			return call(func() error { return apply(ctx, tx) })
+		})
+	})
 }

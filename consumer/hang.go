@@ -2,93 +2,19 @@ package consumer
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/stacks"
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// This file decides when a call hangs, lists the calls that do, and ends Run when there are too
-// many (L7). abandon.go and background.go decide what becomes of their partitions.
-
-// Function is the user's function that hangs.
-type Function uint8
-
-// The functions.
-const (
-	FunctionHandler    Function = iota // that of [Each] or [Batches]
-	FunctionOnFailure                  // that of [Handlers.OnFailure]
-	FunctionReplay                     // the handler, for a dead letter that is replayed
-	FunctionBackground                 // that of [Handlers.Background], or the apply of [Background.Do]
-	FunctionSink                       // no function of the user's, but a method of the sink
-)
-
-// String returns a word of a-z and underscores.
-func (f Function) String() string {
-	names := [...]string{"handler", "on_failure", "replay", "background", "sink"}
-	if int(f) >= len(names) {
-		return fmt.Sprintf("Function(%d)", int(f))
-	}
-	return names[f]
-}
-
-var errHung = errors.New("a call did not return after its context had ended, and was abandoned")
-
-type hungError struct{ call Overdue }
-
-func (e *hungError) Error() string { return e.call.String() }
-func (e *hungError) Unwrap() error { return errHung }
-
-// HungError is returned by [Run] when calls of the user's functions hang: they did not return after
-// their contexts had ended, and were abandoned. Nothing that they still do is committed,
-// unless it is the sink that hangs (FunctionSink). Only the end of the process ends their goroutines, so exit and restart it.
-type HungError struct {
-	Calls []Overdue // by partition; at least one
-}
-
-// Error returns a line for each call, and the stack of its goroutine.
-func (e *HungError) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "consumer: %d calls hang and were abandoned; restart the process, and pass each call's context to what it waits for", len(e.Calls))
-	for _, c := range e.Calls {
-		fmt.Fprintf(&b, "\n%s", c)
-		if c.Stack != "" {
-			fmt.Fprintf(&b, "\n%s", c.Stack)
-		}
-	}
-	return b.String()
-}
-
-// String returns a line that begins with the partition: what hangs, for how long by now, and where.
-func (o Overdue) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: ", o.Partition)
-	switch o.Function {
-	case FunctionOnFailure:
-		b.WriteString("OnFailure hangs")
-	case FunctionReplay:
-		b.WriteString("the handler of a dead letter hangs")
-	case FunctionBackground:
-		b.WriteString("the background work hangs")
-	case FunctionSink:
-		b.WriteString("the sink hangs")
-	default:
-		b.WriteString("the handler hangs")
-	}
-	if o.Offset >= 0 {
-		fmt.Fprintf(&b, " on the message at offset %d", o.Offset)
-	}
-	fmt.Fprintf(&b, ", epoch %d, for %v", o.Epoch, time.Since(o.Since).Round(time.Second))
-	if at := frameOf(o.Stack); at != "" {
-		fmt.Fprintf(&b, ", in %s", at)
-	}
-	return b.String()
-}
+// This file decides what becomes of a call that runs on long after its context has ended (L7): which
+// partition is given up, and when too many calls hang. hung.go remembers the message.
 
 // hang is a call that was abandoned and has not returned. Go cannot end a goroutine, so the call
 // may keep what it holds for as long as it likes: memory, locks of the process, connections that
@@ -110,15 +36,6 @@ type hangs struct {
 	tooMany  []Overdue // the calls at the time when they became too many
 	messages map[epoch.Partition]hungMessage
 	over     bool // Run has returned
-}
-
-// hungMessage is a message that a call hung on, or the messages in [first, last], one of which
-// hangs.
-type hungMessage struct {
-	first, last epoch.Offset
-	attempts    int   // if it is a single message
-	failed      error // why OnFailure was called for it, if it was OnFailure that hung
-	recorded    bool  // the sink's audit log has the last hang
 }
 
 func newHangs(most int) *hangs {
@@ -202,34 +119,6 @@ func (hs *hangs) close() error {
 	return &HungError{calls}
 }
 
-// blame records that a call hangs on messages. For a single message, that is a failed attempt.
-func (hs *hangs) blame(p epoch.Partition, m hungMessage) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	if was := hs.messages[p]; m.first == m.last && was.first == m.first && was.last == m.last {
-		m.attempts = max(m.attempts, was.attempts)
-	}
-	if m.first == m.last {
-		m.attempts++
-	}
-	hs.messages[p] = m
-}
-
-// message returns the message that a call for the partition has hung on, if one is remembered.
-func (hs *hangs) message(p epoch.Partition) (hungMessage, bool) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	m, ok := hs.messages[p]
-	return m, ok
-}
-
-// forget drops the message, which is applied.
-func (hs *hangs) forget(p epoch.Partition) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	delete(hs.messages, p)
-}
-
 const (
 	// overrunGrace is how long a call may still take when its partition was not drained in time.
 	overrunGrace = time.Second
@@ -242,11 +131,11 @@ const (
 var errTooManyHang = errors.New("too many calls hang")
 
 // hangs reports a call that is being abandoned. The call hangs until returned is called.
-func (r *runner[TX]) hangs(o Overdue, goroutine string) *hang {
+func (r *runner) hangs(o Overdue, goroutine string) *hang {
 	h := &hang{Overdue: o, goroutine: goroutine, returned: make(chan struct{}), lines: firstHungLine}
 	tooMany := r.hung.add(h)
 	r.Observe(o)
-	r.life.changed()
+	r.life.Changed()
 	r.sayItHangs(h)
 	if tooMany {
 		r.Logger.Error("more calls hang than Options.MaxHung allows; stopping", "max_hung", r.MaxHung)
@@ -257,13 +146,13 @@ func (r *runner[TX]) hangs(o Overdue, goroutine string) *hang {
 
 // sayItHangs logs a hang again and again for as long as it lasts (L7), with the present stack: the
 // call may be blocked elsewhere by now.
-func (r *runner[TX]) sayItHangs(h *hang) {
+func (r *runner) sayItHangs(h *hang) {
 	r.hung.mu.Lock()
 	defer r.hung.mu.Unlock()
 	if _, open := r.hung.open[h]; !open || r.hung.over {
 		return
 	}
-	about := []any{"function", h.Function, "epoch", h.Epoch, "for", time.Since(h.Since).Round(time.Second), "in", frameOf(h.Stack), "stack", h.Stack}
+	about := []any{"function", h.Function, "epoch", h.Epoch, "for", time.Since(h.Since).Round(time.Second), "in", stacks.Frame(h.Stack), "stack", h.Stack}
 	if h.Offset >= 0 {
 		about = append([]any{"offset", h.Offset}, about...)
 	}
@@ -273,7 +162,7 @@ func (r *runner[TX]) sayItHangs(h *hang) {
 	}
 	r.log(h.Partition).Error(text, about...)
 	h.line = time.AfterFunc(h.lines, func() {
-		stack := stackOf(h.goroutine)
+		stack := stacks.Of(h.goroutine)
 		r.hung.mu.Lock()
 		h.Stack = stack // it may be blocked elsewhere by now
 		r.hung.mu.Unlock()
@@ -284,10 +173,10 @@ func (r *runner[TX]) sayItHangs(h *hang) {
 
 // returned records that an abandoned call has returned after all. The source may grant the
 // partition to this process again.
-func (r *runner[TX]) returned(h *hang) {
+func (r *runner) returned(h *hang) {
 	running := r.hung.remove(h)
 	if running {
-		r.life.changed()
+		r.life.Changed()
 		took := time.Since(h.Since)
 		r.log(h.Partition).Info("a call that hung has returned", "function", h.Function, "epoch", h.Epoch, "took", took.Round(time.Millisecond))
 		r.Observe(Returned{Partition: h.Partition, Epoch: h.Epoch, Function: h.Function, Took: took})
@@ -295,43 +184,90 @@ func (r *runner[TX]) returned(h *hang) {
 	close(h.returned)
 }
 
-// lateness calls then when a call runs on long after its context has ended, freezes not counted.
-type lateness struct {
-	then    func()
-	unwatch func() bool
+// underCall is the running call of a transaction: its index plus 1, 0 for none, or noCall.
+type underCall struct{ n atomic.Int64 }
 
-	mu      sync.Mutex
-	stopped bool
-	counts  []*awake
+const noCall = -1
+
+// enter reports whether the call may begin. None may after the transaction was abandoned.
+func (u *underCall) enter(call int) bool { return u.n.CompareAndSwap(0, int64(call)+1) }
+
+func (u *underCall) leave(call int) { u.n.CompareAndSwap(int64(call)+1, 0) }
+
+// running reports whether a call is under way. Between two calls, and once finish or abandon was
+// called, it is false.
+func (u *underCall) running() bool { return u.n.Load() > 0 }
+
+// finish marks the transaction as over: nothing of the user's runs in it any more, so a deadline
+// that passes later abandons nothing.
+func (u *underCall) finish() { u.n.Store(noCall) }
+
+// abandon stops further calls and returns the one under way, or a negative number. open reports
+// whether the transaction was neither finished nor abandoned before.
+func (u *underCall) abandon() (call int, open bool) {
+	n := u.n.Swap(noCall)
+	return int(n) - 1, n != noCall
 }
 
-func newLateness(then func()) *lateness { return &lateness{then: then} }
-
-// afterEnd calls then, on its own goroutine, once this process has run for d since the end of ctx.
-func afterEnd(ctx context.Context, d time.Duration, then func()) *lateness {
-	l := newLateness(then)
-	l.unwatch = context.AfterFunc(ctx, func() { l.within(d) })
-	return l
+// abandon answers the partitions of a transaction that runs on long after its context has ended (L7).
+// The partition whose call hangs is given up. The others continue, because none of their handlers
+// runs. If no call is under way, the sink hangs, and only a new claim shows what is committed.
+func (c *committer) abandon(t *transaction, stack string) {
+	if !c.close(t) {
+		return
+	}
+	// Whatever the call does from here on, its transaction cannot commit: the sink refuses it once
+	// the context in its options has ended, which t.abandon does below.
+	call, _ := t.under.abandon()
+	at, o := place{-1, -1}, t.overdue(0)
+	o.Function = FunctionSink
+	if call >= 0 {
+		at = t.placeOf(call)
+		o = t.overdueAt(at)
+	}
+	o.Stack = stack
+	t.hang = c.run.hangs(o, t.goroutine)
+	close(t.abandoned)
+	t.abandon()
+	t.release()
+	took := time.Since(t.began)
+	r := result{err: &hungError{o}, called: true, batch: max(at.batch, 0), timedOut: true, took: took, handling: took, handler: errHung}
+	if call < 0 {
+		r.err = fmt.Errorf("%w: %w", epoch.ErrInDoubt, r.err)
+	}
+	tried := t.trials()
+	c.run.Observe(transacted(tried, r))
+	c.answer(t, func(i int) answer {
+		a := answer{part: &t.parts[i], tried: tried, of: i, result: r, abandoned: true, place: at}
+		if i == at.batch {
+			a.hang = t.hang
+		}
+		return a
+	})
 }
 
-// within makes l call then after d at the latest.
-func (l *lateness) within(d time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.stopped {
-		l.counts = append(l.counts, afterAwake(d, l.then))
+// abandonedEnds is called when an abandoned transaction has returned after all.
+func (r *runner) abandonedEnds(t *transaction) {
+	<-t.abandoned
+	if errors.Is(t.result.err, epoch.ErrTxEndedByHandler) { // before it was abandoned
+		for i := range t.parts {
+			r.endedTx(t.parts[i].advance.Partition, t.result.err)
+		}
 	}
+	r.returned(t.hang)
 }
 
-// stop ends the measurement. then may still be running, and must not matter any more.
-func (l *lateness) stop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.stopped = true
-	if l.unwatch != nil {
-		l.unwatch()
+// abandoned returns what follows for a partition of an abandoned transaction.
+func (p *partition) abandoned(a answer) outcome {
+	switch {
+	case errors.Is(a.err, epoch.ErrInDoubt): // whether the sink has committed is unknown, for all partitions alike
+		return outcome{action: claimAgain, err: a.err, beside: a.part.replay != nil}
+	case a.hang == nil: // the call of another partition hangs
+		return outcome{action: advance}
 	}
-	for _, a := range l.counts {
-		a.stop()
+	// The message at fault is remembered before the partition is given up: its next owner tries it alone.
+	if a.part.replay == nil {
+		p.blame(a)
 	}
+	return outcome{action: abandon, hang: a.hang}
 }

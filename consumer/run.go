@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/aside"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/text/inert"
 	"github.com/epochfence/epochfence/internal/text/troubles"
@@ -34,7 +34,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if source == nil || sink == nil {
 		return errors.New("consumer: Run needs a source and a sink")
 	}
-	if h.calls == nil {
+	if h.each == nil && h.batch == nil {
 		return errors.New("consumer: Run needs a handler")
 	}
 	// Only a default size may be exceeded by a brief transaction: what the user has set is a limit.
@@ -59,76 +59,84 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	r := &runner[TX]{
-		Options: o, usual: usual, handlers: h, policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil}, sink: sink, bounds: bounds, stop: stop,
+	d := door[TX]{Sink: sink, handlers: h}
+	r := &runner{
+		Options: o, usual: usual, batches: h.batch != nil, backgrounds: len(h.background), policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil},
+		bounds: bounds, stop: stop,
 		shards: shardsOf(sink), troubles: troubleLog{troubles.New[epoch.Partition](o.Logger, "partitions")}, lags: newLags(o.Observe),
-		pins: map[*loop[TX]]int{}, ended: map[epoch.Partition]error{},
-		hung: newHangs(o.MaxHung), acted: &waits.Signal{}, owners: map[epoch.Partition]*ownership[TX]{},
+		ended: map[epoch.Partition]error{}, hung: newHangs(o.MaxHung), acted: &waits.Signal{}, owners: map[epoch.Partition]*partition{},
 	}
 	r.membership = &membership{observe: o.Observe, log: o.Logger, idle: r.idle}
-	if operable, ok := operate.RecordsOf(sink); ok {
-		r.operable = operable
-		r.life = newLife(source, operable.Alive, operable.Gone, r.problems, o.Logger)
+	if records, ok := operate.RecordsOf(sink); ok {
+		d.records, r.records = records, records
+		group, name := source.Identity()
+		r.life = aside.NewLife(group, name, records.Alive, records.Gone, r.problems, o.Logger)
 		r.membership.life = r.life
 		if s, ok := epoch.As[operate.Snapshots](sink); ok {
-			r.life.snapshots, r.life.observe = s.OldestSnapshots, o.Observe
+			r.life.Snapshots = s.OldestSnapshots
+			r.life.Held = func(oldest []operate.Snapshot) { o.Observe(SnapshotsHeld{Oldest: oldest}) }
 		}
-		r.recorder = newRecorder(operable.Record, o.Observe, o.Logger)
-		defer r.recorder.close()
+		r.recorder = aside.NewRecorder(records.Record, func(n int, err error) { o.Observe(Unrecorded{Decisions: n, Err: err}) }, o.Logger)
+		defer r.recorder.Close()
 	}
+	r.effects = d
 	return r.run(ctx, source)
 }
 
 // runner is one Run: what its partitions share. Fields without a lock are set before the source
 // starts.
-type runner[TX any] struct {
+type runner struct {
 	Options
-	usual    int // messages in a transaction; only a brief one may have more
-	handlers Handlers[TX]
-	policy   policy
-	sink     epoch.Sink[TX]
-	bounds   epoch.Facts
-	shards   epoch.Sharded
-	stop     context.CancelCauseFunc // ends Run with an error
+	usual       int  // messages in a transaction; only a brief one may have more
+	batches     bool // the handler is called once for all messages of a partition in a transaction
+	backgrounds int  // functions of Handlers.Background
+	policy      policy
+	effects     effects
+	bounds      epoch.Facts
+	shards      epoch.Sharded
+	stop        context.CancelCauseFunc // ends Run with an error
 
-	operable *operate.Records[TX] // the sink's; nil where it is none
-	recorder *recorder
-	life     *life
+	records  records // the sink's; nil where it has none
+	recorder *aside.Recorder
+	life     *aside.Life
 	acted    *waits.Signal // operators have acted on fences
 
 	membership *membership
 	tenures    gate
-	running    sync.WaitGroup // loops, and what they have started
+	running    sync.WaitGroup // committers, and what else runs beside the partitions
 	hung       *hangs
 	troubles   troubleLog
 	lags       *lags
 	underWay   underWay
-	loops      []*loop[TX] // shard by shard
+	committers []*committer // by shard
+	watches    []*watch     // by shard
 	seedings   seedings
 
-	mu   sync.Mutex
-	pins map[*loop[TX]]int
-
-	owners map[epoch.Partition]*ownership[TX]
+	mu     sync.Mutex
+	owners map[epoch.Partition]*partition
 	ended  map[epoch.Partition]error // partitions whose handler has ended a transaction by itself
 }
 
 // run starts the loops, runs the source, and ends everything in the opposite order. Each part ends
 // only after those that use it: tenures, then polls, then loops.
-func (r *runner[TX]) run(ctx context.Context, source Source) error {
+func (r *runner) run(ctx context.Context, source Source) error {
 	defer r.troubles.Close()
-	for i := range r.shards.Shards() * r.Committers {
-		// A loop outlives ctx. Its work ends with its tenures.
-		l := newLoop(context.WithoutCancel(ctx), r, i/r.Committers)
-		r.loops = append(r.loops, l)
-		r.running.Go(l.serve)
+	// What outlives ctx ends with the tenures.
+	base := context.WithoutCancel(ctx)
+	idle := make(chan struct{}) // closed when no partition is left
+	watching, stopWatching := context.WithCancel(base)
+	for shard := range r.shards.Shards() {
+		c, w := newCommitter(base, r, shard), newWatch(r, shard)
+		r.committers, r.watches = append(r.committers, c), append(r.watches, w)
+		r.running.Go(func() { c.serve(idle) })
+		r.running.Go(func() { w.serve(watching) })
 	}
 	stopLooking := r.lookForRequests(ctx)
 	asking, stopAsking := context.WithCancel(context.WithoutCancel(ctx))
 	r.running.Go(func() { r.lags.ask(asking) })
 	living, stopLiving := context.WithCancel(context.WithoutCancel(ctx)) // until the drain is over
 	if r.life != nil {
-		r.running.Go(func() { r.life.live(living) })
+		r.running.Go(func() { r.life.Live(living) })
 	}
 	over := make(chan struct{})
 	defer close(over)
@@ -147,9 +155,8 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 	stopLooking()
 	stopAsking()
 	stopLiving()
-	for _, l := range r.loops {
-		close(l.closed)
-	}
+	stopWatching()
+	close(idle)
 	r.running.Wait()
 	m.over(err)
 
@@ -164,26 +171,26 @@ func (r *runner[TX]) run(ctx context.Context, source Source) error {
 }
 
 // hangTimeout is how long a call may continue after its context has ended. Defaults to timeout.
-func (r *runner[TX]) hangTimeout(timeout time.Duration) time.Duration {
+func (r *runner) hangTimeout(timeout time.Duration) time.Duration {
 	return cmp.Or(r.HangTimeout, timeout)
 }
 
-func (r *runner[TX]) lookForRequests(ctx context.Context) (stop func()) {
+func (r *runner) lookForRequests(ctx context.Context) (stop func()) {
 	ctx, stop = context.WithCancel(context.WithoutCancel(ctx)) // partitions that drain have requests, too
-	if r.operable != nil {
+	if r.records != nil {
 		for shard := range r.shards.Shards() {
-			q := &requests[TX]{run: r, shard: shard, sink: r.operable, now: make(chan struct{}, 1)}
+			q := &requests{run: r, shard: shard, sink: r.records, now: make(chan struct{}, 1)}
 			r.running.Go(func() { q.look(ctx) })
 		}
 	}
 	return stop
 }
 
-// lookAtAll makes all loops look at their idle partitions: what has happened to one fence may have
+// lookAtAll makes the fences of all idle partitions be read: what has happened to one fence may have
 // happened to all.
-func (r *runner[TX]) lookAtAll() {
-	for _, l := range r.loops {
-		l.send(fencesWanted[TX]{})
+func (r *runner) lookAtAll() {
+	for _, w := range r.watches {
+		w.lookAtAll()
 	}
 }
 
@@ -192,76 +199,65 @@ type fatalError struct{ err error }
 
 func (e *fatalError) Error() string { return e.err.Error() }
 
-// pin chooses the loop of a partition: of its shard, the one with the fewest. A partition stays
-// there for its tenure, so one goroutine has its state.
-func (r *runner[TX]) pin(p epoch.Partition) *loop[TX] {
+// committerOf returns the committer of a partition's shard.
+func (r *runner) committerOf(p epoch.Partition) *committer {
 	shard := r.shards.Shard(p)
-	if shard < 0 || shard >= r.shards.Shards() {
+	if shard < 0 || shard >= len(r.committers) {
 		shard = 0 // it will not be claimed
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	least := slices.MinFunc(r.loops[shard*r.Committers:][:r.Committers], func(a, b *loop[TX]) int { return r.pins[a] - r.pins[b] })
-	r.pins[least]++
-	return least
+	return r.committers[shard]
 }
 
-func (r *runner[TX]) owns(o *ownership[TX]) {
+func (r *runner) owns(p *partition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.owners[o.partition] = o
+	r.owners[p.id] = p
 }
 
-func (r *runner[TX]) disowns(o *ownership[TX]) {
+func (r *runner) disowns(p *partition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.owners, o.partition)
+	delete(r.owners, p.id)
 }
 
 // idle reports whether this process has no partition.
-func (r *runner[TX]) idle() bool {
+func (r *runner) idle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.owners) == 0
 }
 
 // owned returns the partitions of a shard that this process has, claimed or not.
-func (r *runner[TX]) owned(shard int) (ps []epoch.Partition) {
+func (r *runner) owned(shard int) (ps []epoch.Partition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for p, o := range r.owners {
-		if o.loop.shard == shard {
-			ps = append(ps, p)
+	for id, p := range r.owners {
+		if p.committer.shard == shard {
+			ps = append(ps, id)
 		}
 	}
 	return ps
 }
 
-func (r *runner[TX]) ownerOf(p epoch.Partition) *ownership[TX] {
+func (r *runner) ownerOf(p epoch.Partition) *partition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.owners[p]
 }
 
-func (r *runner[TX]) unpin(l *loop[TX]) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.pins[l]--
-}
-
-func (r *runner[TX]) log(p epoch.Partition) *slog.Logger {
+func (r *runner) log(p epoch.Partition) *slog.Logger {
 	return r.Logger.With("group", p.Group, "topic", p.Topic, "partition", p.Number)
 }
 
 // endedTx records that the handler ended a transaction, so that no rebalance lets it do so again.
-func (r *runner[TX]) endedTx(p epoch.Partition, err error) {
+func (r *runner) endedTx(p epoch.Partition, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ended[p] = err
 }
 
 // endedTxOf returns why this Run must not touch the partition again, or nil.
-func (r *runner[TX]) endedTxOf(p epoch.Partition) error {
+func (r *runner) endedTxOf(p epoch.Partition) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ended[p]
@@ -269,7 +265,7 @@ func (r *runner[TX]) endedTxOf(p epoch.Partition) error {
 
 // batchTimeout fits a transaction into the rest of a lease that is renewed each third of its term
 // (R13).
-func (r *runner[TX]) batchTimeout(t Tenure) (time.Duration, error) {
+func (r *runner) batchTimeout(t Tenure) (time.Duration, error) {
 	term := t.Term()
 	if r.BatchTimeout == 0 {
 		return term / 2, nil
@@ -282,3 +278,51 @@ func (r *runner[TX]) batchTimeout(t Tenure) (time.Duration, error) {
 	}
 	return r.BatchTimeout, nil
 }
+
+// gate counts the callers inside, and admits nobody once it is closed.
+type gate struct {
+	mu     sync.Mutex
+	closed bool
+	inside sync.WaitGroup
+}
+
+// enter reports whether the caller may continue, and must then call leave.
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.inside.Add(1)
+	return true
+}
+
+func (g *gate) leave() { g.inside.Done() }
+
+func (g *gate) shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+}
+
+func (g *gate) close() {
+	g.shut()
+	g.inside.Wait()
+}
+
+// shardsOf returns the databases of a sink. A sink that is not [epoch.Sharded] has one.
+func shardsOf[TX any](sink epoch.Sink[TX]) epoch.Sharded {
+	if s, ok := epoch.As[epoch.Sharded](sink); ok {
+		return s
+	}
+	return oneShard{func() <-chan struct{} { return sink.Facts().Replaced }}
+}
+
+// oneShard is a sink with one database.
+type oneShard struct {
+	replaced func() <-chan struct{}
+}
+
+func (oneShard) Shards() int                      { return 1 }
+func (oneShard) Shard(epoch.Partition) int        { return 0 }
+func (s oneShard) ReplacedIn(int) <-chan struct{} { return s.replaced() }

@@ -9,7 +9,8 @@ import (
 )
 
 // This file has what a Source must do, and what it may rely on; package consumer/sourcetest tests
-// it. The source decides who may try to claim a partition, and the sink whose claim counts.
+// it. The source decides who may try to claim a partition, and whether messages were lost in a gap in front of
+// a batch (R10); the sink, whose claim counts.
 
 // Source leases partitions to this process and reads them. Every Source must pass the suite in
 // package consumer/sourcetest.
@@ -189,4 +190,31 @@ func (p StartPolicy) String() string {
 	default:
 		return "unknown"
 	}
+}
+
+// follows checks that the offsets increase and that none is below the position.
+func (b Batch) follows(f epoch.Fence) error {
+	next := f.Next
+	outOfOrder := func(found epoch.Offset) error {
+		return &PositionError{Partition: f.Partition, Kind: ErrOutOfOrder, Position: next, Found: found}
+	}
+	for _, m := range b.Messages {
+		if m.Offset < next {
+			return outOfOrder(m.Offset)
+		}
+		next = m.Offset + 1
+	}
+	if b.Next < next {
+		return outOfOrder(b.Next)
+	}
+	return nil
+}
+
+// after returns the batch without its first n messages.
+func (b Batch) after(n int) Batch {
+	b.Messages = b.Messages[n:]
+	if len(b.Messages) == 0 {
+		b.Messages = nil // an empty slice would keep the source's buffer alive
+	}
+	return b
 }

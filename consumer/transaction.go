@@ -5,163 +5,125 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/stacks"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file runs one transaction: what the sink and the handlers are called with, and for how long
-// they may take. loop.go decides what goes into it, and verdict.go what its result means.
+// This file runs one transaction: for how long it may take, what ends it early, and what is kept of
+// its calls. committer.go decides what goes into it, door.go passes it to the sink, and verdict.go
+// decides what its result means.
 
-// transaction applies messages of one or more partitions. It knows the loop only as of its begin.
-type transaction[TX any] struct {
-	run      *runner[TX]
-	parts    []part[TX]
+// transaction applies messages of one or more partitions.
+type transaction struct {
+	run      *runner
+	parts    []part
 	shared   bool
 	timeout  time.Duration
 	lockWait time.Duration
-	replay   *replay // set for the replay of a dead letter
 
 	// Set as it begins.
 	began     time.Time
 	goroutine string
-	placed    []placedCall[TX]
 	abandon   context.CancelFunc // ends it although a call may never return
 	release   func()             // makes Run no longer wait for it
 
-	under underCall
-	over  bool // the loop's: its partitions are settled
-	hang  atomic.Pointer[hang]
+	// Of its own goroutine.
+	result   result
+	handling time.Time // since when handlers are called
+	last     int       // number of the last call that began, or -1
+	failed   error     // what a user's function returned, or how it ended
+	at       place     // of the call that failed
+
+	under     underCall
+	over      bool          // it has an answer. The committer's lock guards it
+	abandoned chan struct{} // closed once hang is set
+	hang      *hang
 }
 
-// part is what a transaction takes of one partition. It copies what it needs, because pending
-// belongs to the loop and may be handed back while an abandoned transaction still runs.
-type part[TX any] struct {
-	pending  *pending[TX]
-	lost     context.Context
+// part is what a transaction takes of the work of one partition.
+type part struct {
+	*work
 	messages []Message
 	advance  epoch.Advance
 	epoch    epoch.Epoch
-	failed   error // if set, OnFailure is called instead of the handler
 }
 
-func newPart[TX any](p *pending[TX], n int) part[TX] {
-	to, ms := p.batch.Position(n), p.batch.Messages[:n]
-	for i := range ms {
-		ms[i].Under = p.under
-	}
-	return part[TX]{
-		pending: p, lost: p.lease, messages: ms, epoch: p.fence.Epoch, failed: p.bisect.failed,
-		advance: epoch.Advance{Partition: p.fence.Partition, Claim: p.fence.Claim, From: p.fence.Next, To: to.Offset, Mark: to.Mark},
-	}
+func newPart(w *work, n int) part {
+	f, to := &w.fence, w.batch.Position(n)
+	return part{work: w, messages: w.batch.Messages[:n], epoch: f.Epoch,
+		advance: epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: to.Offset, Mark: to.Mark}}
 }
 
 var errTimeout = errors.New("transaction took longer than BatchTimeout")
 
-// start runs a transaction on its own goroutine, which a handler may end.
-func (l *loop[TX]) start(t *transaction[TX]) {
-	l.run.running.Add(1)
-	t.release = sync.OnceFunc(l.run.running.Done)
-	go func() {
-		defer t.release()
-		r := result{at: -1, err: errGoexit, handler: errGoexit}
-		defer func() {
-			settled := l.send(ended[TX]{t, r})
-			if h := t.hang.Load(); !settled && h != nil {
-				l.run.returned(h)
-			}
-		}()
-		t.commit(l, &r)
-	}()
-}
-
-// ended handles the end of a transaction. One that was abandoned has been settled before: its
-// result is only looked at for a handler that ended the transaction by itself.
-func (l *loop[TX]) ended(t *transaction[TX], r result) {
-	if t.over {
-		if errors.Is(r.err, epoch.ErrTxEndedByHandler) { // before it was abandoned
-			for _, p := range t.parts {
-				l.run.endedTx(p.advance.Partition, r.err)
-			}
-		}
-		l.run.returned(t.hang.Load())
-		return
-	}
-	t.over = true
-	if t.replay != nil {
-		l.finishedReplay(t, r)
-	} else {
-		l.finished(t, r)
-	}
-}
-
-// commit runs the transaction and stores the result in r. If a handler ends this goroutine, the
-// sink has rolled back, and r is as it was then.
-func (t *transaction[TX]) commit(l *loop[TX], r *result) {
-	t.began, t.goroutine = time.Now(), goroutineName()
+// commit runs the transaction. late is called if it runs on long after its context has ended, with the
+// stack of its goroutine. If a handler ends this goroutine, the sink has rolled back, and the result is
+// as it was then.
+func (t *transaction) commit(base context.Context, late func(stack string)) {
+	t.began, t.goroutine, t.last = time.Now(), stacks.Name(), -1
+	t.result = result{at: -1, err: errGoexit, handler: errGoexit}
 	abandoned, abandon := context.WithCancel(context.Background())
 	defer abandon()
 	t.abandon = abandon
-	ctx, cancel := context.WithCancelCause(t.withValues(l.base))
+	ctx, cancel := context.WithCancelCause(t.withValues(base))
 	defer cancel(nil)
 	// R12: the sink gives up with the context, and the database by its own timeouts.
 	ctx, done := context.WithTimeoutCause(ctx, t.timeout, errTimeout)
 	defer done()
-	overdue := afterEnd(ctx, t.run.hangTimeout(t.timeout), func() {
-		stack := stackOf(t.goroutine)
-		l.send(late[TX]{t, stack})
-	})
-	defer overdue.stop()
-	overrun := newLateness(func() {
+	overdue := waits.AfterEnd(ctx, t.run.hangTimeout(t.timeout), func() { late(stacks.Of(t.goroutine)) })
+	defer overdue.Stop()
+	overrun := waits.NewLateness(func() {
 		if t.under.running() {
-			overdue.then()
+			overdue.Then()
 		}
 	})
-	defer overrun.stop()
-	advances := make([]epoch.Advance, len(t.parts))
-	for i, p := range t.parts {
-		advances[i] = p.advance
+	defer overrun.Stop()
+	for i := range t.parts {
+		lost := t.parts[i].lost
 		// One lost partition aborts all: R13 leaves no time to separate them.
-		stop := context.AfterFunc(p.lost, func() {
-			cancel(context.Cause(p.lost))
-			if errors.Is(context.Cause(p.lost), ErrDrainOverrun) {
-				overrun.within(overrunGrace)
+		stop := context.AfterFunc(lost, func() {
+			cancel(context.Cause(lost))
+			if errors.Is(context.Cause(lost), ErrDrainOverrun) {
+				overrun.Within(overrunGrace)
 			}
 		})
 		defer stop()
 	}
 	// A freeze may cost the transaction its connection or its time, which is then no message's
 	// fault (L2).
-	watch := afterAwake(2*t.timeout, func() {})
-	defer watch.stop()
+	watch := waits.AfterAwake(2*t.timeout, func() {})
+	defer watch.Stop()
 	// While Run ends, operators see what it waits for.
 	defer t.run.underWay.add(t.overdue(0), len(t.parts)-1)()
 
+	r := &t.result
 	defer func() { r.took = time.Since(t.began) }()
-	calls := t.calls(r)
-	t.placed = calls
-	do := make([]func(context.Context, TX) error, len(calls))
-	for i := range calls {
-		do[i] = calls[i].do
-	}
 	// The sink compares the fences after all calls, right before COMMIT (R4).
-	r.err = t.run.sink.Commit(ctx, advances, epoch.TxOptions{LockWait: t.lockWait, Abandoned: abandoned}, do...)
+	r.err = t.run.effects.commit(ctx, t, epoch.TxOptions{LockWait: t.lockWait, Abandoned: abandoned})
+	t.conclude()
+	r.froze = watch.Stop()
+	r.timedOut = r.err != nil && errors.Is(context.Cause(ctx), errTimeout)
+}
+
+// conclude says of which message the error of the transaction is.
+func (t *transaction) conclude() {
+	r := &t.result
 	r.at, r.handler, r.limit = -1, nil, t.timeout
-	for i := range calls {
-		if calls[i].began {
-			r.reached, r.cut = place{calls[i].part, calls[i].at}, i < len(calls)-1
-		}
-		if calls[i].failed != nil {
-			r.batch, r.at, r.handler = calls[i].part, calls[i].at, calls[i].failed
-		}
+	if t.last >= 0 {
+		r.reached, r.cut = t.placeOf(t.last), t.last < t.calls()-1
+	}
+	if t.failed != nil {
+		r.batch, r.at, r.handler = t.at.batch, t.at.at, t.failed
 	}
 	// The sink may know better than the handler's return value which call failed: a handler may
 	// hide an error of its transaction, and return nil.
-	if c, ok := errors.AsType[*epoch.CallError](r.err); ok && c.Call >= 0 && c.Call < len(calls) {
-		r.batch, r.at, r.handler = calls[c.Call].part, calls[c.Call].at, c.Err
+	if c, ok := errors.AsType[*epoch.CallError](r.err); ok && c.Call >= 0 && c.Call < t.calls() {
+		at := t.placeOf(c.Call)
+		r.batch, r.at, r.handler = at.batch, at.at, c.Err
 	}
 	// A commit cannot have begun while calls were left, so the message that was reached is the one
 	// to suspect.
@@ -170,12 +132,67 @@ func (t *transaction[TX]) commit(l *loop[TX], r *result) {
 		r.offset = ms[max(r.at, 0)].Offset
 	}
 	r.handler = operate.InTrace(r.handler, operate.TraceOf(r.err))
-	r.froze = watch.stop()
-	r.timedOut = r.err != nil && errors.Is(context.Cause(ctx), errTimeout)
+}
+
+// call runs f, a user's function, as call n, for the message at index at of a part, or for all of them if
+// at is -1. The result names it while it runs: it may end its goroutine.
+func (t *transaction) call(ctx context.Context, n, part, at int, f func() error) error {
+	r := &t.result
+	if n == 0 {
+		r.called, t.handling = true, time.Now()
+	}
+	r.batch, r.at, t.last = part, at, n
+	if !t.under.enter(n) {
+		return epoch.ErrAbandoned
+	}
+	defer t.under.leave(n)
+	defer func() { r.handling = time.Since(t.handling) }()
+	err := context.Cause(ctx)
+	if err == nil || n == 0 { // otherwise its time is up between two messages
+		err = guard(f)
+	}
+	if err != nil {
+		t.failed, t.at = err, place{part, at}
+		return &maskedError{err}
+	}
+	return nil
+}
+
+// calls returns how many calls the transaction has, at least one.
+func (t *transaction) calls() int {
+	n := 0
+	for i := range t.parts {
+		n += t.parts[i].calls()
+	}
+	return max(n, 1)
+}
+
+// calls returns how many calls apply the messages of the part.
+func (p *part) calls() int {
+	if len(p.messages) > 0 && (p.failed != nil || p.run.batches) {
+		return 1
+	}
+	return len(p.messages)
+}
+
+// placeOf returns the place of the call with number n.
+func (t *transaction) placeOf(n int) place {
+	for i := range t.parts {
+		p := &t.parts[i]
+		switch calls := p.calls(); {
+		case n >= calls:
+			n -= calls
+		case p.failed == nil && p.run.batches:
+			return place{i, -1}
+		default:
+			return place{i, n}
+		}
+	}
+	return place{0, -1}
 }
 
 // withValues puts the fence and the commit into the trace of the first message.
-func (t *transaction[TX]) withValues(ctx context.Context) context.Context {
+func (t *transaction) withValues(ctx context.Context) context.Context {
 	for _, p := range t.parts {
 		if len(p.messages) > 0 {
 			return withValues(ctx, p.messages[0])
@@ -184,76 +201,13 @@ func (t *transaction[TX]) withValues(ctx context.Context) context.Context {
 	return ctx
 }
 
-// placedCall is a call with its place: the part it belongs to, and whether it has begun.
-type placedCall[TX any] struct {
-	call[TX]
-	part   int
-	began  bool
-	failed error // what the user's function returned, or how it ended
-}
-
-// calls returns the calls of all parts. While they run, r names the current one: it may Goexit.
-func (t *transaction[TX]) calls(r *result) []placedCall[TX] {
-	var calls []placedCall[TX]
-	for i, p := range t.parts {
-		for _, c := range p.calls(t.run) {
-			calls = append(calls, placedCall[TX]{call: c, part: i})
-		}
-	}
-	if len(calls) == 0 { // only positions move
-		calls = append(calls, placedCall[TX]{call: call[TX]{-1, func(context.Context, TX) error { return nil }}})
-	}
-	var began time.Time
-	for i := range calls {
-		c, do := &calls[i], calls[i].do
-		c.do = func(ctx context.Context, tx TX) error {
-			if i == 0 {
-				r.called, began = true, time.Now()
-			}
-			r.batch, r.at, c.began = c.part, c.at, true
-			if !t.under.enter(i) {
-				return epoch.ErrAbandoned
-			}
-			defer t.under.leave(i)
-			defer func() { r.handling = time.Since(began) }()
-			if err := context.Cause(ctx); err != nil && i > 0 { // its time is up between two messages
-				c.failed = err
-			} else if c.failed = guard(func() error { return do(ctx, tx) }); c.failed == nil && t.replay != nil {
-				return t.run.operable.Replayed(ctx, tx, t.replay.RequestedReplay, t.replay.under)
-			}
-			if c.failed != nil {
-				return &maskedError{c.failed}
-			}
-			return nil
-		}
-	}
-	return calls
-}
-
-// calls returns the calls that apply p's messages, or the call of OnFailure.
-func (p part[TX]) calls(run *runner[TX]) []call[TX] {
-	switch {
-	case len(p.messages) == 0:
-		return nil
-	case p.failed != nil:
-		m := p.messages[0]
-		return []call[TX]{{0, func(ctx context.Context, tx TX) error {
-			return run.handlers.onFailure(withValues(ctx, m), tx, m, p.epoch, p.failed)
-		}}}
-	default:
-		return run.handlers.calls(p.messages, p.epoch)
-	}
-}
-
 // trials returns what policy.judge needs to know of each partition, as of the end of the
 // transaction.
-func (t *transaction[TX]) trials() []trial {
+func (t *transaction) trials() []trial {
 	ts := make([]trial, len(t.parts))
 	for i, p := range t.parts {
-		ts[i] = trial{
-			partition: p.advance.Partition, messages: len(p.messages),
-			attempts: p.pending.bisect.attempts, failed: p.failed, lost: p.lost.Err() != nil, doubts: p.pending.bisect.doubts,
-		}
+		ts[i] = p.trial
+		ts[i].messages, ts[i].lost = len(p.messages), p.lost.Err() != nil
 		if len(p.messages) > 0 {
 			ts[i].first = p.messages[0].Offset
 		}
@@ -262,15 +216,15 @@ func (t *transaction[TX]) trials() []trial {
 }
 
 // messages returns how many messages the transaction has, of all partitions.
-func (t *transaction[TX]) messages() int {
+func (t *transaction) messages() int {
 	n := 0
-	for _, p := range t.parts {
-		n += len(p.messages)
+	for i := range t.parts {
+		n += len(t.parts[i].messages)
 	}
 	return n
 }
 
-func (t *transaction[TX]) String() string {
+func (t *transaction) String() string {
 	var b strings.Builder
 	b.WriteString("transaction of")
 	for _, p := range t.parts {
@@ -281,10 +235,96 @@ func (t *transaction[TX]) String() string {
 
 // overdue describes the transaction as it is reported if it does not end. What hangs in it is added
 // later.
-func (t *transaction[TX]) overdue(part int) Overdue {
-	p := t.parts[part]
+func (t *transaction) overdue(part int) Overdue {
+	p := &t.parts[part]
 	return Overdue{
 		Partition: p.advance.Partition, Epoch: p.epoch, From: p.advance.From, To: p.advance.To, Timeout: t.timeout,
 		Offset: -1, Since: t.began,
 	}
+}
+
+// overdueAt describes the call at a place that hangs. For a call with all messages of a part, the first
+// message stands for it.
+func (t *transaction) overdueAt(at place) Overdue {
+	o, p := t.overdue(at.batch), &t.parts[at.batch]
+	if len(p.messages) > 0 {
+		o.Offset = p.messages[max(at.at, 0)].Offset
+	}
+	switch {
+	case p.replay != nil:
+		o.Function = FunctionReplay
+	case p.failed != nil:
+		o.Function = FunctionOnFailure
+	}
+	return o
+}
+
+// transacted returns the one event of a transaction. Several partitions share it, so that rates of
+// commits can be counted without a division.
+func transacted(tried []trial, r result) Transacted {
+	e := Transacted{Partitions: len(tried), Took: r.took, Handling: r.handling}
+	lost := false
+	for _, t := range tried {
+		e.Messages += t.messages
+		lost = lost || t.lost
+	}
+	if r.err == nil {
+		return e
+	}
+	_, refused := refusal(r.err)
+	switch {
+	case errors.Is(r.err, epoch.ErrTxEndedByHandler):
+		e.Outcome, e.Reason = OutcomeFailed, ReasonHandlerEndedTx
+		return e
+	case refused != (epoch.Partition{}):
+		e.Outcome = OutcomeRefused
+	case errors.Is(r.err, epoch.ErrInDoubt):
+		e.Outcome = OutcomeInDoubt
+	case lost:
+		e.Outcome, e.Reason = OutcomeLost, ReasonLeaseTaken
+		return e
+	default:
+		e.Outcome = OutcomeFailed
+	}
+	e.Reason = reasonOf(r.err)
+	if e.Outcome == OutcomeFailed && r.timedOut && !errors.Is(r.err, epoch.ErrUnhealthy) && !errors.Is(r.err, epoch.ErrTransient) {
+		e.Reason = ReasonTimeout
+	}
+	if r.handler != nil && e.Outcome == OutcomeFailed {
+		e.Failure = failureOf(r)
+		if e.Failure <= FailureGoexit {
+			e.Reason = ReasonMessageFailed
+		}
+	}
+	return e
+}
+
+// failureOf classifies in the order of [policy.failure].
+func failureOf(r result) Failure {
+	var panicked *PanicError
+	switch {
+	case isPermanent(r.handler):
+		return FailurePermanent
+	case errors.Is(r.handler, errGoexit):
+		return FailureGoexit
+	case errors.Is(r.err, epoch.ErrUnhealthy):
+		return FailureUnhealthy
+	case errors.Is(r.err, epoch.ErrTransient), errors.Is(r.handler, epoch.ErrOwnTransaction):
+		return FailureTransient
+	case errors.As(r.handler, &panicked):
+		return FailurePanic
+	case r.timedOut:
+		return FailureTimeout
+	default:
+		return FailureError
+	}
+}
+
+// reason returns the reason of a retry. A message that has failed an attempt is the reason,
+// whatever its error is.
+func (v verdict) reason() Reason {
+	if v.finding == attempt {
+		return ReasonMessageFailed
+	}
+	return reasonOf(v.err)
 }

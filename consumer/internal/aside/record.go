@@ -1,8 +1,9 @@
-package consumer
+// Package aside writes what operators read about a process: entries of the audit log, and signs of life.
+// Messages do not wait for it, and nothing is decided by it.
+package aside
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -27,11 +28,11 @@ const (
 	hangTimeToRecord = 2 * time.Second
 )
 
-// recorder writes decisions to the sink's audit log. Only a partition that is given up because of a
-// hang waits for that. What cannot be written is dropped. A nil recorder writes nothing.
-type recorder struct {
+// Recorder writes decisions to the sink's audit log. Only a partition that is given up because of a
+// hang waits for that. What cannot be written is dropped. A nil Recorder writes nothing.
+type Recorder struct {
 	write   func(ctx context.Context, ds []operate.Decision) error
-	observe func(Event)
+	missing func(decisions int, err error)
 	log     *slog.Logger
 	queue   chan operate.Decision
 	ctx     context.Context // of what is being written
@@ -42,17 +43,17 @@ type recorder struct {
 	dropped int // since the last report
 }
 
-func newRecorder(write func(context.Context, []operate.Decision) error, observe func(Event), log *slog.Logger) *recorder {
-	r := &recorder{write: write, observe: observe, log: log, queue: make(chan operate.Decision, maxUnrecorded)}
+func NewRecorder(write func(context.Context, []operate.Decision) error, missing func(decisions int, err error), log *slog.Logger) *Recorder {
+	r := &Recorder{write: write, missing: missing, log: log, queue: make(chan operate.Decision, maxUnrecorded)}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.over = make(chan struct{})
 	go r.run()
 	return r
 }
 
-// add never blocks: a full queue drops the decision and counts it. Messages matter more than their
+// Add never blocks: a full queue drops the decision and counts it. Messages matter more than their
 // history.
-func (r *recorder) add(d operate.Decision) {
+func (r *Recorder) Add(d operate.Decision) {
 	if r == nil {
 		return
 	}
@@ -65,14 +66,14 @@ func (r *recorder) add(d operate.Decision) {
 	}
 }
 
-// addNow writes a decision before it returns, within hangTimeToRecord, and reports whether it is
+// AddNow writes a decision before it returns, within hangTimeToRecord, and reports whether it is
 // written.
-func (r *recorder) addNow(d operate.Decision) bool {
+func (r *Recorder) AddNow(d operate.Decision) bool {
 	return r != nil && r.flush([]operate.Decision{d}, hangTimeToRecord) == nil
 }
 
-// close writes the rest, within lastRecords. Nothing may be added any more.
-func (r *recorder) close() {
+// Close writes the rest, within lastRecords. Nothing may be added any more.
+func (r *Recorder) Close() {
 	if r == nil {
 		return
 	}
@@ -84,7 +85,7 @@ func (r *recorder) close() {
 }
 
 // run writes what is queued together, so that a slow sink gets fewer and larger writes.
-func (r *recorder) run() {
+func (r *Recorder) run() {
 	defer close(r.over)
 	for d := range r.queue {
 		ds := []operate.Decision{d}
@@ -103,7 +104,7 @@ func (r *recorder) run() {
 }
 
 // flush writes decisions, once, and reports how many are missing from the audit log.
-func (r *recorder) flush(ds []operate.Decision, timeout time.Duration) error {
+func (r *Recorder) flush(ds []operate.Decision, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(r.ctx, timeout)
 	defer cancel()
 	err := r.write(ctx, ds)
@@ -116,16 +117,7 @@ func (r *recorder) flush(ds []operate.Decision, timeout time.Duration) error {
 	}
 	if dropped > 0 {
 		r.log.Warn("decisions are missing from the audit log", "decisions", dropped, "err", err)
-		r.observe(Unrecorded{Decisions: dropped, Err: err})
+		r.missing(dropped, err)
 	}
 	return err
-}
-
-// decide records a decision about the partition as this process last knew it. err is the cause.
-func (p *pending[TX]) decide(kind operate.DecisionKind, err error, format string, args ...any) {
-	f := p.fence
-	p.run.recorder.add(operate.Decision{
-		Kind: kind, Partition: p.partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
-		From: p.next(), To: p.next(), Reason: fmt.Sprintf(format, args...), TraceID: operate.TraceOf(err),
-	})
 }

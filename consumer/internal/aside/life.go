@@ -1,4 +1,4 @@
-package consumer
+package aside
 
 import (
 	"context"
@@ -31,8 +31,8 @@ const (
 	oldSnapshot = 1_000_000
 )
 
-// life sends signs of life to the sink. Nothing waits for them, and nothing else fails with them.
-type life struct {
+// Life sends signs of life to the sink. Nothing waits for them, and nothing else fails with them.
+type Life struct {
 	process operate.Process
 	alive   func(ctx context.Context, p operate.Process) error
 	gone    func(ctx context.Context, p operate.Process) error
@@ -43,18 +43,22 @@ type life struct {
 	problems func() []string
 	wake     chan struct{}
 
-	snapshots func(ctx context.Context) ([]operate.Snapshot, error) // nil if the sink knows none
-	observe   func(Event)
-	old       operate.Snapshot // the one that was logged
+	// Snapshots returns the oldest snapshots that are held in the sink, and Held is told of them with each sign of
+	// life. Both are nil if the sink knows none.
+	Snapshots func(ctx context.Context) ([]operate.Snapshot, error)
+	Held      func(oldest []operate.Snapshot)
+
+	old operate.Snapshot // the one that was logged
 }
 
-func newLife(source Source, alive, gone func(context.Context, operate.Process) error, problems func() []string, log *slog.Logger) *life {
-	group, name := source.Identity()
+// NewLife returns the life of a process that has the name in the group. problems returns what a sign says besides
+// that the process lives.
+func NewLife(group, name string, alive, gone func(context.Context, operate.Process) error, problems func() []string, log *slog.Logger) *Life {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown-host"
 	}
-	l := &life{alive: alive, gone: gone, log: log, problems: problems, wake: make(chan struct{}, 1)}
+	l := &Life{alive: alive, gone: gone, log: log, problems: problems, wake: make(chan struct{}, 1)}
 	l.process = operate.Process{Run: rand.Text(), Group: group, Name: name, Host: host, PID: os.Getpid(), Version: version()}
 	l.every.Store(int64(aliveEvery))
 	return l
@@ -81,8 +85,8 @@ func version() string {
 	return v
 }
 
-// leased raises the wait to the term of a lease. A nil life does nothing.
-func (l *life) leased(term time.Duration) {
+// Leased raises the wait to the term of a lease. A nil Life does nothing.
+func (l *Life) Leased(term time.Duration) {
 	for l != nil {
 		now := l.every.Load()
 		if int64(term) <= now || l.every.CompareAndSwap(now, int64(term)) {
@@ -91,18 +95,18 @@ func (l *life) leased(term time.Duration) {
 	}
 }
 
-// changed makes the next sign of life come at once, because the problems have changed. A nil life does
+// Changed makes the next sign of life come at once, because the problems have changed. A nil Life does
 // nothing.
-func (l *life) changed() {
+func (l *Life) Changed() {
 	if l == nil {
 		return
 	}
 	waits.Notify(l.wake)
 }
 
-// live sends signs of life until ctx ends, and then reports the end, so that operators can
+// Live sends signs of life until ctx ends, and then reports the end, so that operators can
 // distinguish an orderly end from a process that has died.
-func (l *life) live(ctx context.Context) {
+func (l *Life) Live(ctx context.Context) {
 	for ctx.Err() == nil {
 		l.sign(ctx)
 		timer := time.NewTimer(time.Duration(l.every.Load()))
@@ -122,7 +126,7 @@ func (l *life) live(ctx context.Context) {
 
 // sign gives one sign of life. When Run ends it is waited for, because a request that was cancelled may
 // be carried out after that of gone.
-func (l *life) sign(run context.Context) {
+func (l *Life) sign(run context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(run), aliveTimeout)
 	defer cancel()
 	defer context.AfterFunc(run, func() {
@@ -149,15 +153,15 @@ func (l *life) sign(run context.Context) {
 // lookAtSnapshots warns, once for each holder, about a transaction of any program that keeps the
 // database from removing old row versions. Each commit replaces the rows of fences, so their table
 // would grow.
-func (l *life) lookAtSnapshots(ctx context.Context) {
-	if l.snapshots == nil {
+func (l *Life) lookAtSnapshots(ctx context.Context) {
+	if l.Snapshots == nil {
 		return
 	}
-	held, err := l.snapshots(ctx)
+	held, err := l.Snapshots(ctx)
 	if err != nil {
 		return // the next sign of life shows whether the sink answers
 	}
-	l.observe(SnapshotsHeld{Oldest: held})
+	l.Held(held)
 	var old operate.Snapshot
 	for _, s := range held {
 		if s.Transactions >= oldSnapshot && s.Transactions > old.Transactions {
@@ -196,18 +200,4 @@ func oneEach(problems []string) string {
 		lines[i] = p
 	}
 	return strings.Join(lines, "\n")
-}
-
-// problems returns what a sign of life says besides that this process lives.
-func (r *runner[TX]) problems() (all []string) {
-	r.hung.mu.Lock()
-	calls := r.hung.calls()
-	r.hung.mu.Unlock()
-	for _, c := range calls {
-		all = append(all, c.String())
-	}
-	if why := r.membership.left(); why != nil {
-		all = append(all, fmt.Sprintf("not a member of the group: %v", why))
-	}
-	return all
 }

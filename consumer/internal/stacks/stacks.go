@@ -1,4 +1,5 @@
-package consumer
+// Package stacks finds the stack of a call that hangs, and the frames in it that an operator should read.
+package stacks
 
 import (
 	"bytes"
@@ -6,11 +7,8 @@ import (
 	"strings"
 )
 
-// This file finds the stack of a call that hangs, and the frames in it that an operator should
-// read. hang.go decides when a call hangs.
-
-// goroutineName returns the name of the calling goroutine in stack traces.
-func goroutineName() string {
+// Name returns the name of the calling goroutine in stack traces.
+func Name() string {
 	var buf [64]byte
 	name, _, _ := bytes.Cut(buf[:runtime.Stack(buf[:], false)], []byte(" ["))
 	return string(name)
@@ -20,10 +18,10 @@ func goroutineName() string {
 // may be missing from its report.
 const maxStacks = 64 << 20
 
-// stackOf returns the stack of a goroutine from the innermost frame to the call by this package, or
-// all of it if this package is not in it. It returns "" if there is no such goroutine. It stops the
+// Of returns the stack of a goroutine from the innermost frame to the call by package consumer, or
+// all of it if that package is not in it. It returns "" if there is no such goroutine. It stops the
 // process for some microseconds for each goroutine.
-func stackOf(name string) string {
+func Of(name string) string {
 	size := 1 << 20
 	buf := make([]byte, size)
 	n := runtime.Stack(buf, true)
@@ -48,18 +46,18 @@ func stackOf(name string) string {
 // thisPackage is where a stack leaves the user's code.
 const thisPackage = "github.com/epochfence/epochfence/consumer."
 
-// frameOf returns the frame in which a call is blocked, as far as a user can change it: the
+// Frame returns the frame in which a call is blocked, as far as a user can change it: the
 // innermost one outside the standard library.
-func frameOf(stack string) string {
-	if frames := framesOf(stack, 1); len(frames) > 0 {
+func Frame(stack string) string {
+	if frames := Frames(stack, 1); len(frames) > 0 {
 		return frames[0]
 	}
 	return ""
 }
 
-// framesOf returns the innermost frames outside the standard library, up to most. It
-// stops at a frame of this package.
-func framesOf(stack string, most int) (frames []string) {
+// Frames returns the innermost frames outside the standard library, up to most. It
+// stops at a frame of package consumer.
+func Frames(stack string, most int) (frames []string) {
 	lines := strings.Split(stack, "\n")
 	for i := 1; i+1 < len(lines) && len(frames) < most; i += 2 {
 		function, at := lines[i], lines[i+1]

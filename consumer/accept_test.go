@@ -5,19 +5,19 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 )
 
 var origin5 = epoch.Origin{Partition: epoch.Partition{Group: "billing", Topic: "orders", Number: 5}, Log: "log", Source: "source"}
 
-// newPendingAt returns a partition at a position, of which message 5 has failed twice.
-func newPendingAt(next epoch.Offset, out *bytes.Buffer) *pending[int] {
-	p := newPending(&tenancy[int]{
-		run:       &runner[int]{Options: Options{MaxBatch: 3}, hung: newHangs(1)},
-		partition: origin5.Partition,
-		logger:    slog.New(slog.NewTextHandler(out, nil)),
-	})
+// partitionAt returns a partition at a position, of which message 5 has failed twice.
+func partitionAt(next epoch.Offset, out *bytes.Buffer) *partition {
+	p := &partition{
+		run: &runner{Options: Options{MaxBatch: 3}, hung: newHangs(1)}, id: origin5.Partition,
+		logger: slog.New(slog.NewTextHandler(out, nil)), bisect: newBisection(time.Second, time.Second),
+	}
 	p.fence = epoch.Fence{Origin: origin5, Epoch: 1, Next: next}
 	p.bisect.first, p.bisect.attempts = 5, 2
 	return p
@@ -44,7 +44,7 @@ func TestABatchIsAcceptedFromThePositionOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			p := newPendingAt(5, &out)
+			p := partitionAt(5, &out)
 			p.fence.Applied, p.begun = c.applied, c.begun
 			b := Batch{Next: c.next}
 			for _, o := range c.batch {
@@ -72,7 +72,7 @@ func TestABatchIsAcceptedFromThePositionOn(t *testing.T) {
 
 func TestTheAttemptsOfAMessageThatIsGoneDoNotCount(t *testing.T) {
 	for _, at := range []epoch.Offset{0, 1} { // also of the first ones of a log
-		p := newPendingAt(at, new(bytes.Buffer))
+		p := partitionAt(at, new(bytes.Buffer))
 		p.bisect.first = at
 		if err := p.accept(Batch{Next: at + 1}); err != nil || p.bisect.attempts != 0 {
 			t.Errorf("%d attempts of the message at offset %d count, %v", p.bisect.attempts, at, err)
@@ -81,7 +81,7 @@ func TestTheAttemptsOfAMessageThatIsGoneDoNotCount(t *testing.T) {
 }
 
 func TestATransactionTakesMaxBatchUnlessAFailedBatchIsNarrowed(t *testing.T) {
-	p := newPendingAt(5, new(bytes.Buffer))
+	p := partitionAt(5, new(bytes.Buffer))
 	p.batch = Batch{Messages: make([]Message, 9), Next: 14}
 	if n := p.size(); n != 3 {
 		t.Errorf("it takes %d of 9", n)
@@ -100,15 +100,27 @@ func TestATransactionTakesMaxBatchUnlessAFailedBatchIsNarrowed(t *testing.T) {
 	}
 }
 
+type fixedTenure struct {
+	Tenure
+	origin epoch.Origin
+}
+
+func (t fixedTenure) Origin() epoch.Origin { return t.origin }
+func (t fixedTenure) Term() time.Duration  { return time.Minute }
+
 func TestAPartitionWhoseMessageHasHungStartsWithThatKnown(t *testing.T) {
-	run := &runner[int]{hung: newHangs(1)}
+	run := &runner{Options: Options{Logger: slog.New(slog.DiscardHandler)}, hung: newHangs(1), shards: oneShard{}}
+	run.committers = []*committer{newCommitter(t.Context(), run, 0)}
 	run.hung.messages[origin5.Partition] = hungMessage{first: 5, last: 5, attempts: 1}
-	if p := newPending(&tenancy[int]{run: run, partition: origin5.Partition}); !p.hung {
+	of := func(o epoch.Origin) *partition {
+		return run.newPartition(t.Context(), fixedTenure{origin: o}, time.Second)
+	}
+	if !of(origin5).hung {
 		t.Error("what has hung is forgotten")
 	}
-	other := origin5.Partition
-	other.Number++
-	if p := newPending(&tenancy[int]{run: run, partition: other}); p.hung {
+	other := origin5
+	other.Partition.Number++
+	if of(other).hung {
 		t.Error("another partition's message has hung")
 	}
 }

@@ -1,4 +1,4 @@
-package consumer
+package waits
 
 import (
 	"testing"
@@ -20,7 +20,7 @@ func TestTimeThatAProcessDidNotRunIsTold(t *testing.T) {
 		"not longer than the ticks": {[]float64{3}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &awake{step: time.Second, last: began, left: awakeTicks}
+			a := &Awake{step: time.Second, last: began, left: awakeTicks}
 			if name == "not longer than the ticks" {
 				a.left = 0 // stopped
 			}
@@ -34,7 +34,7 @@ func TestTimeThatAProcessDidNotRunIsTold(t *testing.T) {
 			}
 		})
 	}
-	a := &awake{step: time.Second, last: began, left: 2}
+	a := &Awake{step: time.Second, last: began, left: 2}
 	if a.tick(at(60)) || !a.tick(at(61)) || a.tick(at(62)) {
 		t.Error("what is late for a freeze counts as one tick, and the last one comes once")
 	}

@@ -1,0 +1,270 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// This file applies the messages of a partition under one claim: it reads, submits what it has read to the
+// committer, and decides with verdict.go what the answer means. partition.go decides when there is a
+// claim. Everything here runs on the partition's goroutine.
+
+// consume applies messages until the claim or the tenure ends. The reason for which background work
+// or a look has ended the claim comes first: leave and halt are only what applying has seen of it.
+func (p *partition) consume() outcome {
+	if out := p.given; out != nil {
+		p.given = nil
+		return *out
+	}
+	from := p.fence.Next
+	out := p.applyAll()
+	p.progress = p.progress || p.fence.Next > from
+	if out.action == leave {
+		p.stopBackground() // it may still end the claim
+	}
+	if b := p.claim.broken(); b != nil && (out.action == leave || out.action == halt) {
+		return b.outcome
+	}
+	return out
+}
+
+// applyAll reads and applies batch by batch. The source may read ahead; the next batch is asked for
+// when all messages of the last one are applied, so a partition holds one batch beside what its
+// source buffers. A request to replay a dead letter ends a read that waits.
+func (p *partition) applyAll() outcome {
+	p.replays.open()
+	defer p.replays.close()
+	p.run.watches[p.committer.shard].add(p)
+	defer p.run.watches[p.committer.shard].remove(p)
+	for p.claim.Err() == nil {
+		if out := p.replayFor(replayTime); out.action != advance {
+			return out
+		}
+		if out := p.read(); out.action != advance {
+			return out
+		}
+	}
+	return outcome{action: leave}
+}
+
+// read applies what the source has, until the claim or the tenure ends or a replay interrupts it.
+func (p *partition) read() outcome {
+	ctx, interrupt := context.WithCancel(p.claim)
+	defer interrupt()
+	defer p.wakes()
+	p.rests(interrupt)
+	for batch, err := range p.batches(ctx) {
+		p.wakes()
+		if err != nil {
+			return outcome{action: halt, err: &sourceError{err}}
+		}
+		if out := p.apply(batch); out.action != advance {
+			return out
+		}
+		if out := p.replayOne(); out.action != advance {
+			return out
+		}
+		p.rests(interrupt)
+	}
+	switch {
+	case p.lease.Err() != nil || !p.running(p.claim): // the claim's context ends a moment after the tenure's
+		return outcome{action: leave}
+	case ctx.Err() != nil: // for a replay
+		return outcome{action: advance}
+	}
+	return outcome{action: halt, err: &sourceError{errors.New("consumer: the source ended the read before the partition was revoked")}}
+}
+
+// batches reads from the fence's position on. It is a function of its own so that its copy of the fence is
+// not on the stack on which an idle partition waits for the next batch. With it the stack would need
+// 16 KiB instead of 8.
+func (p *partition) batches(ctx context.Context) iter.Seq2[Batch, error] {
+	return p.tenure.Read(ctx, p.fence)
+}
+
+// apply applies a batch. The outcome is that all messages are applied (advance), that the partition was
+// revoked or lost before that (leave), or what ended the claim. It comes after the transaction under way.
+func (p *partition) apply(b Batch) outcome {
+	if p.claim.Err() != nil {
+		return outcome{action: leave}
+	}
+	if err := p.accept(b); err != nil {
+		return outcome{action: halt, err: err}
+	}
+	for !p.done() { // a batch may move nothing
+		out, in := p.applySome()
+		if out.action == advance {
+			out = p.beforeTheNext(in)
+		}
+		if out.action != advance {
+			return out
+		}
+	}
+	return outcome{action: advance}
+}
+
+// beforeTheNext waits before the next transaction, and replays what is requested meanwhile.
+func (p *partition) beforeTheNext(in time.Duration) outcome {
+	out := p.replayOne()
+	if in > 0 {
+		timer := time.NewTimer(in)
+		defer timer.Stop()
+		for waiting := true; waiting && out.action == advance; {
+			select {
+			case <-timer.C:
+				waiting = false
+			case <-p.replays.added:
+				out = p.replayOne()
+			case <-p.tenure.Draining():
+				waiting = false
+			case <-p.claim.Done():
+				waiting = false
+			}
+		}
+	}
+	if out.action == advance && !p.running(p.claim) {
+		out.action = leave
+	}
+	return out
+}
+
+// applySome submits what is left of the batch, and continues with the answer: advance, with how long to
+// wait before the rest is tried, or what ends the claim.
+func (p *partition) applySome() (out outcome, in time.Duration) {
+	a := p.submit(p.work())
+	switch {
+	case a.none:
+		return outcome{action: leave}, 0
+	case a.abandoned:
+		return p.abandoned(a), 0
+	case a.err == nil:
+		return p.committed(a), 0
+	}
+	v := p.run.policy.judge(a.tried, a.result)[a.of]
+	// The order matters: bisect learns first, because the wait depends on what it learnt, and the
+	// report needs the wait.
+	t := a.tried[a.of]
+	in = p.bisect.learn(v, t, a.handler != nil, len(a.tried) > 1)
+	if v.finding == died {
+		p.death = &death{t, v.err}
+	}
+	p.reportFailed(v, in, a.took)
+	switch v.action {
+	case retry:
+		return outcome{action: advance}, in
+	case halt, haltInDoubt:
+		p.bisect.halted()
+	}
+	return outcome{action: v.action, above: v.above, err: v.err}, 0
+}
+
+// work is what the partition would have in its next transaction.
+func (p *partition) work() *work {
+	b := &p.bisect
+	return &work{
+		run: p.run, fence: p.fence, batch: p.batch, most: p.size(), alone: b.active(), failed: b.failed, refusals: b.refusals,
+		trial:   trial{partition: p.id, attempts: b.attempts, failed: b.failed, doubts: b.doubts},
+		timeout: p.timeout, lost: p.lease, answer: make(chan answer, 1),
+	}
+}
+
+// submit gives work to the committer and waits for the answer. If the partition is revoked or lost,
+// or the claim ends, it waits only for a transaction under way.
+func (p *partition) submit(w *work) answer {
+	p.committer.submit(w)
+	select {
+	case a := <-w.answer:
+		return p.noted(a)
+	case <-p.tenure.Draining():
+	case <-p.claim.Done():
+	}
+	p.committer.withdraw(w)
+	return p.noted(<-w.answer)
+}
+
+// noted notes whether a transaction was open when the lease was lost.
+func (p *partition) noted(a answer) answer {
+	if !a.none && (a.tried[a.of].lost || a.hang != nil) {
+		p.caught.Store(true)
+	}
+	return a
+}
+
+// committed moves the position after a commit. The error of move means that the sink broke its promise; a
+// new claim then finds out where the position is (R5).
+func (p *partition) committed(a answer) outcome {
+	if err := p.move(a.part.advance, len(a.part.messages)); err != nil {
+		return outcome{action: claimAgain, err: err}
+	}
+	p.wakeBackground()
+	// A copy, for tools that show lag: nothing reads it back (R8).
+	p.tenure.Mirror(p.fence)
+	p.reportAdvanced(a.part, a.took)
+	if p.done() {
+		return outcome{action: advance}
+	}
+	if err := p.recall(); err != nil {
+		return outcome{action: halt, err: err}
+	}
+	return outcome{action: advance}
+}
+
+// size returns how many messages the partition has for its next transaction.
+func (p *partition) size() int {
+	n := min(len(p.batch.Messages), p.run.MaxBatch)
+	if p.bisect.active() {
+		return p.bisect.size(n)
+	}
+	return n
+}
+
+// accept takes over a batch, or returns why it must not be applied.
+func (p *partition) accept(b Batch) error {
+	if err := b.follows(p.fence); err != nil {
+		return err
+	}
+	p.batch = b
+	if len(b.Messages) == 0 {
+		p.bisect.meets(-1)
+		return nil
+	}
+	first := b.Messages[0].Offset
+	p.bisect.meets(first)
+	if !p.begun && !p.fence.Applied && first > p.fence.Next {
+		// A log at its limit has lost its beginning meanwhile. That is no loss to the group.
+		p.logger.Info("begins at the first message there is, above its position: nothing was applied yet", "next", p.fence.Next, "first", first)
+	}
+	p.begun = true
+	for i := range b.Messages {
+		b.Messages[i].Under = p.under
+	}
+	return p.recall()
+}
+
+// move repeats on our copy of the fence what the sink has just committed on its own.
+func (p *partition) move(a epoch.Advance, n int) error {
+	next, err := p.fence.Advanced(a)
+	if err != nil {
+		return err // not reached while the sink keeps its promise
+	}
+	p.fence = next
+	p.batch = p.batch.after(n)
+	p.bisect.passed(max(n, 1))
+	p.told.moved()
+	return nil
+}
+
+// done reports whether all of the batch is applied, and the position after it committed.
+func (p *partition) done() bool { return p.fence.Next == p.batch.Next }
+
+// forget drops what is known about the messages at hand: the position has changed, so they may be
+// others.
+func (p *partition) forget() {
+	p.bisect.passed(p.bisect.suspects)
+	p.death = nil
+	p.told.moved()
+}

@@ -1,0 +1,309 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/waits"
+)
+
+// This file groups the work of partitions into transactions: which partitions share the next one, which
+// goes alone, and how many transactions are open. sizing.go decides how many messages they take. It
+// knows nothing of claims, of blame or of replays: each partition decides for itself what its answer
+// means (apply.go).
+
+// committer runs the transactions of the partitions of one shard. A partition submits work, waits for the
+// answer, and submits again. Work in good order shares the transactions of the first lane. Work that is
+// expected to fail goes through the second lane, one partition in each transaction, so that a message
+// that fails or is slow delays no other partition.
+type committer struct {
+	run   *runner
+	shard int
+	base  context.Context // of every transaction
+	slots chan struct{}   // one is held by each background transaction that runs
+	wake  chan struct{}
+
+	mu     sync.Mutex
+	shared lane
+	alone  lane
+	sizing sizing
+	hoped  int // partitions that were just answered, and may submit again at once
+}
+
+// lane has the work that is ready, in the order in which it was submitted.
+type lane struct {
+	most  int // transactions at a time
+	open  int
+	queue []*work
+}
+
+// work is what a partition submits: messages to apply at its position. It is the committer's until it is
+// answered.
+type work struct {
+	run      *runner
+	fence    epoch.Fence // the claim, and the position before the messages
+	batch    Batch       // a transaction takes some or all of its messages, from the first on
+	most     int         // but no more than so many
+	alone    bool
+	failed   error           // if set, OnFailure is called for the first message instead of the handler
+	replay   *replay         // set for the message of a dead letter
+	trial    trial           // what is known of the first message
+	refusals int             // transient failures of the first message, in a row
+	timeout  time.Duration   // of its transaction
+	lost     context.Context // whose end aborts its transaction
+	answer   chan answer
+}
+
+// answer says what became of work.
+type answer struct {
+	none  bool // no transaction has begun, and none will
+	part  *part
+	tried []trial // of all partitions in the transaction
+	of    int     // index of the partition in tried
+	result
+
+	abandoned bool  // the transaction runs on after its context has ended, and was given up
+	hang      *hang // and it is the call for this partition that hangs
+	place     place // of that call
+}
+
+func newCommitter(base context.Context, r *runner, shard int) *committer {
+	lanes := lane{most: r.Committers}
+	return &committer{
+		run: r, shard: shard, base: base, slots: make(chan struct{}, r.Committers), wake: make(chan struct{}, 1),
+		shared: lanes, alone: lanes, sizing: newSizing(r.MaxBatch, r.usual),
+	}
+}
+
+// LevelTrace is the level at which [Options.Logger] receives every event of the committers.
+const LevelTrace = slog.LevelDebug - 4
+
+// trace logs an event at LevelTrace: what a committer decides can be followed from a log alone.
+func (c *committer) trace(what func() string) {
+	if ctx := context.Background(); c.run.Logger.Enabled(ctx, LevelTrace) {
+		c.run.Logger.Log(ctx, LevelTrace, what(), "shard", c.shard)
+	}
+}
+
+// submit queues work. Its answer comes once, whatever happens.
+func (c *committer) submit(w *work) {
+	c.trace(func() string {
+		return fmt.Sprintf("%s submits %d messages from %d on, to %d", w.fence.Partition, w.most, w.fence.Next, w.batch.Next)
+	})
+	c.mu.Lock()
+	l := c.lane(w)
+	l.queue = append(l.queue, w)
+	c.hoped = max(c.hoped-1, 0)
+	c.mu.Unlock()
+	waits.Notify(c.wake)
+}
+
+func (c *committer) lane(w *work) *lane {
+	if w.alone {
+		return &c.alone
+	}
+	return &c.shared
+}
+
+// withdraw takes work back if its transaction has not begun. The answer comes in any case.
+func (c *committer) withdraw(w *work) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.lane(w)
+	if i := slices.Index(l.queue, w); i >= 0 {
+		l.queue = slices.Delete(l.queue, i, i+1)
+		w.answer <- answer{none: true}
+	}
+}
+
+// serve begins transactions until over is closed.
+func (c *committer) serve(over <-chan struct{}) {
+	for {
+		select {
+		case <-c.wake:
+			c.gather()
+			c.begin()
+		case <-over:
+			return
+		}
+	}
+}
+
+// mostYields limits how often a committer lets others run that may join the next transaction.
+const mostYields = 16
+
+// gather lets partitions that were just answered submit again, so that they share a transaction. It waits
+// for nothing: who does not run has nothing to submit.
+func (c *committer) gather() {
+	for range mostYields {
+		c.mu.Lock()
+		hoped := c.hoped
+		c.mu.Unlock()
+		if hoped == 0 {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// begin begins every transaction that can begin.
+func (c *committer) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hoped = 0
+	for {
+		ws := c.pickShared()
+		if len(ws) == 0 {
+			break
+		}
+		c.transact(&c.shared, ws, c.sizing.capacity)
+	}
+	for {
+		ws := c.alone.pick(1)
+		if len(ws) == 0 {
+			break
+		}
+		c.transact(&c.alone, ws, c.run.MaxBatch)
+	}
+}
+
+// pickShared takes work for a shared transaction, within the current size and the sink's bounds. The
+// transactions that may still begin get equal parts of what is ready. What is left over comes first the
+// next time.
+func (c *committer) pickShared() []*work {
+	l := &c.shared
+	most := c.sizing.capacity
+	if bound := c.run.bounds.Partitions; bound > 0 {
+		most = min(most, bound)
+	}
+	if free := l.most - l.open; free > 1 {
+		most = min(most, (len(l.queue)+free-1)/free)
+	}
+	return l.pick(most)
+}
+
+// pick takes up to most partitions from a lane if one more transaction may begin. It drops the work of
+// lost partitions, which would only abort the others.
+func (l *lane) pick(most int) []*work {
+	if l.open == l.most {
+		return nil
+	}
+	l.queue = slices.DeleteFunc(l.queue, func(w *work) bool {
+		if w.lost.Err() == nil {
+			return false
+		}
+		w.answer <- answer{none: true}
+		return true
+	})
+	n := min(most, len(l.queue))
+	picked := slices.Clone(l.queue[:n])
+	l.queue = slices.Delete(l.queue, 0, n)
+	return picked
+}
+
+// transact begins a transaction of several partitions, in key order (R4), so that all processes
+// lock fences in one order. The shortest timeout counts for all.
+func (c *committer) transact(l *lane, ws []*work, capacity int) {
+	l.open++
+	slices.SortFunc(ws, func(a, b *work) int { return a.fence.Partition.Compare(b.fence.Partition) })
+	t := &transaction{run: c.run, abandoned: make(chan struct{}), shared: l == &c.shared, timeout: ws[0].timeout, parts: make([]part, len(ws))}
+	ready := make([]int, len(ws))
+	for i, w := range ws {
+		ready[i] = w.most
+		t.timeout = min(t.timeout, w.timeout)
+	}
+	for i, n := range share(ready, capacity) {
+		t.parts[i] = newPart(ws[i], n)
+	}
+	refusals := 0
+	if !t.shared {
+		refusals = ws[0].refusals
+	}
+	t.lockWait = c.sizing.lockWait(refusals, rand.Float64())
+	c.start(t)
+}
+
+// start runs a transaction on its own goroutine, which a handler may end.
+func (c *committer) start(t *transaction) {
+	c.run.running.Add(1)
+	t.release = sync.OnceFunc(c.run.running.Done)
+	go func() {
+		defer t.release()
+		defer c.ended(t)
+		t.commit(c.base, func(stack string) { c.abandon(t, stack) })
+	}()
+}
+
+// ended answers the partitions of a transaction. One that was abandoned has been answered before: its
+// result is only looked at for a handler that ended the transaction by itself.
+func (c *committer) ended(t *transaction) {
+	if !c.close(t) {
+		c.run.abandonedEnds(t)
+		return
+	}
+	c.resize(t)
+	c.trace(func() string { return fmt.Sprintf("%s ended: %v", t, t.result.err) })
+	tried := t.trials()
+	if t.parts[0].replay == nil {
+		c.run.Observe(transacted(tried, t.result))
+	}
+	c.answer(t, func(i int) answer { return answer{part: &t.parts[i], tried: tried, of: i, result: t.result} })
+}
+
+// close makes room for the next transaction. It reports whether t was not closed before.
+func (c *committer) close(t *transaction) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t.over {
+		return false
+	}
+	t.over = true
+	if t.shared {
+		c.shared.open--
+	} else {
+		c.alone.open--
+	}
+	return true
+}
+
+// resize records what a shared transaction says about the size of the next one. A refusal by a
+// fence and a failed handler say nothing about it: they count as applied, with the time that they
+// took.
+func (c *committer) resize(t *transaction) {
+	if !t.shared {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch r, n := &t.result, t.messages(); {
+	case r.froze > 0 && r.err != nil, errors.Is(r.err, epoch.ErrOwnTransaction): // unrelated to the size
+	case errors.Is(r.err, epoch.ErrTransient), errors.Is(r.err, epoch.ErrInDoubt):
+		c.sizing.refused(n, r.took)
+	case errors.Is(r.err, epoch.ErrTooLarge):
+		c.sizing.tooLarge(n, r.took)
+	case r.timedOut:
+		c.sizing.tooMany(n)
+	default:
+		c.sizing.applied(n, r.took, t.timeout)
+	}
+}
+
+// answer answers each partition of a transaction. There is exactly one answer to work, so the send never
+// blocks.
+func (c *committer) answer(t *transaction, of func(i int) answer) {
+	c.mu.Lock()
+	c.hoped += len(t.parts)
+	c.mu.Unlock()
+	for i := range t.parts {
+		t.parts[i].answer <- of(i)
+	}
+	waits.Notify(c.wake)
+}

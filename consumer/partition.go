@@ -1,0 +1,339 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/waits"
+)
+
+// This file decides the course of a tenure: when it claims, applies, waits and ends (R7), and, from
+// the position that a claim returns, what became of a transaction that was in doubt (R5). What the end
+// of a claim means is decided in next.go, and how messages are applied under one in apply.go.
+
+// partition is one tenure: claim the partition, apply its messages until the claim ends, wait, start
+// over. Its state is that of one goroutine, the one of own, from grant to loss.
+type partition struct {
+	run       *runner
+	tenure    Tenure
+	id        epoch.Partition
+	committer *committer
+	logger    *slog.Logger
+	timeout   time.Duration
+	lease     context.Context // ends when the lease is lost
+	told      told            // what operators were told
+
+	// The claim.
+	claim       *claim
+	claimValid  bool         // nothing is in doubt: no new claim is due if the fence still carries ours
+	seen        epoch.Fence  // as last read, which may be another process's
+	fence       epoch.Fence  // as last claimed and advanced; zero before the first claim
+	under       *epoch.Fence // as claimed, for handlers
+	doubt       *doubt       // the transaction whose outcome the next claim finds out
+	given       *outcome     // the outcome, if it was known when the claim was made
+	above       epoch.Epoch  // seen by another system: the next claim's epoch is higher
+	progress    bool         // since the last wait
+	unconfirmed int
+	unclaimedAt time.Time // since when there is no claim
+	attempts    int       // failed attempts to claim since then
+	halts       *waits.Backoff
+	retries     *waits.Backoff
+
+	// The messages.
+	batch  Batch     // read, and not applied yet
+	bisect bisection // of the messages from fence.Next on
+	death  *death    // of the first message, until the next claim
+	begun  bool      // the first message of all was compared with the position
+	hung   bool      // a call hung on one of its messages: see recall
+	hang   *hang     // a call hangs: the partition is given up
+
+	background []*background
+	applied    []chan struct{} // of each function of Handlers.Background: see [Background.Applied]
+
+	// What others see or do.
+	replays replays
+	caught  atomic.Bool // a transaction was under way when the lease was lost
+	mu      sync.Mutex
+	rest    rest
+}
+
+// own is what a source calls for each tenure. It returns when the partition is revoked or lost, or
+// when a call hangs. Until then it claims again, whatever has ended the last claim. ctx ends when
+// the lease is lost.
+func (r *runner) own(ctx context.Context, t Tenure) {
+	timeout, err := r.batchTimeout(t)
+	if err != nil {
+		r.stop(&fatalError{err})
+		return
+	}
+	if h := r.hung.of(t.Origin().Partition); h != nil { // never two at a time
+		t.GiveUp(h.returned)
+		return
+	}
+	p := r.newPartition(ctx, t, timeout)
+	r.Observe(Granted{Partition: p.id})
+	defer p.giveUpHung()
+	r.owns(p)
+	defer r.disowns(p)
+	defer r.troubles.Left(p.id)
+	defer r.lags.left(p.id)
+	defer p.dropClaim()
+	for p.hang == nil && p.running(ctx) {
+		// Taken before the claim, so that an action which an operator takes during the claim is not
+		// missed.
+		acted := r.acted.Next()
+		// What the handler wrote before it ended its transaction may be committed without the
+		// fence. Calling it again would write that again, in whichever tenure of this process.
+		if err := r.endedTxOf(p.id); err != nil {
+			p.reportHaltedForGood(err)
+			p.wait(ctx, forever)
+			break
+		}
+		var in time.Duration
+		began := time.Now()
+		if err := p.hold(ctx); p.hang != nil {
+			break
+		} else if errors.Is(err, ErrLost) {
+			p.reportLost(err)
+			return
+		} else if err != nil {
+			in = p.unclaimed(ctx, err, time.Since(began))
+		} else {
+			in = p.ended(p.consume())
+		}
+		// The background work ends now, and not only after the wait.
+		if !p.claimValid || p.claim.broken() != nil {
+			p.dropClaim()
+		}
+		p.waitOr(p.whileClaimed(ctx), in, acted) // an operator may have done what it waits for
+	}
+	if ctx.Err() != nil {
+		p.reportLost(context.Cause(ctx))
+		return
+	}
+	p.dropClaim()
+	if p.hang != nil && p.running(ctx) {
+		p.reportGivenUp()
+		return
+	}
+	p.reportDrained()
+}
+
+// giveUpHung makes the source keep the partition from this process while a call for it hangs. It
+// first records the message, so that the next owner can read which one it was.
+func (p *partition) giveUpHung() {
+	if p.hang != nil {
+		p.recordHang()
+		p.tenure.GiveUp(p.hang.returned)
+	}
+}
+
+func (r *runner) newPartition(ctx context.Context, t Tenure, timeout time.Duration) *partition {
+	r.life.Leased(t.Term())
+	id := t.Origin().Partition
+	p := &partition{
+		run: r, tenure: t, id: id, committer: r.committerOf(id), logger: named(r.log(id), t), timeout: timeout, lease: ctx,
+		bisect: newBisection(r.RetryMin, r.RetryMax), unclaimedAt: time.Now(),
+		halts:   waits.New(r.HaltMin, r.HaltMax),
+		retries: waits.New(r.RetryMin, r.RetryMax),
+		replays: replays{added: make(chan struct{}, 1)},
+	}
+	_, p.hung = r.hung.message(id)
+	for range r.backgrounds {
+		p.applied = append(p.applied, make(chan struct{}, 1))
+	}
+	return p
+}
+
+// dropClaim ends the claim for this process; the sink has it until the next one. Background work
+// ends first.
+func (p *partition) dropClaim() {
+	p.claimValid = false
+	p.stopBackground()
+	if p.claim != nil {
+		p.claim.end(nil)
+		p.claim = nil
+		p.unclaimedAt = time.Now()
+	}
+}
+
+// ended handles the end of consuming under a claim, and returns how long to wait. It reports the
+// outcome even if the tenure is over, because a refused transaction is still news.
+func (p *partition) ended(out outcome) time.Duration {
+	if p.progress {
+		p.halts.Reset()
+		p.retries.Reset()
+		p.progress = false
+	}
+	// The sink has our fence although it refused it: then the transaction had changed the fence
+	// itself, as a handler may that writes to its table. That is no takeover, and no other process
+	// has the partition.
+	if _, refused := fenceAt(p.fence, out.err); refused && p.unchanged() {
+		if out.own = true; out.action == giveUp {
+			out.action = claimAgain
+		}
+	}
+	s := next(p.fence, out)
+	p.claimValid, p.above = s.keep, max(p.above, s.above)
+	in := p.pauseFor(s.pause)
+	if s.back != nil {
+		p.goBack(s.back)
+		return in
+	}
+	if s.doubt {
+		p.doubt = &doubt{p.fence, out.err, out.beside}
+	}
+	if s.never {
+		p.run.endedTx(p.id, out.err)
+	}
+	p.hang = cmp.Or(p.hang, out.hang)
+	p.reportEnded(out, in)
+	return in
+}
+
+// unclaimed returns how long to wait after a failed claim. Nothing is reported if the tenure has
+// ended meanwhile, which is then the cause.
+func (p *partition) unclaimed(ctx context.Context, err error, took time.Duration) time.Duration {
+	if !p.running(ctx) {
+		return 0
+	}
+	n := nextClaim(err, p.unconfirmed)
+	p.attempts++
+	if n.unconfirmed {
+		p.unconfirmed++
+	}
+	in := p.pauseFor(n.pause)
+	p.reportUnclaimed(n, err, took, in)
+	return in
+}
+
+// pausedMax is how soon a paused partition is tried again without news of a resume.
+const pausedMax = 5 * time.Second
+
+// pauseFor returns the wait. Retries and halts have their own backoffs: a partition that halts
+// again after a day of retries is tried soon.
+func (p *partition) pauseFor(what pause) time.Duration {
+	switch what {
+	case retryPause:
+		return p.retries.Next()
+	case haltPause:
+		return p.halts.Next()
+	case operatorPause:
+		p.retries.Reset()
+		return min(p.halts.Next(), pausedMax)
+	case noEnd:
+		return forever
+	default:
+		return 0
+	}
+}
+
+// whileClaimed returns the context to wait in: background work may end the claim during a wait.
+func (p *partition) whileClaimed(ctx context.Context) context.Context {
+	if p.claim == nil {
+		return ctx
+	}
+	return p.claim
+}
+
+// outcome is how a claim, or a batch under it, has ended. next decides what follows.
+type outcome struct {
+	action action
+	err    error
+	above  epoch.Epoch // with claimAbove
+	beside bool        // the transaction moves no position: it was of background work or a replay
+	own    bool        // the sink still has our fence: the transaction that was refused had changed it itself
+	hang   *hang       // with abandon
+	looked bool        // with giveUp: a look at an idle partition found it, and no transaction was refused
+}
+
+// running reports whether the tenure may begin something: it is neither revoked nor lost.
+func (p *partition) running(ctx context.Context) bool {
+	select {
+	case <-p.tenure.Draining():
+		return false
+	case <-ctx.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// untilRevoked returns a context that also ends when the partition is revoked, for what must not
+// outlast the beginning of a drain.
+func (p *partition) untilRevoked(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-p.tenure.Draining():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// forever is a wait that only the end of the tenure ends.
+const forever time.Duration = -1
+
+func (p *partition) wait(ctx context.Context, d time.Duration) { p.waitOr(ctx, d, nil) }
+
+// waitOr returns after d, when the tenure is over, or when until is closed.
+func (p *partition) waitOr(ctx context.Context, d time.Duration, until <-chan struct{}) {
+	if d == 0 {
+		return
+	}
+	var elapsed <-chan time.Time
+	if d != forever {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		elapsed = timer.C
+	}
+	select {
+	case <-elapsed:
+	case <-until:
+	case <-p.tenure.Draining():
+	case <-ctx.Done():
+	}
+}
+
+// trouble logs an incident of the partition, without repeating a line that others have caused as
+// well.
+func (p *partition) trouble(level slog.Level, what string, err error, args ...any) {
+	p.run.troubles.add(p.logger, level, p.id, what, err, args...)
+}
+
+// claim is one claim while it lasts. It is safe for concurrent use.
+type claim struct {
+	context.Context // ends with the claim, or when the lease is lost
+	end             context.CancelCauseFunc
+}
+
+// newClaim returns a claim that ends at the latest when the lease is lost.
+func newClaim(lease context.Context) *claim {
+	ctx, end := context.WithCancelCause(lease)
+	return &claim{ctx, end}
+}
+
+// brokenClaimError ends a claim from elsewhere: background work, or a look at the fence.
+type brokenClaimError struct{ outcome }
+
+func (*brokenClaimError) Error() string { return "the claim has ended" }
+
+// breakWith ends the claim and all waits of the tenure. The first reason counts.
+func (c *claim) breakWith(out outcome) { c.end(&brokenClaimError{out}) }
+
+// broken returns why the claim was ended from elsewhere, or nil.
+func (c *claim) broken() *brokenClaimError {
+	var b *brokenClaimError
+	if c != nil && errors.As(context.Cause(c), &b) {
+		return b
+	}
+	return nil
+}
