@@ -9,9 +9,9 @@
 //
 // The package hides how partitions are claimed, read and shared out to transactions. Each grant of
 // the source is a [Tenure] with a goroutine of its own. It claims the partition ([epoch.Sink]: read,
-// confirm with the source, swap), reads from the position that the claim returned, and offers the
-// messages to an event loop, a committer. A committer owns the fences and pending messages of its
-// partitions, and applies what is ready in one transaction, without waiting for more.
+// confirm with the source, swap), reads from the position that the claim returned, and submits the
+// messages to a committer, which applies what is ready in one transaction, without waiting for more. What
+// the answer means, each partition decides for itself.
 //
 // It decides what follows from an error. A transaction that fails is rolled back as a whole. The
 // partition whose message failed is then applied alone, in ever smaller batches until the message

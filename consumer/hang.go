@@ -257,12 +257,13 @@ func (r *runner) abandonedEnds(t *transaction) {
 	r.returned(t.hang)
 }
 
-// abandoned returns what follows for a partition of an abandoned transaction.
+// abandoned returns what follows for a partition of an abandoned transaction: if the call of another
+// partition hangs, it is tried again at once.
 func (p *partition) abandoned(a answer) outcome {
 	switch {
 	case errors.Is(a.err, epoch.ErrInDoubt): // whether the sink has committed is unknown, for all partitions alike
 		return outcome{action: claimAgain, err: a.err, beside: a.part.replay != nil}
-	case a.hang == nil: // the call of another partition hangs
+	case a.hang == nil:
 		return outcome{action: advance}
 	}
 	// The message at fault is remembered before the partition is given up: its next owner tries it alone.

@@ -32,13 +32,11 @@ type Options struct {
 	// transactions take less than 100 ms.
 	MaxBatch int
 
-	// Committers is the number of transactions that may be open at a time. Each partition
-	// belongs to one committer, and a transaction takes messages from all partitions of its
-	// committer. A committer can have three more transactions open: for a partition that
-	// has just failed, for [Handlers.Background], and for a replay. If the sink has several
-	// databases ([epoch.Sharded]), each database has this many committers. More committers help if
-	// handlers wait for other systems; partitions that update the same rows may then deadlock
-	// with each other (see [Handler]). Defaults to 1.
+	// Committers is the number of transactions that may be open at a time. What is ready is shared out
+	// among those that may still begin. As many again may be open for partitions that have just failed and
+	// for replays, and for [Handlers.Background]. If the sink has several databases ([epoch.Sharded]), this
+	// holds for each. More transactions help if handlers wait for other systems; partitions that update the
+	// same rows may then deadlock with each other (see [Handler]). Defaults to 1.
 	Committers int
 
 	// BatchTimeout limits the duration of one transaction, including its handlers, and of one

@@ -17,8 +17,8 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file starts and ends the parts of a Run, and keeps what its partitions share. ownership.go
-// has the course of one partition, and loop.go that of transactions.
+// This file starts and ends the parts of a Run, and keeps what its partitions share. partition.go
+// has the course of one partition, and committer.go groups their work into transactions.
 
 // Run applies the messages of the partitions that source leases to this process, with h and in
 // sink, until ctx ends. Then it drains: the transactions under way commit, the partitions are given

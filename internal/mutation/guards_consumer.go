@@ -3,10 +3,13 @@ package main
 const (
 	takeover   = "epoch/takeover.go"
 	claiming   = "consumer/claim.go"
-	owning     = "consumer/ownership.go"
+	owning     = "consumer/partition.go"
+	applying   = "consumer/apply.go"
+	committing = "consumer/committer.go"
 	verdicts   = "consumer/verdict.go"
-	loops      = "consumer/loop.go"
+	sizes      = "consumer/sizing.go"
 	transact   = "consumer/transaction.go"
+	hanging    = "consumer/hang.go"
 	background = "consumer/background.go"
 )
 
@@ -31,7 +34,7 @@ var guardsOfConsumer = []guard{
 	}, "consumer", "TestR9AFenceMissingAtTheCommitHaltsAtOnce"},
 
 	{"R4", "partitions are applied in the order they became ready", []edit{
-		{loops, "\tslices.SortFunc(ps, func(a, b *pending[TX]) int { return a.fence.Partition.Compare(b.fence.Partition) })\n", ""},
+		{committing, "\tslices.SortFunc(ws, func(a, b *work) int { return a.fence.Partition.Compare(b.fence.Partition) })\n", ""},
 	}, "consumer", "TestR4PartitionsAreAppliedInKeyOrder"},
 
 	{"R5", "a commit in doubt is a message's failure", []edit{
@@ -44,13 +47,13 @@ var guardsOfConsumer = []guard{
 		{verdicts, "verdict{action: claimAgain, err: err}, moved.Partition", "verdict{action: halt, err: err}, moved.Partition"},
 	}, "consumer", "TestR5AMovedPositionIsClaimedAgainAndFollowed"},
 	{"R5", "reading starts where the fence was seen, not where it was claimed", []edit{
-		{owning, "\to.adoptFence(got)\n", "\tgot.Next = seen.Next\n\to.adoptFence(got)\n"},
+		{claiming, "\tp.adoptFence(got)\n", "\tgot.Next = seen.Next\n\tp.adoptFence(got)\n"},
 	}, "consumer", "TestR5ReadingStartsAtThePositionThatTheSwapReturned"},
 	{"R5", "doubt in background work keeps the claim", []edit{
 		{background, "case errors.Is(err, epoch.ErrInDoubt):", "case false:"},
 	}, "consumer", "TestBackgroundWorkInDoubtIsFollowedByANewClaim"},
 	{"R5", "the fence of a partition that has nothing to commit is not read", []edit{
-		{"consumer/idle.go", "\t\treturn c.next\n", "\t\treturn time.Now().Add(time.Hour)\n"},
+		{"consumer/watch.go", "\tat := w.next\n", "\tat := time.Now().Add(time.Hour)\n"},
 	}, "consumer", "TestEffectsThatASinkLostComeBackThoughNoMessageComes/within two terms, by a look now and then"},
 
 	{"R6", "a sink that went back is taken for a later claim", []edit{
@@ -70,41 +73,41 @@ var guardsOfConsumer = []guard{
 	}, "consumer", "TestTheNextClaimWaitsForTheWorkOfTheLastOne"},
 
 	{"R7", "a halt makes a new claim", []edit{
-		{owning, "if ours, err := o.stillOurs(revoked); err != nil || ours {", "if ours, err := false, error(nil); err != nil || ours {"},
+		{claiming, "if ours, err := p.stillOurs(revoked); err != nil || ours {", "if ours, err := false, error(nil); err != nil || ours {"},
 	}, "consumer", "TestAHaltKeepsTheClaim"},
 
 	{"R8", "the policy's position replaces the fence's", []edit{
 		{takeover, "errors.Is(err, ErrMissing) && c.Missing", "c.Missing"},
-		{"consumer/seeding.go", "\t\tif _, err := r.sink.Fence(ctx, p); !errors.Is(err, epoch.ErrMissing) {\n\t\t\treturn err\n\t\t}\n", ""},
+		{claiming, "\t\tif _, err := r.effects.Fence(ctx, p); !errors.Is(err, epoch.ErrMissing) {\n\t\t\treturn err\n\t\t}\n", ""},
 		{"epoch/fences.go", "\t\tif _, ok := fs[s.Partition]; ok {\n\t\t\tcontinue\n\t\t}\n", ""},
 	}, "consumer", "TestR8ThePositionOfTheSinkIsTheTruth"},
 	{"R8", "what the group had committed is not adopted", []edit{{claiming, "claim.Adopt, claim.Above = adopt, above", "_, claim.Above = adopt, above"}}, "consumer", "TestAPartitionWithoutAFenceStartsAsThePolicySays"},
 	{"R8", "the position of an advance is not published", []edit{
-		{loops, "\tp.tenure.Mirror(p.fence)\n", ""},
+		{applying, "\tp.tenure.Mirror(p.fence)\n", ""},
 	}, "consumer", "TestStopDrainsCommitsTheTransactionUnderWayAndReturnsNil"},
 
 	{"R9", "each partition gets its fence when it is first claimed", []edit{
-		{"consumer/seeding.go", "r.sink.Seed(ctx, starts)", "r.sink.Seed(ctx, starts[t.Origin().Partition.Number:][:1])"},
+		{claiming, "r.effects.Seed(ctx, starts)", "r.effects.Seed(ctx, starts[t.Origin().Partition.Number:][:1])"},
 	}, "consumer", "TestR9APartitionClaimedLaterStartsWhereItWasWhenTheGroupBegan"},
 	{"R9", "a fence that vanished under its owner is made again", []edit{
 		{claiming, "if !known {", "if true {"},
 	}, "consumer", "TestR9AFenceMissingWhileInDoubtIsNotMadeAgain"},
 
 	{"R10", "an offset below the position is applied again", []edit{
-		{"consumer/batch.go", "if m.Offset < next {", "if false {"},
+		{"consumer/source.go", "if m.Offset < next {", "if false {"},
 	}, "consumer", "TestR10AnOffsetBelowThePositionThatComesAgainHalts"},
 	{"R10", "an advance begins at its first message, not at the fence", []edit{
-		{transact, "From: p.fence.Next,", "From: p.batch.Messages[0].Offset,"},
+		{transact, "From: f.Next,", "From: w.batch.Messages[0].Offset,"},
 	}, "consumer", "TestR10AGapThatTheSourceExplainsIsPassedOver"},
 	{"R10", "the mark is not recorded", []edit{
 		{transact, "Mark: to.Mark}", "Mark: epoch.NoMark}"},
 	}, "consumer", "TestR10ALogRewrittenBelowThePositionIsRecognisedByItsMark"},
 	{"R10", "a read that failed is doubt", []edit{
-		{owning, "return outcome{action: halt, err: &sourceError{err}}", "return outcome{action: claimAgain, err: err}"},
+		{applying, "return outcome{action: halt, err: &sourceError{err}}", "return outcome{action: claimAgain, err: err}"},
 	}, "consumer", "TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers"},
 
 	{"R12", "an attempt to claim may last for ever", []edit{
-		{claiming, "context.WithTimeout(ctx, s.limit)\n\tdefer done()\n\treturn s.Sink.Fence", "context.WithCancel(ctx)\n\tdefer done()\n\treturn s.Sink.Fence"},
+		{"consumer/handlers.go", "context.WithTimeout(ctx, s.limit)\n\tdefer done()\n\treturn s.Sink.Fence", "context.WithCancel(ctx)\n\tdefer done()\n\treturn s.Sink.Fence"},
 	}, "consumer", "TestR12AnAttemptToClaimIsBoundedInTime"},
 
 	{"R13", "a transaction may be given more time than the lease has", []edit{
@@ -114,17 +117,17 @@ var guardsOfConsumer = []guard{
 		{transact, "context.WithTimeoutCause(ctx, t.timeout, errTimeout)", "context.WithTimeoutCause(ctx, 1000*time.Hour, errTimeout)"},
 	}, "consumer", "TestR13TransactionsThatTakeTooLongAreCutOffAndMadeSmaller"},
 	{"R13", "the loss of a partition does not abort its transaction", []edit{
-		{transact, "cancel(context.Cause(p.lost))\n\t\t\tif errors.Is", "if errors.Is"},
+		{transact, "cancel(context.Cause(lost))\n\t\t\tif errors.Is", "if errors.Is"},
 	}, "consumer", "TestALostPartitionAbortsItsTransactionAtOnce"},
 	{"R13", "messages are handled after the context has ended", []edit{
-		{transact, "err != nil && i > 0 {", "err != nil && i < 0 {"},
+		{transact, "if err == nil || n == 0 {", "if true {"},
 	}, "consumer", "TestR13NoMessageIsHandledAfterTheTransactionsContextHasEnded"},
 
 	{"L1", "a transaction that does not fit is tried again as large as it was", []edit{
 		{verdicts, "case errors.Is(r.err, epoch.ErrTooLarge) && !alone:", "case false:"},
 	}, "consumer", "TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition"},
 	{"L1", "transactions stay as large as those that did not fit", []edit{
-		{loops, "l.sizing.tooLarge(t.messages(), r.took)", ""},
+		{committing, "c.sizing.tooLarge(n, r.took)", "_ = n"},
 	}, "consumer", "TestASinkOfFiveMethodsIsEnough"},
 
 	{"L2", "a transaction that could not begin is a message's failure", []edit{
@@ -143,7 +146,7 @@ var guardsOfConsumer = []guard{
 		{verdicts, "if deaths < enoughDeaths {", "if false {"},
 	}, "consumer", "TestWhatDiesAloneAgainAndAgainHasFailedAnAttempt"},
 	{"L2", "a connection that another claim or an operator has ended is an attempt", []edit{
-		{"consumer/death.go", "seen.Claim == left.Claim", "true"},
+		{claiming, "seen.Claim == left.Claim", "true"},
 	}, "consumer", "TestAConnectionThatSomebodyElseHasEndedIsNoAttempt"},
 	{"L2", "an error of the handler's own fenced store passes for one of this sink", []edit{
 		{background, "return &maskedError{r.handler}", "return r.handler"},
@@ -153,24 +156,24 @@ var guardsOfConsumer = []guard{
 		{verdicts, "case lost:", "case lost && false:"},
 	}, "consumer", "TestAPartitionLostWhileWaitingForAConnectionCostsNoOtherItsClaim"},
 	{"L4", "a message that waits for a lock continues in the others' transactions", []edit{
-		{"consumer/bisection.go", "if !b.active() && b.refusals < 2 {", "if !b.active() {"},
+		{sizes, "if !b.active() && b.refusals < 2 {", "if !b.active() {"},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"L4", "a call that hangs blocks its committer", []edit{
-		{transact, "l.send(late[TX]{t, stack})", "_ = stack"},
+		{committing, "func(stack string) { c.abandon(t, stack) }", "func(string) {}"},
 	}, "consumer", "TestAHandlerThatHangsCostsItsOwnPartitionAlone/1 committers"},
 	{"L4", "what shares a transaction with a call that hangs is not tried again", []edit{
-		{"consumer/abandon.go", "default:\n\t\t\tl.again(p, 0)", "default:\n\t\t\tp.finish(outcome{action: halt, err: r.err})"},
+		{hanging, "\tcase a.hang == nil:\n\t\treturn outcome{action: advance}", "\tcase a.hang == nil:\n\t\treturn outcome{action: halt, err: a.err}"},
 	}, "consumer", "TestWhatSharesATransactionWithACallThatHangsIsAppliedAgainAtOnce"},
 
 	{"L5", "a standstill is not reported", []edit{
 		{"consumer/report.go", "\t\tp.reportStandstill(v.err, took, in)\n", ""},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"L5", "a partition that does not move is reported as running whenever it is claimed again", []edit{
-		{"consumer/report.go", "o.halted = o.halted && o.still.said", "o.halted = false"},
+		{"consumer/report.go", "p.told.halted = p.told.halted && p.told.still.said", "p.told.halted = false"},
 	}, "consumer", "TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted"},
 
 	{"L6", "the methods of a handler's error are called wherever it comes to", []edit{
-		{"consumer/guard.go", "return inert.Error(f())", "return f()"},
+		{"consumer/handlers.go", "return inert.Error(f())", "return f()"},
 	}, "consumer", "TestAnErrorWhoseMethodsPanicCostsItsMessageAndNothingElse"},
 	{"L6", "an error's method Is runs on the goroutine that asks, which it may end", []edit{
 		{"internal/text/inert/error.go", "go func() {\n\t\ta := answer", "func() {\n\t\ta := answer"},
@@ -189,24 +192,24 @@ var guardsOfConsumer = []guard{
 		{owning, "if h := r.hung.of(t.Origin().Partition); h != nil {", "if h := r.hung.of(t.Origin().Partition); h != nil && false {"},
 	}, "consumer", "TestASourceThatGrantsAPartitionAllTheSameGetsItBack"},
 	{"L7", "the source is not notified that a call for the partition hangs", []edit{
-		{owning, "o.tenure.GiveUp(o.hang.returned)", "_ = o.hang.returned"},
+		{owning, "p.tenure.GiveUp(p.hang.returned)", "_ = p.hang.returned"},
 	}, "consumer", "TestAMessageThatHangsAgainAndAgainEndsInOnFailure/OnFailure true"},
 	{"L7", "a message that hangs uses up no attempts", []edit{
-		{"consumer/abandon.go", "l.blame(did, t.placed[call].at, trials[i])", "_ = trials[i]"},
+		{hanging, "\t\tp.blame(a)\n", ""},
 	}, "consumer", "TestAMessageThatHangsAgainAndAgainEndsInOnFailure/OnFailure true"},
 	{"L7", "a message that hangs in one process after the other uses up no attempts", []edit{
-		{owning, "if seen.Epoch > 0 && (left.Epoch == 0 || o.hung) {", "if false {"},
+		{claiming, "if seen.Epoch > 0 && (left.Epoch == 0 || p.hung) {", "if false {"},
 	}, "consumer", "TestAMessageThatHangsOneOwnerAfterTheOtherEndsInOnFailure/2 owners"},
 	{"L7", "Run waits for a call that hangs", []edit{
-		{"consumer/abandon.go", "t.abandon()\n\tt.release()", "t.abandon()"},
+		{hanging, "t.abandon()\n\tt.release()", "t.abandon()"},
 	}, "consumer", "TestRunReturnsWithWhatHangsWhenItIsStopped"},
 	{"L7", "Run continues however many calls hang", []edit{
-		{"consumer/hang.go", "r.stop(errTooManyHang)", "_ = errTooManyHang"},
+		{hanging, "r.stop(errTooManyHang)", "_ = errTooManyHang"},
 	}, "consumer", "TestRunReturnsWhenTooManyCallsHang"},
 	{"L7", "a drain waits for a call that hangs", []edit{
-		{transact, "overrun.within(overrunGrace)", "_ = overrunGrace"},
+		{transact, "overrun.Within(overrunGrace)", "_ = overrunGrace"},
 	}, "consumer", "TestADrainDoesNotWaitForAHandlerThatHangs"},
 	{"L7", "background work that outlives its context holds its partition", []edit{
-		{background, "count := afterAwake(o.run.hangTimeout(o.timeout), func() { close(late) })", "count := afterAwake(o.run.hangTimeout(o.timeout), func() {})"},
+		{background, "count := waits.AfterAwake(p.run.hangTimeout(p.timeout), func() { close(late) })", "count := waits.AfterAwake(p.run.hangTimeout(p.timeout), func() {})"},
 	}, "consumer", "TestBackgroundWorkThatOutlivesItsContextDoesNotHoldItsPartition"},
 }

@@ -43,6 +43,7 @@ type Recorder struct {
 	dropped int // since the last report
 }
 
+// NewRecorder returns a recorder that writes with write, and tells missing how many decisions were dropped. Close it.
 func NewRecorder(write func(context.Context, []operate.Decision) error, missing func(decisions int, err error), log *slog.Logger) *Recorder {
 	r := &Recorder{write: write, missing: missing, log: log, queue: make(chan operate.Decision, maxUnrecorded)}
 	r.ctx, r.stop = context.WithCancel(context.Background())
