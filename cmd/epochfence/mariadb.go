@@ -63,7 +63,9 @@ func (m *mariadb) grant(role string, as roleKind) (string, error) {
 		needs["fence"], needs["ledger"], needs["outbox_entry"] = "SELECT, UPDATE", writes, "SELECT, UPDATE, DELETE"
 	}
 	to := mariadbText(role)
-	if at := strings.LastIndexByte(role, '@'); at >= 0 {
+	if at := strings.LastIndexByte(role, '@'); at == 0 || at == len(role)-1 {
+		return "", usage("--role is %q; want NAME or NAME@HOST", role)
+	} else if at > 0 {
 		to = mariadbText(role[:at]) + "@" + mariadbText(role[at+1:])
 	}
 	var sql []string

@@ -39,7 +39,7 @@ var attacks = []history{{
 	claim: "attack: frozen with the transaction open",
 	rules: "R1, R3, R6", needs: []need{needs[Freezer]()},
 	story: func(w *world) {
-		topic, db, all := w.filled(1, 10)
+		topic, db, all := w.filled()
 		s := w.newStall()
 		a := w.run("a", db, memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
 			s.stop()
@@ -58,7 +58,7 @@ var attacks = []history{{
 	claim: "attack: frozen between confirm and swap",
 	rules: "R2", needs: []need{needs[Freezer]()},
 	story: func(w *world) {
-		topic, db, all := w.filled(1, 10)
+		topic, db, all := w.filled()
 		s := w.newStall()
 		swapped := make(chan error, 1)
 		a := w.run("a", db, memsink.Hooks{Claim: func(_ context.Context, _ epoch.Claim, do func() error) error {
@@ -89,7 +89,7 @@ var attacks = []history{{
 	claim: "attack: late claimer, which reads the fence after the next owner has claimed",
 	rules: "R2", needs: []need{needs[Freezer]()},
 	story: func(w *world) {
-		topic, db, all := w.filled(1, 10)
+		topic, db, all := w.filled()
 		s := w.newStall()
 		a := w.run("a", db, memsink.Hooks{Fence: func(_ context.Context, _ epoch.Partition, do func() error) error {
 			s.stop()
@@ -132,7 +132,7 @@ var attacks = []history{{
 	claim: "attack: static member swap at one generation, the first frozen with its transaction open",
 	rules: "claim id", needs: []need{needs[StaticMembers](), needs[Freezer]()},
 	story: func(w *world) {
-		topic, db, all := w.filled(1, 10)
+		topic, db, all := w.filled()
 		s := w.newStall()
 		hooks := memsink.Hooks{Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
 			s.stop()
@@ -241,7 +241,7 @@ var attacks = []history{{
 	claim: "attack: topic deleted and recreated, whose messages are not taken for the old ones",
 	rules: "claim CHECK", needs: []need{needs[Recreator]()},
 	story: func(w *world) {
-		topic, db, old := w.filled(1, 10)
+		topic, db, old := w.filled()
 		a := w.run("a", db, memsink.Hooks{}, topic)
 		w.applied(db, topic, 0, old...)
 		w.Harness.(Recreator).RecreateTopic(w.t, topic, 2)
@@ -294,7 +294,7 @@ var attacks = []history{{
 	claim: "attack: truncated log, whose new messages do not take the place of the old ones",
 	rules: "R10", needs: []need{needs[Truncator]()},
 	story: func(w *world) {
-		topic, db, old := w.filled(1, 10)
+		topic, db, old := w.filled()
 		a := w.run("a", db, memsink.Hooks{}, topic)
 		w.applied(db, topic, 0, old...)
 		a.leave()

@@ -47,9 +47,9 @@ func (w *world) runAs(p *process, db *memsink.Sink, hooks memsink.Hooks, o optio
 	return s
 }
 
-// filled returns a new topic whose partition 0 has n messages, and a database.
-func (w *world) filled(partitions int32, n int) (topic string, db *memsink.Sink, all []string) {
-	topic, all = w.newTopic(partitions), numbered(0, 0, n)
+// filled returns a new topic with one partition that has ten messages, and a database.
+func (w *world) filled() (topic string, db *memsink.Sink, all []string) {
+	topic, all = w.newTopic(1), numbered(0, 0, 10)
 	w.produce(topic, 0, all...)
 	return topic, memsink.New(), all
 }

@@ -46,6 +46,9 @@ func keeps[TX any](w *world[TX]) {
 			return err
 		}
 		rows, at, err = w.Store.Scan(ctx, tx, orders, at, 100)
+		if err != nil {
+			return err
+		}
 		rows = slices.Concat(first, rows)
 		if len(first) != 5 || len(rows) != 3*len(keys) {
 			return fmt.Errorf("scanned %d entries and then those up to %d, want 5 and all", len(first), len(rows))

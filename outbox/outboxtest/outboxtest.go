@@ -94,7 +94,7 @@ func (w *world[TX]) must(err error) {
 	}
 }
 
-// runs runs a consumer that adds an entry for each message, until the history ends.
+// runs begins a consumer that adds an entry for each message, until the history ends.
 func (w *world[TX]) runs(source consumer.Source, retry time.Duration, entry func(body string) outbox.Entry) {
 	w.Helper()
 	box, err := outbox.New(w.Store, outbox.Options[TX]{RetryMin: retry, RetryMax: retry, Logger: quiet})
@@ -137,7 +137,7 @@ func (w *world[TX]) awaitLeft(n int) {
 	w.await(fmt.Sprint(n, " entries are left"), func() bool { return len(w.entries(operate.OutboxQuery{})) == n })
 }
 
-// claims claims a partition that nobody has claimed.
+// claims takes a partition that nobody has claimed.
 func (w *world[TX]) claims(p epoch.Partition) epoch.Fence {
 	w.Helper()
 	o := epoch.Origin{Partition: p, Log: "log", Source: "broker"}

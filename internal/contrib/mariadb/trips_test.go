@@ -19,8 +19,8 @@ type tripping struct {
 }
 
 func (c *tripping) Write(p []byte) (int, error) {
-	const close = 0x19 // COM_STMT_CLOSE, which has no answer
-	if len(p) > 4 && p[4] != close {
+	const closing = 0x19 // COM_STMT_CLOSE, which has no answer
+	if len(p) > 4 && p[4] != closing {
 		c.trips.Add(1)
 	}
 	return c.Conn.Write(p)
