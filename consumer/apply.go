@@ -36,10 +36,8 @@ func (p *partition) consume() outcome {
 // when all messages of the last one are applied, so a partition holds one batch beside what its
 // source buffers. A request to replay a dead letter ends a read that waits.
 func (p *partition) applyAll() outcome {
-	p.replays.open()
-	defer p.replays.close()
-	p.run.watches[p.committer.shard].add(p)
-	defer p.run.watches[p.committer.shard].remove(p)
+	p.opens()
+	defer p.closes()
 	for p.claim.Err() == nil {
 		if out := p.replayFor(replayTime); out.action != advance {
 			return out
@@ -49,6 +47,18 @@ func (p *partition) applyAll() outcome {
 		}
 	}
 	return outcome{action: leave}
+}
+
+// opens lets others look at the partition and request replays of it.
+func (p *partition) opens() {
+	p.replays.open()
+	p.run.watches[p.committer.shard].add(p)
+}
+
+func (p *partition) closes() {
+	p.submitsNothing()
+	p.run.watches[p.committer.shard].remove(p)
+	p.replays.close()
 }
 
 // read applies what the source has, until the claim or the tenure ends or a replay interrupts it.
@@ -82,6 +92,8 @@ func (p *partition) read() outcome {
 // batches reads from the fence's position on. It is a function of its own so that its copy of the fence is
 // not on the stack on which an idle partition waits for the next batch. With it the stack would need
 // 16 KiB instead of 8.
+//
+//go:noinline
 func (p *partition) batches(ctx context.Context) iter.Seq2[Batch, error] {
 	return p.tenure.Read(ctx, p.fence)
 }
@@ -111,6 +123,7 @@ func (p *partition) apply(b Batch) outcome {
 func (p *partition) beforeTheNext(in time.Duration) outcome {
 	out := p.replayOne()
 	if in > 0 {
+		p.submitsNothing()
 		timer := time.NewTimer(in)
 		defer timer.Stop()
 		for waiting := true; waiting && out.action == advance; {
@@ -172,9 +185,18 @@ func (p *partition) work() *work {
 	}
 }
 
+// submitsNothing lets others begin who wait for this partition to submit again.
+func (p *partition) submitsNothing() {
+	if p.answered {
+		p.answered = false
+		p.committer.submitsNothing()
+	}
+}
+
 // submit gives work to the committer and waits for the answer. If the partition is revoked or lost,
 // or the claim ends, it waits only for a transaction under way.
 func (p *partition) submit(w *work) answer {
+	w.awaited, p.answered = p.answered, false
 	p.committer.submit(w)
 	select {
 	case a := <-w.answer:
@@ -186,8 +208,9 @@ func (p *partition) submit(w *work) answer {
 	return p.noted(<-w.answer)
 }
 
-// noted notes whether a transaction was open when the lease was lost.
+// noted notes that a transaction has ended, and whether it was open when the lease was lost.
 func (p *partition) noted(a answer) answer {
+	p.answered = !a.none
 	if !a.none && (a.tried[a.of].lost || a.hang != nil) {
 		p.caught.Store(true)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -31,11 +30,12 @@ type committer struct {
 	slots chan struct{}   // one is held by each background transaction that runs
 	wake  chan struct{}
 
-	mu     sync.Mutex
-	shared lane
-	alone  lane
-	sizing sizing
-	hoped  int // partitions that were just answered, and may submit again at once
+	mu      sync.Mutex
+	shared  lane
+	alone   lane
+	sizing  sizing
+	awaited int       // partitions that have an answer, and may submit again at once
+	until   time.Time // when nobody is awaited any more
 }
 
 // lane has the work that is ready, in the order in which it was submitted.
@@ -59,6 +59,7 @@ type work struct {
 	refusals int             // transient failures of the first message, in a row
 	timeout  time.Duration   // of its transaction
 	lost     context.Context // whose end aborts its transaction
+	awaited  bool            // its partition has just had an answer
 	answer   chan answer
 }
 
@@ -101,9 +102,20 @@ func (c *committer) submit(w *work) {
 	c.mu.Lock()
 	l := c.lane(w)
 	l.queue = append(l.queue, w)
-	c.hoped = max(c.hoped-1, 0)
+	if w.awaited {
+		c.awaited = max(c.awaited-1, 0)
+	}
 	c.mu.Unlock()
 	waits.Notify(c.wake)
+}
+
+// submitsNothing says that a partition that has an answer does not submit again at once.
+func (c *committer) submitsNothing() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.awaited = max(c.awaited-1, 0); c.awaited == 0 {
+		waits.Notify(c.wake)
+	}
 }
 
 func (c *committer) lane(w *work) *lane {
@@ -126,39 +138,33 @@ func (c *committer) withdraw(w *work) {
 
 // serve begins transactions until over is closed.
 func (c *committer) serve(over <-chan struct{}) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
 	for {
 		select {
 		case <-c.wake:
-			c.gather()
-			c.begin()
+		case <-timer.C:
 		case <-over:
 			return
 		}
-	}
-}
-
-// mostYields limits how often a committer lets others run that may join the next transaction.
-const mostYields = 16
-
-// gather lets partitions that were just answered submit again, so that they share a transaction. It waits
-// for nothing: who does not run has nothing to submit.
-func (c *committer) gather() {
-	for range mostYields {
-		c.mu.Lock()
-		hoped := c.hoped
-		c.mu.Unlock()
-		if hoped == 0 {
-			return
+		if in := c.begin(time.Now()); in > 0 {
+			timer.Reset(in)
 		}
-		runtime.Gosched()
 	}
 }
 
-// begin begins every transaction that can begin.
-func (c *committer) begin() {
+// mostAwaited limits how long a transaction waits for partitions that have just had an answer. They need some
+// microseconds to submit again, unless they are held up, as by the user's Observe.
+const mostAwaited = time.Millisecond
+
+// begin begins every transaction that can begin. Partitions that have just had an answer come first to submit
+// again, so that they share a transaction: then begin returns for how long it waits for them at most.
+func (c *committer) begin(now time.Time) (in time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hoped = 0
+	if in = c.until.Sub(now); c.awaited > 0 && in > 0 {
+		return in
+	}
 	for {
 		ws := c.pickShared()
 		if len(ws) == 0 {
@@ -173,6 +179,7 @@ func (c *committer) begin() {
 		}
 		c.transact(&c.alone, ws, c.run.MaxBatch)
 	}
+	return 0
 }
 
 // pickShared takes work for a shared transaction, within the current size and the sink's bounds. The
@@ -300,7 +307,7 @@ func (c *committer) resize(t *transaction) {
 // blocks.
 func (c *committer) answer(t *transaction, of func(i int) answer) {
 	c.mu.Lock()
-	c.hoped += len(t.parts)
+	c.awaited, c.until = c.awaited+len(t.parts), time.Now().Add(mostAwaited)
 	c.mu.Unlock()
 	for i := range t.parts {
 		t.parts[i].answer <- of(i)

@@ -124,7 +124,7 @@ type replays struct {
 func (q *replays) open() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.taken = true
+	q.taken, q.now = true, 0
 	if q.settled == nil {
 		q.settled, q.tries = map[int64]int64{}, map[int64]int{}
 	}
@@ -194,6 +194,9 @@ const (
 	// readTime.
 	replayTime = 200 * time.Millisecond
 	readTime   = 20 * time.Millisecond
+
+	// timeToRecord is how long a partition waits until a failed replay is recorded.
+	timeToRecord = 2 * time.Second
 )
 
 // replayFor runs the replays that are queued, for about d.
@@ -213,8 +216,11 @@ func (p *partition) replayFor(d time.Duration) outcome {
 // that is done or has failed for good makes requests look again at once, so that a list of replays does not
 // take 2 s each.
 func (p *partition) replayOne() outcome {
+	if !p.running(p.claim) {
+		return outcome{action: advance}
+	}
 	r, ok := p.replays.next()
-	if !ok || !p.running(p.claim) {
+	if !ok {
 		return outcome{action: advance}
 	}
 	p.rests(func() {}) // an operator may act on the fence meanwhile
@@ -261,9 +267,10 @@ func (p *partition) replayWork(r *replay) *work {
 	}
 }
 
-// recordFailure makes the sink record a failed replay. The replay is not tried again before that.
+// recordFailure makes the sink record a failed replay, also if the replay has ended the claim. The partition
+// waits for it, so it has little time.
 func (p *partition) recordFailure(r *replay, a answer) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.lease), p.timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.lease), min(p.timeout, timeToRecord))
 	defer cancel()
 	if err := p.run.records.ReplayFailed(ctx, r.RequestedReplay, a.part.fence, cmp.Or(a.handler, a.err)); err != nil {
 		p.run.log(p.id).Warn("could not record that a replay has failed, the dead letter is replayed again", "dead_letter", r.ID, "err", err)

@@ -56,6 +56,7 @@ type rest struct {
 
 // rests says that the partition waits for messages, in a read that interrupt ends.
 func (p *partition) rests(interrupt context.CancelFunc) {
+	p.submitsNothing()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rest.on, p.rest.since, p.rest.interrupt = true, time.Now(), interrupt
