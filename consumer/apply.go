@@ -180,7 +180,7 @@ func (p *partition) work() *work {
 	b := &p.bisect
 	return &work{
 		run: p.run, fence: p.fence, batch: p.batch, most: p.size(), alone: b.active(), failed: b.failed, refusals: b.refusals,
-		trial:   trial{partition: p.id, attempts: b.attempts, failed: b.failed, doubts: b.doubts},
+		trial:   trial{partition: p.id, attempts: b.attempts, failed: b.failed, doubts: b.doubts, narrowed: b.active()},
 		timeout: p.timeout, lost: p.lease, answer: make(chan answer, 1),
 	}
 }
@@ -211,7 +211,7 @@ func (p *partition) submit(w *work) answer {
 // noted notes that a transaction has ended, and whether it was open when the lease was lost.
 func (p *partition) noted(a answer) answer {
 	p.answered = !a.none
-	if !a.none && (a.tried[a.of].lost || a.hang != nil) {
+	if !a.none && (a.tried[a.of].lost && p.lease.Err() != nil || a.hang != nil) { // what a replay loses is its claim
 		p.caught.Store(true)
 	}
 	return a

@@ -24,8 +24,8 @@ type Background[TX any] interface {
 
 	// Do runs apply in a transaction that commits only under this claim and applies no message. The
 	// transaction neither reads nor moves the position. It runs beside the transactions of the
-	// partition's messages; see [epoch.Holding]. One call of Do runs at a time for each
-	// committer, for all partitions that belong to it. The others wait, so apply must not call Do.
+	// partition's messages; see [epoch.Holding]. One call of Do runs at a time for each partition, and
+	// [Options.Committers] of them in each database. The others wait, so apply must not call Do.
 	// [Options.BatchTimeout] limits the transaction.
 	//
 	// If apply returns an error, everything is rolled back and Do returns the error. Do does not
@@ -177,7 +177,7 @@ func (b *background) run() {
 		}
 		in := wait.Next()
 		b.owner.logger.Error("the background work failed, starting it again", "epoch", b.epoch, "err", err, "retry_in", in)
-		b.owner.wait(b.ctx, in)
+		b.owner.waitOr(b.ctx, in, nil)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 
 // This file groups the work of partitions into transactions: which partitions share the next one, which
 // goes alone, and how many transactions are open. sizing.go decides how many messages they take. It
-// knows nothing of claims, of blame or of replays: each partition decides for itself what its answer
-// means (apply.go).
+// decides nothing about claims, blame or replays: each partition decides for itself what its answer means
+// (apply.go).
 
 // committer runs the transactions of the partitions of one shard. A partition submits work, waits for the
 // answer, and submits again. Work in good order shares the transactions of the first lane. Work that is
@@ -34,8 +34,8 @@ type committer struct {
 	shared  lane
 	alone   lane
 	sizing  sizing
-	awaited int       // partitions that have an answer, and may submit again at once
-	until   time.Time // when nobody is awaited any more
+	awaited int       // partitions that have an answer, and have not said whether they submit more
+	until   time.Time // the end of the wait for them
 }
 
 // lane has the work that is ready, in the order in which it was submitted.
@@ -84,7 +84,8 @@ func newCommitter(base context.Context, r *runner, shard int) *committer {
 	}
 }
 
-// LevelTrace is the level at which [Options.Logger] receives every event of the committers.
+// LevelTrace is the level at which [Options.Logger] receives what partitions submit, and how each transaction
+// has ended.
 const LevelTrace = slog.LevelDebug - 4
 
 // trace logs an event at LevelTrace: what a committer decides can be followed from a log alone.

@@ -69,6 +69,27 @@ func TestAMessageThatKillsItsConnectionAsItCommitsIsFoundOut(t *testing.T) {
 	}
 }
 
+func TestAMessageThatKillsItsConnectionIsFoundAmongThoseThatGoAloneForAnother(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 20)
+		var killed atomic.Int32
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			switch m.Offset {
+			case 19:
+				return consumer.Permanent(errPoison)
+			case 13:
+				killed.Add(1)
+			}
+			return record(ctx, tx, m, e)
+		}).OnFailure(r.sink.DeadLetter), options{MaxAttempts: 2}, deadly(&killed))
+		r.appliedWithinAnHour()
+		p.end()
+		if dead := r.sink.DeadLetters(); len(dead) != 2 || dead[0].Message.Offset+dead[1].Message.Offset != 13+19 {
+			t.Errorf("dead letters: %+v", dead)
+		}
+	})
+}
+
 func TestOnFailureThatKillsItsConnectionAsItCommitsHalts(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		first, other := r.fill(0, 3), r.fill(1, 3)

@@ -329,7 +329,7 @@ func TestProgressMakesTheWaitOfTheNextHaltShortAgain(t *testing.T) {
 	})
 }
 
-func TestPartitionsAreSpreadOverTheCommitters(t *testing.T) {
+func TestPartitionsAreSpreadOverTheTransactionsThatMayBeOpen(t *testing.T) {
 	inBubble(t, 2, func(r *rig) {
 		release := make(chan struct{})
 		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {

@@ -31,7 +31,7 @@ type Header = epoch.Header
 // Handler may be called again for the same message, after everything it wrote through tx was
 // rolled back. It must not use tx after it has returned. It must return when ctx ends: after
 // [Options.HangTimeout] it is abandoned, and what it still writes is refused
-// ([epoch.ErrAbandoned]). Calls for different partitions may overlap, even with one committer.
+// ([epoch.ErrAbandoned]). Calls for different partitions may overlap, even if [Options.Committers] is 1.
 // In one process, calls for one partition never do.
 //
 // An error or a panic rolls the whole transaction back; see [Options.MaxAttempts],
@@ -40,8 +40,8 @@ type Header = epoch.Header
 // ctx has the values of the message's own context, such as the trace that a tracer of the
 // source's client has put there. Handler may keep m, and must not change what m refers to.
 //
-// A transaction holds the locks of all its messages until it commits, so two processes or
-// committers that update the same rows can deadlock. A deadlock costs no message an attempt:
+// A transaction holds the locks of all its messages until it commits, so two processes, or two
+// transactions of one process, that update the same rows can deadlock. A deadlock costs no message an attempt:
 // the transaction is rolled back, and the next ones take fewer messages for a while. Each wait for a
 // lock is limited to about the average duration of a transaction, 10 to 750 ms, because other
 // partitions wait for the transaction ([epoch.TxOptions]). The limit doubles each time that a
@@ -127,7 +127,7 @@ func guard(f func() error) (err error) {
 }
 
 // errGoexit is the failure of a message whose handler called runtime.Goexit, as FailNow of a test
-// does. Goexit cannot be stopped, so each transaction has its own goroutine; see [committer.run].
+// does. Goexit cannot be stopped, so each transaction has its own goroutine; see [committer.start].
 var errGoexit = errors.New("the handler ended its goroutine: it called runtime.Goexit, or FailNow of a test")
 
 // maskedError is a handler's error on its way through the sink. It hides the sink's own errors,
@@ -237,7 +237,7 @@ func (s timed[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (
 	return s.Sink.Claim(ctx, seen, c)
 }
 
-// commit numbers the calls as [transaction.place] does.
+// commit numbers the calls as [transaction.placeOf] does.
 func (d door[TX]) commit(ctx context.Context, t *transaction, o epoch.TxOptions) error {
 	advances := make([]epoch.Advance, len(t.parts))
 	calls := make([]func(context.Context, TX) error, 0, t.calls())

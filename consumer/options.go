@@ -25,7 +25,8 @@ type Options struct {
 	Guarantee epoch.Guarantee
 
 	// MaxBatch limits the messages in one transaction, over all its partitions. A transaction takes
-	// the messages that are ready, and never waits for more. The first one takes up to 256. Later
+	// the messages that are ready. It waits for more for 1 ms at most, and only for those of partitions whose last
+	// transaction has just ended. The first one takes up to 256. Later
 	// ones grow while transactions are quick. They shrink to 256 while transactions are slow, and
 	// to one message while transactions time out or the database refuses them, as for deadlocks.
 	// Lower it if large transactions block others. Defaults to 16,384, but above 4,096 only while
@@ -85,7 +86,7 @@ type Options struct {
 	Observe func(Event)
 
 	// Logger receives a line for each event that an operator may want to know. A logger that
-	// is enabled at [LevelTrace] also receives each event of the committers. Defaults to
+	// is enabled at [LevelTrace] also receives what partitions submit, and how transactions end. Defaults to
 	// [slog.Default].
 	Logger *slog.Logger
 }

@@ -13,9 +13,8 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
-// This file decides the course of a tenure: when it claims, applies, waits and ends (R7), and, from
-// the position that a claim returns, what became of a transaction that was in doubt (R5). What the end
-// of a claim means is decided in next.go, and how messages are applied under one in apply.go.
+// This file decides the course of a tenure: when it claims, applies, waits and ends (R7). claim.go gets a claim,
+// apply.go applies messages under it, and next.go decides what its end means.
 
 // partition is one tenure: claim the partition, apply its messages until the claim ends, wait, start
 // over. Its state is that of one goroutine, the one of own, from grant to loss.
@@ -31,12 +30,12 @@ type partition struct {
 
 	// The claim.
 	claim       *claim
-	claimValid  bool         // nothing is in doubt: no new claim is due if the fence still carries ours
+	claimValid  bool         // after a halt, with nothing in doubt: ours continues if the fence still carries it
 	seen        epoch.Fence  // as last read, which may be another process's
 	fence       epoch.Fence  // as last claimed and advanced; zero before the first claim
 	under       *epoch.Fence // as claimed, for handlers
 	doubt       *doubt       // the transaction whose outcome the next claim finds out
-	given       *outcome     // the outcome, if it was known when the claim was made
+	given       *outcome     // what applying begins with: settleDeath has halted it
 	above       epoch.Epoch  // seen by another system: the next claim's epoch is higher
 	progress    bool         // since the last wait
 	unconfirmed int
@@ -93,7 +92,7 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 		// fence. Calling it again would write that again, in whichever tenure of this process.
 		if err := r.endedTxOf(p.id); err != nil {
 			p.reportHaltedForGood(err)
-			p.wait(ctx, forever)
+			p.waitOr(ctx, forever, nil)
 			break
 		}
 		var in time.Duration
@@ -282,8 +281,6 @@ func (p *partition) untilRevoked(ctx context.Context) (context.Context, context.
 
 // forever is a wait that only the end of the tenure ends.
 const forever time.Duration = -1
-
-func (p *partition) wait(ctx context.Context, d time.Duration) { p.waitOr(ctx, d, nil) }
 
 // waitOr returns after d, when the tenure is over, or when until is closed.
 func (p *partition) waitOr(ctx context.Context, d time.Duration, until <-chan struct{}) {

@@ -95,9 +95,7 @@ func (q *requests) once(ctx context.Context, ps []epoch.Partition) {
 func (q *requests) looks() int64 { return q.began.Load() }
 
 // again makes the next look begin at once.
-func (q *requests) again() {
-	waits.Notify(q.now)
-}
+func (q *requests) again() { waits.Notify(q.now) }
 
 // replay is a request that a look has found. The number of the look shows whether the request was
 // read before or after the last replay of the same dead letter was settled.
@@ -111,6 +109,7 @@ type replay struct {
 // its messages. So a handler never runs twice at a time.
 type replays struct {
 	added chan struct{} // has a value after a request was queued
+	tries map[int64]int // by ID: tries that failed for a transient reason. The partition's goroutine has it
 
 	mu    sync.Mutex
 	taken bool // requests are queued; otherwise the next look finds them again
@@ -118,7 +117,6 @@ type replays struct {
 	now   int64 // ID of the one that is being replayed
 
 	settled map[int64]int64 // by ID: how many looks had begun when it was last settled
-	tries   map[int64]int   // by ID: tries that failed for a transient reason
 }
 
 func (q *replays) open() {
@@ -270,6 +268,7 @@ func (p *partition) replayWork(r *replay) *work {
 // recordFailure makes the sink record a failed replay, also if the replay has ended the claim. The partition
 // waits for it, so it has little time.
 func (p *partition) recordFailure(r *replay, a answer) {
+	p.submitsNothing()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.lease), min(p.timeout, timeToRecord))
 	defer cancel()
 	if err := p.run.records.ReplayFailed(ctx, r.RequestedReplay, a.part.fence, cmp.Or(a.handler, a.err)); err != nil {

@@ -102,7 +102,7 @@ func (s *sizing) refused(messages int, took time.Duration) {
 }
 
 // lockWait returns how long a transaction may wait for one lock. The wait grows with each refusal
-// of a single message. Zero means no limit: beyond patience, the database has found any deadlock. chance, in [0, 1), makes one of two transactions that wait for each other give up
+// of a single message. Zero, no limit, is returned beyond patience: by then the database has found any deadlock. chance, in [0, 1), makes one of two transactions that wait for each other give up
 // first.
 func (s *sizing) lockWait(refusals int, chance float64) time.Duration {
 	d := min(max(s.typical, minLockWait), maxLockWait)

@@ -11,7 +11,7 @@ import (
 // lastRecords is how many of its last records a test that fails shows.
 const lastRecords = 200
 
-// tracer keeps the last records that were logged, down to the events of the loops, and shows
+// tracer keeps the last records that were logged, down to LevelTrace, and shows
 // them if the test fails.
 type tracer struct {
 	*kept

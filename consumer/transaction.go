@@ -14,7 +14,7 @@ import (
 )
 
 // This file runs one transaction: for how long it may take, what ends it early, and what is kept of
-// its calls. committer.go decides what goes into it, door.go passes it to the sink, and verdict.go
+// its calls. committer.go decides what goes into it, handlers.go passes it to the sink, and verdict.go
 // decides what its result means.
 
 // transaction applies messages of one or more partitions.
@@ -191,7 +191,7 @@ func (t *transaction) placeOf(n int) place {
 	return place{0, -1}
 }
 
-// withValues puts the fence and the commit into the trace of the first message.
+// withValues puts what the sink does at the end under the trace of the first message.
 func (t *transaction) withValues(ctx context.Context) context.Context {
 	for _, p := range t.parts {
 		if len(p.messages) > 0 {
@@ -233,14 +233,10 @@ func (t *transaction) String() string {
 	return b.String()
 }
 
-// overdue describes the transaction as it is reported if it does not end. What hangs in it is added
-// later.
+// overdue describes the transaction as it is reported if it does not end.
 func (t *transaction) overdue(part int) Overdue {
-	p := &t.parts[part]
-	return Overdue{
-		Partition: p.advance.Partition, Epoch: p.epoch, From: p.advance.From, To: p.advance.To, Timeout: t.timeout,
-		Offset: -1, Since: t.began,
-	}
+	a := t.parts[part].advance
+	return Overdue{Partition: a.Partition, Epoch: t.parts[part].epoch, From: a.From, To: a.To, Timeout: t.timeout, Offset: -1, Since: t.began}
 }
 
 // overdueAt describes the call at a place that hangs. For a call with all messages of a part, the first

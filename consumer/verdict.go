@@ -23,6 +23,7 @@ type trial struct {
 	attempts  int   // failed attempts of the first message alone, or of OnFailure for it
 	failed    error // why OnFailure was called for the first message, if it was
 	doubts    int   // transactions in a row, before this one, whose outcome was in doubt
+	narrowed  bool  // it goes alone, because one of its messages is suspected
 	lost      bool
 }
 
@@ -192,7 +193,7 @@ func refusal(err error) (verdict, epoch.Partition) {
 // is another one again and again, the messages may have changed the fence themselves.
 func (p policy) refused(t trial, v verdict, shared bool) verdict {
 	if v.action == claimAgain || v.action == giveUp {
-		v.finding = p.suspicion(t, shared)
+		v.finding, v.at = p.suspicion(t, shared), -1
 	}
 	if v.finding == doubted && t.doubts > 0 {
 		v.finding, v.at = oneOfThem, -1
@@ -201,9 +202,12 @@ func (p policy) refused(t trial, v verdict, shared bool) verdict {
 }
 
 // suspicion returns what doubt alone says about the messages of a partition. For several messages
-// it says nothing: the next transactions are smaller, down to one message. See [sizing].
+// it says nothing: the next transactions are smaller, down to one message. See [sizing]. Of those that are
+// narrowed down already, any may be the one.
 func (p policy) suspicion(t trial, shared bool) finding {
 	switch {
+	case t.narrowed && t.messages > 1:
+		return oneOfThem
 	case t.messages == 0:
 		return nothing
 	case t.messages == 1 && !shared:
@@ -240,7 +244,7 @@ func (p policy) doubt(tried []trial, r result) []verdict {
 		case r.cut && !alone:
 			v.finding, v.at = oneOfThem, r.reached.at
 		default:
-			v.finding = p.suspicion(t, shared)
+			v.finding, v.at = p.suspicion(t, shared), -1
 		}
 	}
 	return vs

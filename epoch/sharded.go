@@ -1,7 +1,7 @@
 package epoch
 
 // Sharded is implemented by a [Sink] of several databases. Each partition is in one database, its
-// shard, and no transaction spans two shards. A consumer gives each shard its own committers, so
+// shard, and no transaction spans two shards. A consumer gives each shard transactions of its own, so
 // that a slow database delays only its own partitions. Its methods are safe for concurrent use.
 type Sharded interface {
 	// Shards returns the number of databases, at least one. It does not change.

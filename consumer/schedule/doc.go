@@ -42,7 +42,7 @@
 // it reports that the job is done. Each step commits with its number, and a new owner continues
 // after the last step that was committed. consumer.Options.MaxBatch should be 1, so that no two
 // jobs share a transaction. consumer.Options.Committers limits how many jobs work at a time in one
-// process: each job belongs to one committer, and the jobs of a committer run one after the other.
+// process, beside as many that have just failed. The others wait.
 //
 // A failed Do or Step is tried again like any message: see consumer.Options.MaxAttempts and
 // consumer.Handlers.OnFailure. If OnFailure takes a step, the rest of that run is left out.

@@ -186,7 +186,7 @@ var guardsOfConsumer = []guard{
 		{verdicts, "if deaths < enoughDeaths {", "if true {"},
 	}, "consumer", "TestAMessageThatKillsItsConnectionAsItCommitsIsFoundOut"},
 	{"L7", "a message that moves its own fence is claimed again for ever", []edit{
-		{verdicts, "v.finding = p.suspicion(t, shared)\n\t}\n\tif v", "}\n\tif v"},
+		{verdicts, "v.finding, v.at = p.suspicion(t, shared), -1\n\t}\n\tif v", "}\n\tif v"},
 	}, "consumer", "TestAMessageThatMovesItsOwnFenceHasFailedAnAttempt"},
 	{"L7", "a partition is claimed again while a call for it hangs", []edit{
 		{owning, "if h := r.hung.of(t.Origin().Partition); h != nil {", "if h := r.hung.of(t.Origin().Partition); h != nil && false {"},
