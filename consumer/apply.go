@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"context"
 	"errors"
 	"iter"
 	"time"
@@ -34,40 +33,15 @@ func (p *partition) consume() outcome {
 
 // applyAll reads and applies batch by batch. The source may read ahead; the next batch is asked for
 // when all messages of the last one are applied, so a partition holds one batch beside what its
-// source buffers. A request to replay a dead letter ends a read that waits.
+// source buffers.
 func (p *partition) applyAll() outcome {
+	if p.claim.Err() != nil {
+		return outcome{action: leave}
+	}
 	p.opens()
 	defer p.closes()
-	for p.claim.Err() == nil {
-		if out := p.replayFor(replayTime); out.action != advance {
-			return out
-		}
-		if out := p.read(); out.action != advance {
-			return out
-		}
-	}
-	return outcome{action: leave}
-}
-
-// opens lets others look at the partition and request replays of it.
-func (p *partition) opens() {
-	p.replays.open()
-	p.run.watches[p.committer.shard].add(p)
-}
-
-func (p *partition) closes() {
-	p.submitsNothing()
-	p.run.watches[p.committer.shard].remove(p)
-	p.replays.close()
-}
-
-// read applies what the source has, until the claim or the tenure ends or a replay interrupts it.
-func (p *partition) read() outcome {
-	ctx, interrupt := context.WithCancel(p.claim)
-	defer interrupt()
-	defer p.wakes()
-	p.rests(interrupt)
-	for batch, err := range p.batches(ctx) {
+	p.rests()
+	for batch, err := range p.batches() {
 		p.wakes()
 		if err != nil {
 			return outcome{action: halt, err: &sourceError{err}}
@@ -78,15 +52,25 @@ func (p *partition) read() outcome {
 		if out := p.replayOne(); out.action != advance {
 			return out
 		}
-		p.rests(interrupt)
+		p.rests()
 	}
-	switch {
-	case p.lease.Err() != nil || !p.running(p.claim): // the claim's context ends a moment after the tenure's
+	if p.lease.Err() != nil || !p.running(p.claim) { // the claim's context ends a moment after the tenure's
 		return outcome{action: leave}
-	case ctx.Err() != nil: // for a replay
-		return outcome{action: advance}
 	}
 	return outcome{action: halt, err: &sourceError{errors.New("consumer: the source ended the read before the partition was revoked")}}
+}
+
+// opens lets others look at the partition and request replays of it.
+func (p *partition) opens() {
+	p.replays.open()
+	p.run.watches[p.committer.shard].add(p)
+}
+
+func (p *partition) closes() {
+	p.submitsNothing()
+	p.wakes()
+	p.run.watches[p.committer.shard].remove(p)
+	p.replays.close()
 }
 
 // batches reads from the fence's position on. It is a function of its own so that its copy of the fence is
@@ -94,8 +78,8 @@ func (p *partition) read() outcome {
 // 16 KiB instead of 8.
 //
 //go:noinline
-func (p *partition) batches(ctx context.Context) iter.Seq2[Batch, error] {
-	return p.tenure.Read(ctx, p.fence)
+func (p *partition) batches() iter.Seq2[Batch, error] {
+	return p.tenure.Read(p.claim, p.fence)
 }
 
 // apply applies a batch. The outcome is that all messages are applied (advance), that the partition was
@@ -157,7 +141,7 @@ func (p *partition) applySome() (out outcome, in time.Duration) {
 	case a.err == nil:
 		return p.committed(a), 0
 	}
-	v := p.run.policy.judge(a.tried, a.result)[a.of]
+	v := a.verdicts()[a.of]
 	// The order matters: bisect learns first, because the wait depends on what it learnt, and the
 	// report needs the wait.
 	t := a.tried[a.of]
@@ -211,7 +195,7 @@ func (p *partition) submit(w *work) answer {
 // noted notes that a transaction has ended, and whether it was open when the lease was lost.
 func (p *partition) noted(a answer) answer {
 	p.answered = !a.none
-	if !a.none && (a.tried[a.of].lost && p.lease.Err() != nil || a.hang != nil) { // what a replay loses is its claim
+	if !a.none && (p.lease.Err() != nil || a.hang != nil) {
 		p.caught.Store(true)
 	}
 	return a

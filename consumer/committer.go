@@ -21,8 +21,8 @@ import (
 
 // committer runs the transactions of the partitions of one shard. A partition submits work, waits for the
 // answer, and submits again. Work in good order shares the transactions of the first lane. Work that is
-// expected to fail goes through the second lane, one partition in each transaction, so that a message
-// that fails or is slow delays no other partition.
+// expected to fail, and replays, have lanes of their own, with one partition in each transaction, so that
+// a message that fails or is slow delays no other partition.
 type committer struct {
 	run   *runner
 	shard int
@@ -33,7 +33,9 @@ type committer struct {
 	mu      sync.Mutex
 	shared  lane
 	alone   lane
+	replays lane
 	sizing  sizing
+	refused time.Time // when a shared transaction was last refused
 	awaited int       // partitions that have an answer, and have not said whether they submit more
 	until   time.Time // the end of the wait for them
 }
@@ -49,10 +51,10 @@ type lane struct {
 // answered.
 type work struct {
 	run      *runner
-	fence    epoch.Fence // the claim, and the position before the messages
-	batch    Batch       // a transaction takes some or all of its messages, from the first on
-	most     int         // but no more than so many
-	alone    bool
+	fence    epoch.Fence     // the claim, and the position before the messages
+	batch    Batch           // a transaction takes some or all of its messages, from the first on
+	most     int             // but no more than so many
+	alone    bool            // as its transaction is expected to fail
 	failed   error           // if set, OnFailure is called for the first message instead of the handler
 	replay   *replay         // set for the message of a dead letter
 	trial    trial           // what is known of the first message
@@ -70,6 +72,7 @@ type answer struct {
 	tried []trial // of all partitions in the transaction
 	of    int     // index of the partition in tried
 	result
+	verdicts func() []verdict // on all of tried
 
 	abandoned bool  // the transaction runs on after its context has ended, and was given up
 	hang      *hang // and it is the call for this partition that hangs
@@ -80,7 +83,7 @@ func newCommitter(base context.Context, r *runner, shard int) *committer {
 	lanes := lane{most: r.Committers}
 	return &committer{
 		run: r, shard: shard, base: base, slots: make(chan struct{}, r.Committers), wake: make(chan struct{}, 1),
-		shared: lanes, alone: lanes, sizing: newSizing(r.MaxBatch, r.usual),
+		shared: lanes, alone: lanes, replays: lanes, sizing: newSizing(r.MaxBatch, r.usual),
 	}
 }
 
@@ -120,10 +123,21 @@ func (c *committer) submitsNothing() {
 }
 
 func (c *committer) lane(w *work) *lane {
-	if w.alone {
+	switch {
+	case w.replay != nil:
+		return &c.replays
+	case w.alone:
 		return &c.alone
+	default:
+		return &c.shared
 	}
-	return &c.shared
+}
+
+// replaysAtOnce reports whether the transaction of a replay would begin at once.
+func (c *committer) replaysAtOnce() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.replays.open+len(c.replays.queue) < c.replays.most
 }
 
 // withdraw takes work back if its transaction has not begun. The answer comes in any case.
@@ -137,15 +151,15 @@ func (c *committer) withdraw(w *work) {
 	}
 }
 
-// serve begins transactions until over is closed.
-func (c *committer) serve(over <-chan struct{}) {
+// serve begins transactions until ctx ends.
+func (c *committer) serve(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
 		select {
 		case <-c.wake:
 		case <-timer.C:
-		case <-over:
+		case <-ctx.Done():
 			return
 		}
 		if in := c.begin(time.Now()); in > 0 {
@@ -163,9 +177,11 @@ const mostAwaited = time.Millisecond
 func (c *committer) begin(now time.Time) (in time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if in = c.until.Sub(now); c.awaited > 0 && in > 0 {
+	most := c.mostShared()
+	if in = c.until.Sub(now); c.awaited > 0 && in > 0 && most > 1 && len(c.shared.queue) < most {
 		return in
 	}
+	c.awaited = 0 // nobody is waited for twice
 	for {
 		ws := c.pickShared()
 		if len(ws) == 0 {
@@ -173,12 +189,10 @@ func (c *committer) begin(now time.Time) (in time.Duration) {
 		}
 		c.transact(&c.shared, ws, c.sizing.capacity)
 	}
-	for {
-		ws := c.alone.pick(1)
-		if len(ws) == 0 {
-			break
+	for _, l := range []*lane{&c.alone, &c.replays} {
+		for ws := l.pick(1); len(ws) > 0; ws = l.pick(1) {
+			c.transact(l, ws, c.run.MaxBatch)
 		}
-		c.transact(&c.alone, ws, c.run.MaxBatch)
 	}
 	return 0
 }
@@ -187,15 +201,19 @@ func (c *committer) begin(now time.Time) (in time.Duration) {
 // transactions that may still begin get equal parts of what is ready. What is left over comes first the
 // next time.
 func (c *committer) pickShared() []*work {
-	l := &c.shared
-	most := c.sizing.capacity
-	if bound := c.run.bounds.Partitions; bound > 0 {
-		most = min(most, bound)
-	}
+	l, most := &c.shared, c.mostShared()
 	if free := l.most - l.open; free > 1 {
 		most = min(most, (len(l.queue)+free-1)/free)
 	}
 	return l.pick(most)
+}
+
+// mostShared returns how many partitions may share a transaction.
+func (c *committer) mostShared() int {
+	if bound := c.run.bounds.Partitions; bound > 0 {
+		return min(c.sizing.capacity, bound)
+	}
+	return c.sizing.capacity
 }
 
 // pick takes up to most partitions from a lane if one more transaction may begin. It drops the work of
@@ -222,7 +240,7 @@ func (l *lane) pick(most int) []*work {
 func (c *committer) transact(l *lane, ws []*work, capacity int) {
 	l.open++
 	slices.SortFunc(ws, func(a, b *work) int { return a.fence.Partition.Compare(b.fence.Partition) })
-	t := &transaction{run: c.run, abandoned: make(chan struct{}), shared: l == &c.shared, timeout: ws[0].timeout, parts: make([]part, len(ws))}
+	t := &transaction{run: c.run, abandoned: make(chan struct{}), lane: l, timeout: ws[0].timeout, parts: make([]part, len(ws))}
 	ready := make([]int, len(ws))
 	for i, w := range ws {
 		ready[i] = w.most
@@ -232,7 +250,7 @@ func (c *committer) transact(l *lane, ws []*work, capacity int) {
 		t.parts[i] = newPart(ws[i], n)
 	}
 	refusals := 0
-	if !t.shared {
+	if l == &c.alone {
 		refusals = ws[0].refusals
 	}
 	t.lockWait = c.sizing.lockWait(refusals, rand.Float64())
@@ -263,7 +281,10 @@ func (c *committer) ended(t *transaction) {
 	if t.parts[0].replay == nil {
 		c.run.Observe(transacted(tried, t.result))
 	}
-	c.answer(t, func(i int) answer { return answer{part: &t.parts[i], tried: tried, of: i, result: t.result} })
+	verdicts := sync.OnceValue(func() []verdict { return c.run.policy.judge(tried, t.result) })
+	c.answer(t, func(i int) answer {
+		return answer{part: &t.parts[i], tried: tried, of: i, result: t.result, verdicts: verdicts}
+	})
 }
 
 // close makes room for the next transaction. It reports whether t was not closed before.
@@ -274,28 +295,27 @@ func (c *committer) close(t *transaction) bool {
 		return false
 	}
 	t.over = true
-	if t.shared {
-		c.shared.open--
-	} else {
-		c.alone.open--
-	}
+	t.lane.open--
 	return true
 }
 
 // resize records what a shared transaction says about the size of the next one. A refusal by a
 // fence and a failed handler say nothing about it: they count as applied, with the time that they
-// took.
+// took. Of those that were open together, one says that they are refused.
 func (c *committer) resize(t *transaction) {
-	if !t.shared {
+	if t.lane != &c.shared {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch r, n := &t.result, t.messages(); {
 	case r.froze > 0 && r.err != nil, errors.Is(r.err, epoch.ErrOwnTransaction): // unrelated to the size
+	case r.err != nil && t.began.Before(c.refused):
 	case errors.Is(r.err, epoch.ErrTransient), errors.Is(r.err, epoch.ErrInDoubt):
+		c.refused = time.Now()
 		c.sizing.refused(n, r.took)
 	case errors.Is(r.err, epoch.ErrTooLarge):
+		c.refused = time.Now()
 		c.sizing.tooLarge(n, r.took)
 	case r.timedOut:
 		c.sizing.tooMany(n)

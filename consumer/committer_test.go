@@ -1,10 +1,17 @@
 package consumer_test
 
 import (
+	"context"
+	"fmt"
+	"iter"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
 // Whoever has more to apply when a transaction ends is in the next one: a round trip is paid for all.
@@ -32,4 +39,80 @@ func TestPartitionsThatHaveMoreToApplyShareEachTransaction(t *testing.T) {
 			r.wantNext(n, messages)
 		}
 	})
+}
+
+// A deadlock, or a server that fails over, ends all transactions that are open: that is one refusal and not
+// several, after which each message would go alone.
+func TestTransactionsThatAreRefusedTogetherAreRefusedOnce(t *testing.T) {
+	const partitions = 4
+	inBubble(t, partitions, func(r *rig) {
+		var refused atomic.Int32
+		p := r.start("a", each(record), options{Committers: partitions}, memsink.Hooks{
+			Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+				r.pass(time.Second)
+				if refused.Add(1) <= partitions {
+					return fmt.Errorf("failing over: %w", epoch.ErrTransient)
+				}
+				return do()
+			},
+		})
+		synctest.Wait()
+		for n := range int32(partitions) {
+			r.fill(n, 256)
+			synctest.Wait()
+		}
+		r.pass(3 * time.Second)
+		p.end()
+		if ts := seen[consumer.Transacted](p); len(ts) <= partitions || ts[partitions].Messages < 8 {
+			t.Errorf("transactions: %+v", ts)
+		}
+	})
+}
+
+// To end a read costs a source far more than a replay: the session of a client, or a consumer in the server.
+func TestReplaysOfAQuietPartitionDoNotEndItsRead(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		var fixed atomic.Bool
+		source := &readsCounted{Source: r.group().Member("a")}
+		p := r.process("b", nil)
+		p.run(func(ctx context.Context) error {
+			return consumer.Run(ctx, source, p.sink, letters(r, func(consumer.Message) error {
+				if !fixed.Load() {
+					return consumer.Permanent(errPoison)
+				}
+				return nil
+			}), p.watched(options{}))
+		})
+		all := r.fill(0, 20)
+		r.pass(time.Minute)
+		fixed.Store(true)
+		r.requests()
+		r.pass(time.Minute)
+		all = append(all, r.append(0, 20, 21)...)
+		r.pass(time.Minute)
+		p.end()
+		r.wantEffects(0, all...)
+		if n := source.reads.Load(); n != 1 {
+			t.Errorf("the partition was read %d times, want once", n)
+		}
+	})
+}
+
+type readsCounted struct {
+	consumer.Source
+	reads atomic.Int32
+}
+
+type readCounted struct {
+	consumer.Tenure
+	reads *atomic.Int32
+}
+
+func (s *readsCounted) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
+	return s.Source.Run(ctx, joined, func(ctx context.Context, t consumer.Tenure) { own(ctx, readCounted{t, &s.reads}) })
+}
+
+func (t readCounted) Read(ctx context.Context, from epoch.Fence) iter.Seq2[consumer.Batch, error] {
+	t.reads.Add(1)
+	return t.Tenure.Read(ctx, from)
 }

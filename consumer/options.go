@@ -34,8 +34,8 @@ type Options struct {
 	MaxBatch int
 
 	// Committers is the number of transactions that may be open at a time. What is ready is shared out
-	// among those that may still begin. As many again may be open for partitions that have just failed and
-	// for replays, and for [Handlers.Background]. If the sink has several databases ([epoch.Sharded]), this
+	// among those that may still begin. As many again may be open for partitions that have just failed, for
+	// replays, and for [Handlers.Background]. If the sink has several databases ([epoch.Sharded]), this
 	// holds for each. More transactions help if handlers wait for other systems; partitions that update the
 	// same rows may then deadlock with each other (see [Handler]). Defaults to 1.
 	Committers int

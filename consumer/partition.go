@@ -142,7 +142,7 @@ func (r *runner) newPartition(ctx context.Context, t Tenure, timeout time.Durati
 		bisect: newBisection(r.RetryMin, r.RetryMax), unclaimedAt: time.Now(),
 		halts:   waits.New(r.HaltMin, r.HaltMax),
 		retries: waits.New(r.RetryMin, r.RetryMax),
-		replays: replays{added: make(chan struct{}, 1)},
+		replays: replays{added: make(chan struct{}, 1), tries: map[int64]int{}},
 	}
 	_, p.hung = r.hung.message(id)
 	for range r.backgrounds {

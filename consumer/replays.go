@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -105,11 +106,11 @@ type replay struct {
 	from *requests
 }
 
-// replays are the requested replays of one partition. The partition runs one between two transactions of
-// its messages. So a handler never runs twice at a time.
+// replays are the requested replays of one partition. The partition runs one at a time, while no transaction of
+// its messages is open. So a handler never runs twice at a time.
 type replays struct {
 	added chan struct{} // has a value after a request was queued
-	tries map[int64]int // by ID: tries that failed for a transient reason. The partition's goroutine has it
+	tries map[int64]int // by ID: tries that failed for a transient reason. Whoever runs a replay has it
 
 	mu    sync.Mutex
 	taken bool // requests are queued; otherwise the next look finds them again
@@ -124,7 +125,7 @@ func (q *replays) open() {
 	defer q.mu.Unlock()
 	q.taken, q.now = true, 0
 	if q.settled == nil {
-		q.settled, q.tries = map[int64]int64{}, map[int64]int{}
+		q.settled = map[int64]int64{}
 	}
 }
 
@@ -168,10 +169,21 @@ func (q *replays) next() (r replay, ok bool) {
 }
 
 // settle ends a replay. A request that looks have found until now is not tried again.
-func (q *replays) settle(r *replay) {
+func (q *replays) settle(r *replay, looks int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.now, q.settled[r.ID] = 0, r.from.looks()
+	if q.settled[r.ID] = looks; q.now == r.ID {
+		q.now = 0
+	}
+}
+
+// putBack makes a replay that did not begin the next one.
+func (q *replays) putBack(r *replay) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.now = 0; q.taken {
+		q.queue = slices.Insert(q.queue, 0, *r)
+	}
 }
 
 func (q *replays) waiting() bool {
@@ -180,74 +192,89 @@ func (q *replays) waiting() bool {
 	return len(q.queue) > 0
 }
 
-// requested queues a replay, and interrupts a partition that waits for messages.
+// requested queues a replay. It begins at once beside a read that waits for messages.
 func (p *partition) requested(r replay) {
 	if p.replays.add(r) {
-		p.interrupt()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.replayBeside()
 	}
 }
 
-const (
-	// A partition that has no messages replays dead letters for replayTime, and then looks for messages for
-	// readTime.
-	replayTime = 200 * time.Millisecond
-	readTime   = 20 * time.Millisecond
-
-	// timeToRecord is how long a partition waits until a failed replay is recorded.
-	timeToRecord = 2 * time.Second
-)
-
-// replayFor runs the replays that are queued, for about d.
-func (p *partition) replayFor(d time.Duration) outcome {
-	for began := time.Now(); p.replays.waiting() && time.Since(began) < d; {
-		if out := p.replayOne(); out.action != advance {
-			return out
-		}
-		if !p.running(p.claim) {
-			return outcome{action: leave}
-		}
+// replayBeside begins the next replay while the partition rests. The read goes on: to end it would cost the
+// source far more than the replay. A message that arrives waits for the replay ([partition.wakes]). p.mu is held.
+func (p *partition) replayBeside() {
+	if !p.rest.on || p.rest.replay != nil || !p.running(p.claim) {
+		return
 	}
-	return outcome{action: advance}
+	r, ok := p.replays.next()
+	if !ok {
+		return
+	}
+	w, over := p.replayWork(&r), make(chan struct{})
+	p.rest.replay, p.rest.over = w, over
+	p.committer.submit(w)
+	go func() {
+		a := <-w.answer
+		if !a.none {
+			p.committer.submitsNothing()
+		}
+		out := p.settleReplay(&r, a)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.rest.replay = nil
+		if out.action != advance {
+			p.hang = cmp.Or(p.hang, out.hang) // also if something else has ended the claim before
+			p.claim.breakWith(out)
+		}
+		close(over)
+		p.replayBeside()
+	}()
 }
 
-// replayOne runs the next replay, if there is one. The outcome is advance unless it ends the claim. A replay
-// that is done or has failed for good makes requests look again at once, so that a list of replays does not
-// take 2 s each.
+// replayOne runs the next replay between two transactions, if there is one and it begins at once. The outcome is
+// advance unless it ends the claim.
 func (p *partition) replayOne() outcome {
-	if !p.running(p.claim) {
+	if !p.replays.waiting() || !p.running(p.claim) || !p.committer.replaysAtOnce() {
 		return outcome{action: advance}
 	}
 	r, ok := p.replays.next()
 	if !ok {
 		return outcome{action: advance}
 	}
-	p.rests(func() {}) // an operator may act on the fence meanwhile
-	a := p.submit(p.replayWork(&r))
-	p.wakes()
+	return p.settleReplay(&r, p.submit(p.replayWork(&r)))
+}
+
+// settleReplay decides what became of a replay. The outcome is advance unless it ends the claim. A replay
+// that is done or has failed for good makes requests look again at once, so that a list of replays does not
+// take 2 s each.
+func (p *partition) settleReplay(r *replay, a answer) outcome {
 	q := &p.replays
-	defer q.settle(&r)
-	if a.none {
-		return outcome{action: advance} // the next owner finds it again
-	}
-	if a.abandoned {
+	switch {
+	case a.none:
+		q.putBack(r)
+		return outcome{action: advance}
+	case a.abandoned:
 		delete(q.tries, r.ID)
-		p.reportReplay(&r, replayFailed, a)
-		p.recordFailure(&r, a)
+		p.reportReplay(r, replayFailed, a)
+		p.recordFailure(r, a)
 		return p.abandoned(a)
 	}
 	v := judgeReplay(a.tried[a.of], a.result, q.tries[r.ID])
 	if q.tries[r.ID] = v.tries; v.tries == 0 {
 		delete(q.tries, r.ID)
 	}
-	p.reportReplay(&r, v.what, a)
+	if v.broke.action == haltForGood {
+		p.run.endedTx(p.id, v.broke.err) // the partition stays halted, even if the claim has ended already
+	}
+	p.reportReplay(r, v.what, a)
 	if v.what == replayed {
 		p.wakeBackground()
 	}
-	switch {
-	case v.failed:
-		p.recordFailure(&r, a)
-	case v.what.final():
-		p.wantsReplays(&r)
+	if v.failed {
+		p.recordFailure(r, a)
+	} else if q.settle(r, r.from.looks()); v.what.final() {
+		p.wantsReplays(r)
 	}
 	if v.what == replayBroke {
 		return v.broke
@@ -265,21 +292,24 @@ func (p *partition) replayWork(r *replay) *work {
 	}
 }
 
-// recordFailure makes the sink record a failed replay, also if the replay has ended the claim. The partition
-// waits for it, so it has little time.
+// recordFailure makes the sink record a failed replay, beside the messages. The replay is not tried again before
+// that.
 func (p *partition) recordFailure(r *replay, a answer) {
-	p.submitsNothing()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.lease), min(p.timeout, timeToRecord))
-	defer cancel()
-	if err := p.run.records.ReplayFailed(ctx, r.RequestedReplay, a.part.fence, cmp.Or(a.handler, a.err)); err != nil {
-		p.run.log(p.id).Warn("could not record that a replay has failed, the dead letter is replayed again", "dead_letter", r.ID, "err", err)
-	}
-	p.wantsReplays(r)
+	p.replays.settle(r, math.MaxInt64)
+	failed, at, cause := r.RequestedReplay, a.part.fence, cmp.Or(a.handler, a.err)
+	p.run.running.Go(func() {
+		ctx, cancel := context.WithTimeout(p.committer.base, p.timeout)
+		defer cancel()
+		if err := p.run.records.ReplayFailed(ctx, failed, at, cause); err != nil {
+			p.run.log(p.id).Warn("could not record that a replay has failed, the dead letter is replayed again", "dead_letter", r.ID, "err", err)
+		}
+		p.replays.settle(r, r.from.looks())
+		p.wantsReplays(r)
+	})
 }
 
 // wantsReplays asks for the next requests at once when none is queued.
 func (p *partition) wantsReplays(last *replay) {
-	p.replays.settle(last)
 	if !p.replays.waiting() {
 		last.from.again()
 	}

@@ -141,26 +141,25 @@ type runner struct {
 	ended  map[epoch.Partition]error // partitions whose handler has ended a transaction by itself
 }
 
-// run starts the committers and watches, runs the source, and ends everything in the opposite order. Each
-// part ends only after those that use it: tenures, then polls, then watches and committers.
+// run starts what runs beside the partitions, runs the source, and ends everything in the opposite order.
 func (r *runner) run(ctx context.Context, source Source) error {
 	defer r.troubles.Close()
-	// What outlives ctx ends with the tenures.
+	// Partitions that drain need the rest, too.
 	base := context.WithoutCancel(ctx)
-	idle := make(chan struct{}) // closed when no partition is left
-	watching, stopWatching := context.WithCancel(base)
+	beside, stopBeside := context.WithCancel(base)
 	for shard := range r.shards.Shards() {
 		c, w := newCommitter(base, r, shard), newWatch(r, shard)
 		r.committers, r.watches = append(r.committers, c), append(r.watches, w)
-		r.running.Go(func() { c.serve(idle) })
-		r.running.Go(func() { w.serve(watching) })
+		r.running.Go(func() { c.serve(beside) })
+		r.running.Go(func() { w.serve(beside) })
+		if r.records != nil {
+			q := &requests{run: r, shard: shard, sink: r.records, now: make(chan struct{}, 1)}
+			r.running.Go(func() { q.look(beside) })
+		}
 	}
-	stopLooking := r.lookForRequests(ctx)
-	asking, stopAsking := context.WithCancel(context.WithoutCancel(ctx))
-	r.running.Go(func() { r.lags.ask(asking) })
-	living, stopLiving := context.WithCancel(context.WithoutCancel(ctx)) // until the drain is over
+	r.running.Go(func() { r.lags.ask(beside) })
 	if r.life != nil {
-		r.running.Go(func() { r.life.Live(living) })
+		r.running.Go(func() { r.life.Live(beside) })
 	}
 	over := make(chan struct{})
 	defer close(over)
@@ -176,11 +175,7 @@ func (r *runner) run(ctx context.Context, source Source) error {
 	// A source waits for a drain only so long. Nothing of ours may run on after Run,
 	// not even a transaction that would be refused.
 	r.tenures.close()
-	stopLooking()
-	stopAsking()
-	stopLiving()
-	stopWatching()
-	close(idle)
+	stopBeside()
 	r.running.Wait()
 	m.over(err)
 
@@ -197,17 +192,6 @@ func (r *runner) run(ctx context.Context, source Source) error {
 // hangTimeout is how long a call may continue after its context has ended. Defaults to timeout.
 func (r *runner) hangTimeout(timeout time.Duration) time.Duration {
 	return cmp.Or(r.HangTimeout, timeout)
-}
-
-func (r *runner) lookForRequests(ctx context.Context) (stop func()) {
-	ctx, stop = context.WithCancel(context.WithoutCancel(ctx)) // partitions that drain have requests, too
-	if r.records != nil {
-		for shard := range r.shards.Shards() {
-			q := &requests{run: r, shard: shard, sink: r.records, now: make(chan struct{}, 1)}
-			r.running.Go(func() { q.look(ctx) })
-		}
-	}
-	return stop
 }
 
 // lookAtAll makes the fences of all idle partitions be read: what has happened to one fence may have
@@ -343,9 +327,7 @@ func shardsOf[TX any](sink epoch.Sink[TX]) epoch.Sharded {
 }
 
 // oneShard is a sink with one database.
-type oneShard struct {
-	replaced func() <-chan struct{}
-}
+type oneShard struct{ replaced func() <-chan struct{} }
 
 func (oneShard) Shards() int                      { return 1 }
 func (oneShard) Shard(epoch.Partition) int        { return 0 }

@@ -21,7 +21,7 @@ import (
 type transaction struct {
 	run      *runner
 	parts    []part
-	shared   bool
+	lane     *lane
 	timeout  time.Duration
 	lockWait time.Duration
 

@@ -47,42 +47,32 @@ func newWatch(r *runner, shard int) *watch {
 // rest is what others may know of a partition that waits for messages: nothing of it changes meanwhile.
 // partition.mu guards it.
 type rest struct {
-	on        bool
-	times     int // how often it has rested
-	since     time.Time
-	interrupt context.CancelFunc // of the read
-	nudge     *time.Timer        // interrupts the read for a replay that waits
+	on     bool
+	times  int // how often it has rested
+	since  time.Time
+	replay *work         // runs beside the read
+	over   chan struct{} // closed when replay is settled
 }
 
-// rests says that the partition waits for messages, in a read that interrupt ends.
-func (p *partition) rests(interrupt context.CancelFunc) {
+// rests says that the partition waits for messages.
+func (p *partition) rests() {
 	p.submitsNothing()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rest.on, p.rest.since, p.rest.interrupt = true, time.Now(), interrupt
+	p.rest.on, p.rest.since = true, time.Now()
 	p.rest.times++
-	if p.replays.waiting() {
-		p.rest.nudge = time.AfterFunc(readTime, interrupt)
-	}
+	p.replayBeside()
 }
 
-// wakes ends the rest.
+// wakes ends the rest. It waits for a replay that has begun.
 func (p *partition) wakes() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.rest.on = false
-	if p.rest.nudge != nil {
-		p.rest.nudge.Stop()
-		p.rest.nudge = nil
-	}
-}
-
-// interrupt ends the rest, if there is one.
-func (p *partition) interrupt() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.rest.on {
-		p.rest.interrupt()
+	replay, over := p.rest.replay, p.rest.over
+	p.mu.Unlock()
+	if replay != nil {
+		p.committer.withdraw(replay)
+		<-over
 	}
 }
 
@@ -207,7 +197,8 @@ func (w *watch) idlers(now time.Time) (found []idler) {
 	return found
 }
 
-// compare ends the claim of a partition whose fence has changed.
+// compare ends the claim of a partition whose fence has changed. It reports under the partition's lock, so that
+// its events come in order.
 func (d idler) compare(now epoch.Fences) {
 	p := d.p
 	p.mu.Lock()

@@ -20,5 +20,5 @@
 //
 // A transaction takes two round trips beside those of its handlers, or one right after another of
 // the same partitions; [Sink.Queued] takes one in all. Any size of the pool works: with fewer than
-// 3 × consumer.Options.Committers + 2 connections, transactions sometimes wait for one.
+// 4 × consumer.Options.Committers + 2 connections, transactions sometimes wait for one.
 package pgsink
