@@ -29,7 +29,7 @@ func TestBackgroundWorkOfManyPartitionsGoesOnBesideTheirMessages(t *testing.T) {
 		for n := range int32(partitions) {
 			want[n] = r.fill(n, messages)
 		}
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		r.pass(time.Minute)
 		p.end()
 		for n := range int32(partitions) {

@@ -40,7 +40,7 @@ func TestWhatIsRefusedForItsSizeIsAppliedInSmallerTransactions(t *testing.T) {
 							}
 							return do()
 						}})
-						<-r.group().UntilApplied(r.Context()).Done()
+						r.applied()
 						took := time.Since(began)
 						p.end()
 						for n := range partitions {
@@ -115,7 +115,7 @@ func TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers(t *testing.T) {
 		if len(halts) != 1 || halts[0].Partition != r.partition(0) || halts[0].Next != 0 || !errors.Is(halts[0].Err, locked) {
 			t.Errorf("halts within the lease's term: %+v; want one, with the reason", halts)
 		}
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		if took := time.Since(began); took > 75*time.Second {
 			t.Errorf("the lock was held for a minute, the partition stood still for %v", took)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -210,4 +211,5 @@ func (r *rig) appliedWithinAnHour() {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Hour)
 	defer cancel()
 	<-r.group().UntilApplied(ctx).Done()
+	synctest.Wait()
 }

@@ -41,7 +41,7 @@ func TestR5AfterALostAcknowledgementThePartitionIsClaimedAgain(t *testing.T) {
 			inBubble(t, 2, func(r *rig) {
 				want := r.fill(0, 20)
 				p := r.start("a", each(record), options{MaxBatch: 7}, once(fault))
-				<-r.group().UntilApplied(r.Context()).Done()
+				r.applied()
 				p.end()
 				r.wantEffects(0, want...)
 				var ids []epoch.ClaimID
@@ -71,7 +71,7 @@ func TestR5ACommitStillInFlightCannotLandAfterTheNextClaim(t *testing.T) {
 			late = do
 			return epoch.ErrInDoubt
 		}))
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		if err := late(); !errors.Is(err, epoch.ErrStale) {
 			t.Errorf("the commit in flight ended with %v", err)
 		}
@@ -89,7 +89,7 @@ func TestR5AMovedPositionIsClaimedAgainAndFollowed(t *testing.T) {
 			// reported as refused although the position is already 5.
 			return errors.Join(err, &epoch.MovedError{Partition: r.partition(0), From: 0, Next: 5})
 		}))
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		r.wantEffects(0, want...)
 		if len(seen[consumer.Claimed](p)) != 2 {
@@ -113,7 +113,7 @@ func TestR6StaleStopsOnePartitionAndLeavesTheOthersAlone(t *testing.T) {
 		g.Grant(b.member, r.log.Name(), 0) // and a is not told
 		synctest.Wait()
 		zero, one := r.fill(0, 8), r.fill(1, 8)
-		<-g.UntilApplied(r.Context()).Done()
+		r.applied()
 		synctest.Wait()
 
 		stale := wantOne[consumer.Stale](a)
@@ -140,7 +140,7 @@ func TestR6AfterStaleTheClaimIsMadeAgainIfTheSourceConfirms(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := r.fill(0, 5)
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		r.wantEffects(0, want...)
 		if held := wantOne[consumer.Stale](a).Held; held.Owner != "intruder" {
 			t.Errorf("stale: %+v", held)
@@ -170,14 +170,14 @@ func TestR2AClaimFrozenAfterItsConfirmationDoesNotThrowOutTheNextOwner(t *testin
 		<-frozen
 		g.Grant(b.member, r.log.Name(), 0)
 		want := r.fill(0, 4)
-		<-g.UntilApplied(r.Context()).Done()
+		r.applied()
 		close(thaw)
 		synctest.Wait()
 		if n := len(seen[consumer.Claimed](a)); n != 0 {
 			t.Errorf("a claimed %d times", n)
 		}
 		r.log.Append(0, "after")
-		<-g.UntilApplied(r.Context()).Done()
+		r.applied()
 		r.wantEffects(0, append(want, "after")...)
 		if len(seen[consumer.Stale](b)) != 0 {
 			t.Error("the rightful owner was thrown out")
@@ -240,7 +240,7 @@ func TestASinkThatIsDownBlamesNoMessageAndComesBack(t *testing.T) {
 		})
 		r.pass(time.Hour)
 		up.Store(true)
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		r.wantEffects(0, want...)
 		if dead := r.sink.DeadLetters(); len(dead) != 0 {
@@ -256,7 +256,7 @@ func TestR9AFenceDeletedUnderItsOwnerHaltsThePartition(t *testing.T) {
 		empty := r.sink.Snapshot()
 		first := r.fill(0, 3)
 		p := r.start("a", each(record), options{})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		synctest.Wait() // both partitions are claimed: neither creates fences again
 		effects := r.sink.List(list(0))
 		r.sink.Restore(empty)
@@ -294,7 +294,7 @@ func TestAMessageGivenUpOnIsNotMistakenForAnotherAfterARestore(t *testing.T) {
 				return do()
 			},
 		})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		r.wantEffects(0, append(values[:5:5], values[6:]...)...)
 		if dead := r.sink.DeadLetters(); len(dead) != 1 || dead[0].Message.Offset != 5 {

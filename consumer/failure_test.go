@@ -44,7 +44,7 @@ func TestAFailingMessageIsTriedAgainAndRolledBackEachTime(t *testing.T) {
 			return record(ctx, tx, m, e)
 		}), options{RetryMin: time.Second, RetryMax: 4 * time.Second})
 		began := time.Now()
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		r.wantEffects(0, want...)
 		retries := seen[consumer.Retried](p)
@@ -106,7 +106,7 @@ func TestOnFailureRunsInTheFencedTransactionThatMovesPastTheMessage(t *testing.T
 	inBubble(t, 1, func(r *rig) {
 		values := r.fill(0, 30)
 		p := r.start("a", each(failOn(errPoison, values[11], values[12], values[29])).OnFailure(r.sink.DeadLetter), options{MaxAttempts: 2})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		r.wantEffects(0, slices.Concat(values[:11], values[13:29])...)
 		r.wantNext(0, 30)
@@ -141,7 +141,7 @@ func TestADeadLetterIsWrittenOnceAlsoWhenItsCommitIsInDoubt(t *testing.T) {
 				return do()
 			},
 		})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		r.wantEffects(0, values[0], values[2])
 		if dead := r.sink.DeadLetters(); len(dead) != 1 {
@@ -232,7 +232,7 @@ func TestABatchHandlersFailureIsHalvedDownToTheMessageAtFault(t *testing.T) {
 			}
 			return nil
 		}).OnFailure(r.sink.DeadLetter), options{MaxAttempts: 1})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		r.wantEffects(0, slices.Concat(values[:100], values[101:])...)
 		if dead := r.sink.DeadLetters(); len(dead) != 1 || dead[0].Message.Offset != 100 {
@@ -303,7 +303,7 @@ func TestR13TransactionsThatTakeTooLongAreCutOffAndMadeSmaller(t *testing.T) {
 			}
 			return record(ctx, tx, m, e)
 		}), options{BatchTimeout: 3 * time.Second, MaxAttempts: 1})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		r.wantEffects(0, want...)
 		for _, a := range seen[consumer.Advanced](p) {
@@ -329,7 +329,7 @@ func TestASlowDatabaseDoesNotShrinkTransactionsForEver(t *testing.T) {
 				return do()
 			},
 		})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		if n := len(seen[consumer.Advanced](p)); n > 24 { // the slices that Read yields need not be full
 			t.Errorf("%d transactions for 16 batches", n)
@@ -347,7 +347,7 @@ func TestR13AMessageThatTakesTooLongIsThatMessagesFailure(t *testing.T) {
 			}
 			return record(ctx, tx, m, e)
 		}).OnFailure(r.sink.DeadLetter), options{BatchTimeout: time.Second, MaxAttempts: 2})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		r.wantEffects(0, slices.Concat(values[:2], values[3:])...)
 		if dead := r.sink.DeadLetters(); len(dead) != 1 || dead[0].Message.Offset != 2 {
@@ -401,7 +401,7 @@ func TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers(t *testing.T) {
 			inBubble(t, 1, func(r *rig) {
 				first := r.fill(0, 5)
 				p := r.start("a", each(record), options{})
-				<-r.group().UntilApplied(r.Context()).Done()
+				r.applied()
 				p.end()
 				damage(r)
 				p = r.start("a", each(record), options{})

@@ -30,7 +30,7 @@ func TestR6AfterStaleNothingIsTakenBackWithoutAConfirmation(t *testing.T) {
 		synctest.Wait()
 		r.fill(0, 8)
 		r.fill(1, 8)
-		<-g.UntilApplied(r.Context()).Done()
+		r.applied()
 		r.pass(time.Minute)
 		if claims := seen[consumer.Claimed](a); len(claims) != 2 {
 			t.Errorf("a claimed %d times", len(claims))

@@ -102,7 +102,7 @@ func TestAnErrorWhoseMethodsPanicCostsItsMessageAndNothingElse(t *testing.T) {
 					}
 					return nil
 				}), options{MaxAttempts: 2, Logger: slog.New(slog.NewTextHandler(&strings.Builder{}, nil))})
-				<-r.group().UntilApplied(r.Context()).Done()
+				r.applied()
 				p.end()
 				<-time.After(2 * time.Hour) // for what blocks
 				r.wantEffects(0, first[0], first[1], first[3], first[4])
@@ -197,7 +197,7 @@ func TestWhatAHandlerReturnsIsFoundInEventsAndInOnFailure(t *testing.T) {
 						cause = err
 						return nil
 					}), options{MaxAttempts: 2})
-				<-r.group().UntilApplied(r.Context()).Done()
+				r.applied()
 				p.end()
 				if !found(cause) {
 					t.Errorf("not found in OnFailure's cause: %v", cause)

@@ -111,7 +111,7 @@ func TestFailuresWithinTenSecondsShareALineOnlyIfTheyAreEqual(t *testing.T) {
 			}
 			return nil
 		}), options{Logger: log.logger()})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		lines := log.lines("failed for good")
 		if len(lines) != 3 || !strings.Contains(lines[0], "no such item") || !strings.Contains(lines[1], "out of stock") || !strings.Contains(lines[2], "over: ") || !strings.Contains(lines[2], "times=2") {
 			t.Errorf("the lines are\n%s", strings.Join(lines, ""))

@@ -66,7 +66,7 @@ func TestATenureIsAskedForTheNextBatchOnceTheLastOneWasApplied(t *testing.T) {
 				for range 3 {
 					synctest.Wait()
 					all = append(all, r.fill(0, 5)...)
-					<-r.group().UntilApplied(r.Context()).Done()
+					r.applied()
 				}
 				p.end()
 				r.wantEffects(0, all...)

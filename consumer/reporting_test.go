@@ -101,7 +101,7 @@ func TestAnIdlePartitionKeepsNoMessages(t *testing.T) {
 		})
 		synctest.Wait()
 		r.fill(0, 10)
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		synctest.Wait()
 		for range 3 {
 			runtime.GC()
@@ -235,7 +235,7 @@ func TestLostAcknowledgementsThatLandedAreProgress(t *testing.T) {
 			},
 		})
 		began := time.Now()
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("60 messages, each applied at the first try, took %v", took)
 		}

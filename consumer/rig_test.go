@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -85,6 +86,12 @@ func (r *rig) process(name string, faults []memsink.Hooks) *process {
 
 // pass lets virtual time pass.
 func (r *rig) pass(d time.Duration) { <-time.After(d) }
+
+// applied waits until every message is applied, and until it is known to the process that did it.
+func (r *rig) applied() {
+	<-r.group().UntilApplied(r.Context()).Done()
+	synctest.Wait()
+}
 
 func (p *process) run(f func(ctx context.Context) error) {
 	ctx, stop := context.WithCancel(p.rig.Context())

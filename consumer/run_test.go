@@ -118,7 +118,7 @@ func TestTransactionsAreLargerThanUsualOnlyWhereTheyAreBriefOrWereAskedFor(t *te
 						return do()
 					},
 				})
-				<-r.group().UntilApplied(r.Context()).Done()
+				r.applied()
 				p.end()
 				// The reads after a commit race with the next transaction, which waits for none of them.
 				if largest > c.want || largest <= c.want/2 {

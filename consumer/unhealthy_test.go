@@ -71,7 +71,7 @@ func TestAMessageThatIsPermanentIsNotHeldUpByAnUnhealthyDatabase(t *testing.T) {
 		values := r.fill(0, 3)
 		sick := consumer.Permanent(fmt.Errorf("tenant unknown: %w", epoch.ErrUnhealthy))
 		p := r.start("a", each(failOn(sick, values[1])).OnFailure(r.sink.DeadLetter), options{})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		if n := len(r.sink.DeadLetters()); n != 1 {
 			t.Errorf("%d dead letters, want one", n)

@@ -50,7 +50,7 @@ func TestAMessagesContextGivesItsValuesAndNotItsEnd(t *testing.T) {
 				return nil
 			}), p.watched(options{}))
 		})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		// A message without a context has what the transaction has: the first one's.
 		if got, want := r.sink.List("values"), []string{"first a", "second b", "third a", "failed d"}; !slices.Equal(got, want) {
@@ -103,7 +103,7 @@ func TestAHandlerIsToldWhyItsTransactionEndsAndNotItsMessage(t *testing.T) {
 			}
 			return ctx.Err()
 		}), options{BatchTimeout: time.Second})
-		<-r.group().UntilApplied(r.Context()).Done()
+		r.applied()
 		p.end()
 		if !strings.Contains(cause.Error(), "BatchTimeout") {
 			t.Errorf("the cause is %v, want the timeout of the transaction", cause)
