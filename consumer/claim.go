@@ -43,13 +43,13 @@ type doubt struct {
 	beside bool // it moves no position
 }
 
-// hold ensures that there is a claim. It keeps ours if nothing is in doubt and the fence still
+// ensureClaim ensures that there is a claim. It keeps ours if nothing is in doubt and the fence still
 // carries it, and otherwise makes a new one. It makes none if the work under the last one hangs.
-func (p *partition) hold(tenure context.Context) error {
+func (p *partition) ensureClaim(tenure context.Context) error {
 	began := time.Now()
 	revoked, cancel := p.untilRevoked(tenure) // a revoked partition needs no claim
 	defer cancel()
-	if p.claimValid {
+	if p.keepClaim {
 		if ours, err := p.stillOurs(revoked); err != nil || ours {
 			return err
 		}

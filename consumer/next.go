@@ -32,13 +32,13 @@ const (
 
 // next returns what follows the end of consuming under the claim of ours.
 func next(ours epoch.Fence, out outcome) step {
-	if !out.own && (out.action == giveUp || out.action == claimAgain) {
+	if !out.own && (out.action == replaced || out.action == claimAgain) {
 		if back := wentBack(ours, out.err); back != nil {
 			return step{back: back, pause: retryPause}
 		}
 	}
 	switch out.action {
-	case giveUp:
+	case replaced:
 		return step{pause: retryPause}
 	case claimAgain:
 		return step{doubt: inDoubt(out.err), pause: retryPause}

@@ -17,7 +17,8 @@ import (
 // apply.go applies messages under it, and next.go decides what its end means.
 
 // partition is one tenure: claim the partition, apply its messages until the claim ends, wait, start
-// over. Its state is that of one goroutine, the one of own, from grant to loss.
+// over. Its state is that of one goroutine, the one of own, from grant to loss. While it waits in a
+// read, it lends its claim and fence to watch.go and replays.go (rest, under mu).
 type partition struct {
 	run       *runner
 	tenure    Tenure
@@ -30,7 +31,7 @@ type partition struct {
 
 	// The claim.
 	claim       *claim
-	claimValid  bool         // after a halt, with nothing in doubt: ours continues if the fence still carries it
+	keepClaim  bool         // after a halt, with nothing in doubt: ours continues if the fence still carries it
 	seen        epoch.Fence  // as last read, which may be another process's
 	fence       epoch.Fence  // as last claimed and advanced; zero before the first claim
 	under       *epoch.Fence // as claimed, for handlers
@@ -97,7 +98,7 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 		}
 		var in time.Duration
 		began := time.Now()
-		if err := p.hold(ctx); p.hang != nil {
+		if err := p.ensureClaim(ctx); p.hang != nil {
 			break
 		} else if errors.Is(err, ErrLost) {
 			p.reportLost(err)
@@ -108,7 +109,7 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 			in = p.ended(p.consume())
 		}
 		// The background work ends now, and not only after the wait.
-		if !p.claimValid || p.claim.broken() != nil {
+		if !p.keepClaim || p.claim.broken() != nil {
 			p.dropClaim()
 		}
 		p.waitOr(p.whileClaimed(ctx), in, acted) // an operator may have done what it waits for
@@ -154,7 +155,7 @@ func (r *runner) newPartition(ctx context.Context, t Tenure, timeout time.Durati
 // dropClaim ends the claim for this process; the sink has it until the next one. Background work
 // ends first.
 func (p *partition) dropClaim() {
-	p.claimValid = false
+	p.keepClaim = false
 	p.stopBackground()
 	if p.claim != nil {
 		p.claim.end(nil)
@@ -175,12 +176,12 @@ func (p *partition) ended(out outcome) time.Duration {
 	// itself, as a handler may that writes to its table. That is no takeover, and no other process
 	// has the partition.
 	if _, refused := fenceAt(p.fence, out.err); refused && p.unchanged() {
-		if out.own = true; out.action == giveUp {
+		if out.own = true; out.action == replaced {
 			out.action = claimAgain
 		}
 	}
 	s := next(p.fence, out)
-	p.claimValid, p.above = s.keep, max(p.above, s.above)
+	p.keepClaim, p.above = s.keep, max(p.above, s.above)
 	in := p.pauseFor(s.pause)
 	if s.back != nil {
 		p.goBack(s.back)
@@ -250,7 +251,7 @@ type outcome struct {
 	beside bool        // the transaction moves no position: it was of background work or a replay
 	own    bool        // the sink still has our fence: the transaction that was refused had changed it itself
 	hang   *hang       // with abandon
-	looked bool        // with giveUp: a look at an idle partition found it, and no transaction was refused
+	looked bool        // with replaced: a look at an idle partition found it, and no transaction was refused
 }
 
 // running reports whether the tenure may begin something: it is neither revoked nor lost.

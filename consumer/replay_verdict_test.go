@@ -29,7 +29,7 @@ func TestTheVerdictOnAReplay(t *testing.T) {
 		"committed": {tried, result{called: true}, 2, replayVerdict{what: replayed}},
 		"the handler ended the transaction": {tried, result{err: epoch.ErrTxEndedByHandler, called: true}, 2,
 			replayVerdict{what: replayBroke, broke: outcome{action: haltForGood, err: epoch.ErrTxEndedByHandler}, tries: 2}},
-		"a later claim has the fence":       {tried, result{err: stale, called: true}, 2, replayVerdict{what: replayBroke, broke: outcome{action: giveUp, err: stale}, tries: 3}},
+		"a later claim has the fence":       {tried, result{err: stale, called: true}, 2, replayVerdict{what: replayBroke, broke: outcome{action: replaced, err: stale}, tries: 3}},
 		"in doubt":                          {tried, result{err: inDoubt, called: true}, 2, replayVerdict{what: replayBroke, broke: outcome{action: claimAgain, err: inDoubt, beside: true}, tries: 3}},
 		"in doubt again and again":          {tried, result{err: inDoubt, called: true}, last, replayVerdict{what: replayBroke, broke: outcome{action: claimAgain, err: inDoubt, beside: true}, failed: true}},
 		"in doubt by a freeze":              {tried, result{err: inDoubt, called: true, froze: time.Second}, last, replayVerdict{what: replayBroke, broke: outcome{action: claimAgain, err: inDoubt, beside: true}, tries: last}},

@@ -45,8 +45,8 @@ const (
 	failedLooks = 5
 )
 
-// look polls until ctx ends, and only while this process has partitions of the shard.
-func (q *requests) look(ctx context.Context) {
+// poll polls until ctx ends, and only while this process has partitions of the shard.
+func (q *requests) poll(ctx context.Context) {
 	for {
 		timer := time.NewTimer(requestsEvery + rand.N(requestsEvery/2))
 		select {

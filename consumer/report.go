@@ -72,7 +72,7 @@ func (p *partition) began(got epoch.Fence) string {
 // reportEnded reports why a claim has ended and when the next one follows.
 func (p *partition) reportEnded(out outcome, in time.Duration) {
 	switch out.action {
-	case giveUp:
+	case replaced:
 		p.reportStale(out.err, out.looked)
 	case claimAgain:
 		level, what := slog.LevelWarn, "nothing was committed"

@@ -154,7 +154,7 @@ func (r *runner) run(ctx context.Context, source Source) error {
 		r.running.Go(func() { w.serve(beside) })
 		if r.records != nil {
 			q := &requests{run: r, shard: shard, sink: r.records, now: make(chan struct{}, 1)}
-			r.running.Go(func() { q.look(beside) })
+			r.running.Go(func() { q.poll(beside) })
 		}
 	}
 	r.running.Go(func() { r.lags.ask(beside) })

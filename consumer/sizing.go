@@ -172,7 +172,7 @@ func (b *bisection) size(n int) int {
 // transaction had messages of other partitions.
 func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Duration) {
 	n := max(t.messages, 1)
-	if (v.action == claimAgain || v.action == giveUp) && v.finding != nothing {
+	if (v.action == claimAgain || v.action == replaced) && v.finding != nothing {
 		b.doubts++
 	}
 	switch v.finding {

@@ -65,7 +65,7 @@ const (
 	retry                     // rolled back: try again, as the finding says
 	claimAgain                // what the sink holds is not known (R5)
 	claimAbove                // likewise, above the epoch that another system has seen
-	giveUp                    // the fence belongs to another claim (R6)
+	replaced                    // the fence belongs to another claim (R6)
 	leave                     // it was revoked or lost, and nothing is under way
 	halt                      // it cannot continue; nothing is in doubt
 	haltInDoubt               // it cannot continue, and what the sink holds is not known
@@ -177,7 +177,7 @@ func refusal(err error) (verdict, epoch.Partition) {
 		}
 		return verdict{action: claimAbove, above: low.Seen, err: err}, low.Partition
 	case errors.As(err, &stale):
-		return verdict{action: giveUp, err: err}, stale.Partition
+		return verdict{action: replaced, err: err}, stale.Partition
 	case errors.As(err, &moved):
 		return verdict{action: claimAgain, err: err}, moved.Partition
 	// A fence is never deleted (R9): somebody has done so by hand, or the sink is another database.
@@ -192,7 +192,7 @@ func refusal(err error) (verdict, epoch.Partition) {
 // refused adds to a fence's refusal what it says about the messages. If the claim or the position
 // is another one again and again, the messages may have changed the fence themselves.
 func (p policy) refused(t trial, v verdict, shared bool) verdict {
-	if v.action == claimAgain || v.action == giveUp {
+	if v.action == claimAgain || v.action == replaced {
 		v.finding, v.at = p.suspicion(t, shared), -1
 	}
 	if v.finding == doubted && t.doubts > 0 {
