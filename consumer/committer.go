@@ -35,6 +35,7 @@ type committer struct {
 	alone   lane
 	replays lane
 	sizing  sizing
+	width   width
 	refused time.Time // when a shared transaction was last refused
 	awaited int       // partitions that have an answer, and have not said whether they submit more
 	until   time.Time // the end of the wait for them
@@ -84,6 +85,7 @@ func newCommitter(base context.Context, r *runner, shard int) *committer {
 	return &committer{
 		run: r, shard: shard, base: base, slots: make(chan struct{}, r.Committers), wake: make(chan struct{}, 1),
 		shared: lanes, alone: lanes, replays: lanes, sizing: newSizing(r.MaxBatch, r.usual),
+		width: width{most: r.Committers, now: r.Committers},
 	}
 }
 
@@ -219,7 +221,7 @@ func (c *committer) mostShared() int {
 // pick takes up to most partitions from a lane if one more transaction may begin. It drops the work of
 // lost partitions, which would only abort the others.
 func (l *lane) pick(most int) []*work {
-	if l.open == l.most {
+	if l.open >= l.most {
 		return nil
 	}
 	l.queue = slices.DeleteFunc(l.queue, func(w *work) bool {
@@ -238,9 +240,9 @@ func (l *lane) pick(most int) []*work {
 // transact begins a transaction of several partitions, in key order (R4), so that all processes
 // lock fences in one order. The shortest timeout counts for all.
 func (c *committer) transact(l *lane, ws []*work, capacity int) {
-	l.open++
 	slices.SortFunc(ws, func(a, b *work) int { return a.fence.Partition.Compare(b.fence.Partition) })
-	t := &transaction{run: c.run, abandoned: make(chan struct{}), lane: l, timeout: ws[0].timeout, parts: make([]part, len(ws))}
+	t := &transaction{run: c.run, abandoned: make(chan struct{}), lane: l, beside: l.open > 0, timeout: ws[0].timeout, parts: make([]part, len(ws))}
+	l.open++
 	ready := make([]int, len(ws))
 	for i, w := range ws {
 		ready[i] = w.most
@@ -299,7 +301,8 @@ func (c *committer) close(t *transaction) bool {
 	return true
 }
 
-// resize records what a shared transaction says about the size of the next one. A refusal by a
+// resize records what a shared transaction says about the size of the next one, and about how many are open
+// at a time: if it was beside others when it was refused, they may be why. A refusal by a
 // fence and a failed handler say nothing about it: they count as applied, with the time that they
 // took. Of those that were open together, one says that they are refused.
 func (c *committer) resize(t *transaction) {
@@ -313,7 +316,11 @@ func (c *committer) resize(t *transaction) {
 	case r.err != nil && t.began.Before(c.refused):
 	case errors.Is(r.err, epoch.ErrTransient), errors.Is(r.err, epoch.ErrInDoubt):
 		c.refused = time.Now()
-		c.sizing.refused(n, r.took)
+		if t.beside || t.lane.open > 0 {
+			c.width.refused(r.took)
+		} else {
+			c.sizing.refused(n, r.took)
+		}
 	case errors.Is(r.err, epoch.ErrTooLarge):
 		c.refused = time.Now()
 		c.sizing.tooLarge(n, r.took)
@@ -321,7 +328,9 @@ func (c *committer) resize(t *transaction) {
 		c.sizing.tooMany(n)
 	default:
 		c.sizing.applied(n, r.took, t.timeout)
+		c.width.applied(r.took)
 	}
+	c.shared.most = c.width.now
 }
 
 // answer answers each partition of a transaction. There is exactly one answer to work, so the send never

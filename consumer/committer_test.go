@@ -69,6 +69,77 @@ func TestTransactionsThatAreRefusedTogetherAreRefusedOnce(t *testing.T) {
 	})
 }
 
+// Partitions that update the same rows are faster one after another. That is no reason for each message to go by
+// itself, which is for rows that other processes update.
+func TestTransactionsThatRefuseEachOtherGoOneAfterAnother(t *testing.T) {
+	const partitions, messages = 8, 20_000
+	inBubble(t, partitions, func(r *rig) {
+		for n := range int32(partitions) {
+			r.fill(n, messages)
+		}
+		var open, most atomic.Int32
+		p := r.start("a", each(record), options{Committers: 4}, memsink.Hooks{
+			Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+				n := open.Add(1)
+				defer open.Add(-1)
+				most.Store(max(most.Load(), n))
+				r.pass(10 * time.Millisecond)
+				if n > 1 {
+					return fmt.Errorf("deadlock: %w", epoch.ErrTransient)
+				}
+				return do()
+			},
+		})
+		r.applied()
+		p.end()
+		refused, applied := 0, 0
+		for _, e := range seen[consumer.Transacted](p) {
+			if e.Outcome == consumer.OutcomeFailed {
+				refused++
+			} else {
+				applied++
+			}
+		}
+		if most.Load() < 2 || refused == 0 {
+			t.Error("none was beside another, which shows nothing")
+		}
+		if refused > 10 || applied > 400 {
+			t.Errorf("%d refused, %d applied", refused, applied)
+		}
+	})
+}
+
+// Nor does one bad moment leave one transaction at a time for good.
+func TestAfterACalmTimeTransactionsAreBesideEachOtherAgain(t *testing.T) {
+	const partitions = 4
+	inBubble(t, partitions, func(r *rig) {
+		var open, most, refused atomic.Int32
+		p := r.start("a", each(record), options{Committers: partitions, MaxBatch: 1}, memsink.Hooks{
+			Commit: func(_ context.Context, _ []epoch.Advance, do func() error) error {
+				n := open.Add(1)
+				defer open.Add(-1)
+				most.Store(max(most.Load(), n))
+				r.pass(10 * time.Millisecond)
+				if n > 1 && refused.Add(1) <= 6 {
+					return fmt.Errorf("deadlock: %w", epoch.ErrTransient)
+				}
+				return do()
+			},
+		})
+		for n := range int32(partitions) {
+			r.fill(n, 2000)
+		}
+		r.pass(3 * time.Second)
+		most.Store(0)
+		r.pass(3 * time.Second)
+		if most.Load() != partitions {
+			t.Errorf("%d at a time", most.Load())
+		}
+		r.applied()
+		p.end()
+	})
+}
+
 // To end a read costs a source far more than a replay: the session of a client, or a consumer in the server.
 func TestReplaysOfAQuietPartitionDoNotEndItsRead(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {

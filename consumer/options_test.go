@@ -9,12 +9,23 @@ import (
 )
 
 func TestZeroOptionsWork(t *testing.T) {
-	o, err := Options{}.withDefaults()
+	o, err := Options{}.withDefaults(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.MaxBatch != 16_384 || o.Committers != 1 || o.MaxAttempts != 10 || o.Logger == nil || o.Observe == nil {
+	if o.MaxBatch != 16_384 || o.MaxAttempts != 10 || o.Logger == nil || o.Observe == nil {
 		t.Errorf("defaults are not as documented: %+v", o)
+	}
+}
+
+func TestASinkSaysHowManyTransactionsAreOpenByDefault(t *testing.T) {
+	for says, want := range map[int]int{-1: 1, 0: 1, 1: 1, 3: 3, 4: 4, 100: 4} {
+		if o, err := (Options{}).withDefaults(says); err != nil || o.Committers != want {
+			t.Errorf("of %d: %d, %v; want %d", says, o.Committers, err, want)
+		}
+	}
+	if o, err := (Options{Committers: 9}).withDefaults(4); err != nil || o.Committers != 9 {
+		t.Errorf("what the user has set: %d, %v", o.Committers, err)
 	}
 }
 
@@ -34,14 +45,14 @@ func TestImpossibleOptionsAreNamedWithTheirLimits(t *testing.T) {
 		"Guarantee is -1":                       {Guarantee: -1},
 		"Start is 7":                            {Start: 7},
 	} {
-		if _, err := o.withDefaults(); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := o.withDefaults(0); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
 }
 
 func TestALowerBoundAloneRaisesTheUpperOne(t *testing.T) {
-	o, err := Options{RetryMin: time.Minute, HaltMin: time.Hour}.withDefaults()
+	o, err := Options{RetryMin: time.Minute, HaltMin: time.Hour}.withDefaults(0)
 	if err != nil || o.RetryMax != time.Minute || o.HaltMax != time.Hour {
 		t.Errorf("RetryMax %v, HaltMax %v, %v", o.RetryMax, o.HaltMax, err)
 	}

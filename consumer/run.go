@@ -63,7 +63,8 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	}
 	// Only a default size may be exceeded by a brief transaction: what the user has set is a limit.
 	usual := cmp.Or(o.MaxBatch, usualCapacity)
-	o, err := o.withDefaults()
+	bounds := sink.Facts()
+	o, err := o.withDefaults(bounds.Transactions)
 	if err != nil {
 		return err
 	}
@@ -71,7 +72,6 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 		return err
 	}
 	// A sink may take less than the options allow, such as one partition in each transaction.
-	bounds := sink.Facts()
 	if bounds.Guarantee < epoch.Transactional {
 		bounds.Partitions = 1
 	}

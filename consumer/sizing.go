@@ -113,6 +113,28 @@ func (s *sizing) lockWait(refusals int, chance float64) time.Duration {
 	return d
 }
 
+// width decides how many transactions of a committer's shared lane are open at a time. Those of one process may
+// wait for each other's rows, or deadlock, where one after another would not. Then there are half as many, until
+// the time that the failure cost was earned by calm transactions: at worst it costs one part in calmBeside.
+type width struct {
+	most, now int
+	cooldown  time.Duration
+}
+
+const calmBeside = 64
+
+// refused records that a transaction beside others was refused.
+func (w *width) refused(took time.Duration) {
+	w.now = max(w.now/2, 1)
+	w.cooldown = min(calmBeside*took, maxCooldown)
+}
+
+func (w *width) applied(took time.Duration) {
+	if w.cooldown = max(w.cooldown-took, 0); w.cooldown == 0 {
+		w.now = min(2*w.now, w.most)
+	}
+}
+
 // share divides the capacity of a transaction. Partitions with few ready messages take all of theirs,
 // the others take equal parts. capacity is at least one message of each.
 func share(ready []int, capacity int) []int {

@@ -22,6 +22,7 @@ type transaction struct {
 	run      *runner
 	parts    []part
 	lane     *lane
+	beside   bool // others of its lane were open when it began
 	timeout  time.Duration
 	lockWait time.Duration
 

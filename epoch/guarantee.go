@@ -15,6 +15,10 @@ type Facts struct {
 	// no more. A sink need not count them. One with another limit, such as bytes, returns [ErrTooLarge].
 	Messages int
 
+	// Transactions is how many transactions the sink runs at a time, in each of its databases, and none waits
+	// for another, as for a connection. 0 counts as 1. A consumer with the zero options opens so many, up to 4.
+	Transactions int
+
 	// Replaced is closed when the sink notices that another server, such as a promoted standby, has taken
 	// over its database. That server may lack the last commits. It is nil if the sink cannot notice that:
 	// the consumer then polls the fences.

@@ -176,7 +176,7 @@ var all = []Remedy{
 		Means: "The database gave up the transaction for a reason that passes: a deadlock, a serialization failure, or a lock that was not granted in time. It is tried again with fewer messages.",
 		Do: "If it lasts, find the transaction that holds a lock on the same rows and end it (in PostgreSQL: pg_stat_activity and pg_blocking_pids). " +
 			"In SQLite a process that is frozen keeps the write lock of the file: kill it. " +
-			"If partitions deadlock with each other, update the rows in one order in all handlers (consumer.Batches can sort them). Within one process they are rare with Options.Committers of 1, the default.",
+			"If partitions deadlock with each other, update the rows in one order in all handlers (consumer.Batches can sort them). Within one process, fewer transactions are then open at a time.",
 		Check:    continues,
 		Commands: []Command{doctor}},
 	{Reason: consumer.ReasonTimeout,
