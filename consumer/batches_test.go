@@ -164,8 +164,13 @@ func playGaps(t *testing.T, seed uint64, met map[string]int) {
 		return do()
 	}})
 	p.run(func(ctx context.Context) error {
-		if seed%2 == 0 {
+		switch seed % 3 {
+		case 0:
 			return consumer.Run(ctx, marking{p.member}, p.sink, consumer.Each(one).OnFailure(settle), p.watched(o))
+		case 1:
+			return consumer.Run(ctx, marking{p.member}, p.sink, consumer.EachTransaction(func(ctx context.Context, tx tx, ms []consumer.Message) error {
+				return all(ctx, tx, ms, ms[0].Under.Epoch)
+			}).OnFailure(settle), p.watched(o))
 		}
 		return consumer.Run(ctx, marking{p.member}, p.sink, consumer.Batches(all).OnFailure(settle), p.watched(o))
 	})

@@ -54,6 +54,12 @@ type Handler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.Epoch) 
 // and keep ms.
 type BatchHandler[TX any] func(ctx context.Context, tx TX, ms []Message, e epoch.Epoch) error
 
+// TransactionHandler is a [Handler] for all messages of a transaction, of one or more partitions. Those of
+// one partition are consecutive and in order, and their Under.Epoch is the epoch of its claim. After an
+// error each partition gets a transaction of its own, until the message at fault is found. A call that
+// hangs costs this process all of its partitions. For the rest, see [BatchHandler].
+type TransactionHandler[TX any] func(ctx context.Context, tx TX, ms []Message) error
+
 // FailureHandler is called for a message that has used up its attempts or failed with
 // [Permanent]. cause is the last error. If FailureHandler returns nil, what it wrote through
 // tx commits, and the position moves past the message. If it returns an error that is not an
@@ -62,11 +68,12 @@ type BatchHandler[TX any] func(ctx context.Context, tx TX, ms []Message, e epoch
 // the message.
 type FailureHandler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.Epoch, cause error) error
 
-// Handlers are the user's functions that [Run] calls. [Each] and [Batches] return them. Run
-// refuses the zero value.
+// Handlers are the user's functions that [Run] calls. [Each], [Batches] and [EachTransaction] return
+// them. Run refuses the zero value.
 type Handlers[TX any] struct {
 	each       Handler[TX]
 	batch      BatchHandler[TX]
+	whole      TransactionHandler[TX]
 	onFailure  FailureHandler[TX]
 	background []func(ctx context.Context, b Background[TX])
 }
@@ -80,6 +87,12 @@ func Each[TX any](handle Handler[TX]) Handlers[TX] {
 // of a partition; see [Options.MaxBatch].
 func Batches[TX any](handle BatchHandler[TX]) Handlers[TX] {
 	return Handlers[TX]{batch: handle}
+}
+
+// EachTransaction returns Handlers that call handle once for all messages of a transaction; see
+// [Options.MaxBatch]. A statement for a set is then one for all partitions.
+func EachTransaction[TX any](handle TransactionHandler[TX]) Handlers[TX] {
+	return Handlers[TX]{whole: handle}
 }
 
 // OnFailure returns h with a function for messages that fail for good. Without one, such a
@@ -241,6 +254,7 @@ func (s timed[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (
 func (d door[TX]) commit(ctx context.Context, t *transaction, o epoch.TxOptions) error {
 	advances := make([]epoch.Advance, len(t.parts))
 	calls := make([]func(context.Context, TX) error, 0, t.calls())
+	var together []Message
 	for i := range t.parts {
 		p := &t.parts[i]
 		advances[i] = p.advance
@@ -253,8 +267,10 @@ func (d door[TX]) commit(ctx context.Context, t *transaction, o epoch.TxOptions)
 					return d.handlers.onFailure(withValues(ctx, m), tx, m, p.epoch, p.failed)
 				})
 			})
+		case d.handlers.whole != nil:
+			together = append(slices.Grow(together, t.messages()-len(together)), p.messages...) // a handler may sort its slice; ours must stay in order
 		case d.handlers.batch != nil:
-			ms, n := slices.Clone(p.messages), len(calls) // a handler may sort its slice; ours must stay in order
+			ms, n := slices.Clone(p.messages), len(calls) // for the same reason
 			calls = append(calls, func(ctx context.Context, tx TX) error {
 				err := t.call(ctx, n, i, -1, func() error {
 					return d.handlers.batch(withValues(ctx, ms[0]), tx, ms, p.epoch)
@@ -272,6 +288,14 @@ func (d door[TX]) commit(ctx context.Context, t *transaction, o epoch.TxOptions)
 				})
 			}
 		}
+	}
+	if len(together) > 0 {
+		calls = append(calls, func(ctx context.Context, tx TX) error {
+			err := t.call(ctx, 0, 0, -1, func() error {
+				return d.handlers.whole(withValues(ctx, together[0]), tx, together)
+			})
+			return d.replayed(ctx, tx, &t.parts[0], err)
+		})
 	}
 	if len(calls) == 0 { // only positions move
 		calls = append(calls, func(ctx context.Context, _ TX) error {

@@ -25,6 +25,7 @@ import (
 // are not the sink's.
 type hang struct {
 	Overdue
+	with      []epoch.Partition // whose messages the call has as well
 	goroutine string
 	returned  chan struct{}
 	line      *time.Timer   // of the next line in the log
@@ -52,7 +53,7 @@ func (hs *hangs) of(p epoch.Partition) *hang {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	for h := range hs.open {
-		if h.Partition == p {
+		if h.Partition == p || slices.Contains(h.with, p) {
 			return h
 		}
 	}
@@ -135,8 +136,8 @@ const (
 var errTooManyHang = errors.New("too many calls hang")
 
 // hangs reports a call that is being abandoned. The call hangs until returned is called.
-func (r *runner) hangs(o Overdue, goroutine string) *hang {
-	h := &hang{Overdue: o, goroutine: goroutine, returned: make(chan struct{}), lines: firstHungLine}
+func (r *runner) hangs(o Overdue, goroutine string, with ...epoch.Partition) *hang {
+	h := &hang{Overdue: o, with: with, goroutine: goroutine, returned: make(chan struct{}), lines: firstHungLine}
 	tooMany := r.hung.add(h)
 	r.Observe(o)
 	r.life.Changed()
@@ -223,14 +224,19 @@ func (c *committer) abandon(t *transaction, stack string) {
 	// Whatever the call does from here on, its transaction cannot commit: the sink refuses it once
 	// the context in its options has ended, which t.abandon does below.
 	call, _ := t.under.abandon()
-	at, o := place{-1, -1}, t.overdue(0)
+	at, o, with := place{-1, -1}, t.overdue(0), []epoch.Partition(nil)
 	o.Function = FunctionSink
 	if call >= 0 {
 		at = t.placeOf(call)
 		o = t.overdueAt(at)
+		if t.whole() {
+			for i := range t.parts {
+				with = append(with, t.parts[i].advance.Partition)
+			}
+		}
 	}
 	o.Stack = stack
-	t.hang = c.run.hangs(o, t.goroutine)
+	t.hang = c.run.hangs(o, t.goroutine, with...)
 	close(t.abandoned)
 	t.abandon()
 	t.release()
@@ -243,7 +249,7 @@ func (c *committer) abandon(t *transaction, stack string) {
 	c.run.Observe(transacted(tried, r))
 	c.answer(t, func(i int) answer {
 		a := answer{part: &t.parts[i], tried: tried, of: i, result: r, abandoned: true, place: at}
-		if i == at.batch {
+		if i == at.batch || len(with) > 0 {
 			a.hang = t.hang
 		}
 		return a

@@ -31,7 +31,7 @@ type partition struct {
 
 	// The claim.
 	claim       *claim
-	keepClaim  bool         // after a halt, with nothing in doubt: ours continues if the fence still carries it
+	keepClaim   bool         // after a halt, with nothing in doubt: ours continues if the fence still carries it
 	seen        epoch.Fence  // as last read, which may be another process's
 	fence       epoch.Fence  // as last claimed and advanced; zero before the first claim
 	under       *epoch.Fence // as claimed, for handlers

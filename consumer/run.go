@@ -58,7 +58,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if source == nil || sink == nil {
 		return errors.New("consumer: Run needs a source and a sink")
 	}
-	if h.each == nil && h.batch == nil {
+	if h.each == nil && h.batch == nil && h.whole == nil {
 		return errors.New("consumer: Run needs a handler")
 	}
 	// Only a default size may be exceeded by a brief transaction: what the user has set is a limit.
@@ -85,7 +85,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	defer stop(nil)
 	d := door[TX]{Sink: sink, handlers: h}
 	r := &runner{
-		Options: o, usual: usual, batches: h.batch != nil, backgrounds: len(h.background), policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil},
+		Options: o, usual: usual, batches: h.each == nil, whole: h.whole != nil, backgrounds: len(h.background), policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil},
 		bounds: bounds, stop: stop,
 		shards: shardsOf(sink), troubles: troubleLog{troubles.New[epoch.Partition](o.Logger, "partitions")}, lags: newLags(o.Observe),
 		ended: map[epoch.Partition]error{}, hung: newHangs(o.MaxHung), acted: &waits.Signal{}, owners: map[epoch.Partition]*partition{},
@@ -112,7 +112,8 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 type runner struct {
 	Options
 	usual       int  // messages in a transaction; only a brief one may have more
-	batches     bool // the handler is called once for all messages of a partition in a transaction
+	batches     bool // the handler is called once for all messages of a partition in a transaction,
+	whole       bool // or of all partitions
 	backgrounds int  // functions of Handlers.Background
 	policy      policy
 	effects     effects

@@ -203,7 +203,10 @@ func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Dur
 		b.deaths++
 		b.first = t.first
 	case oneOfThem:
-		b.narrow(n, v.at)
+		if b.narrow(n, v.at); shared && v.at < 0 && v.action == retry { // perhaps one of another partition
+			b.try = n
+			b.bound()
+		}
 	case tooMany:
 		b.most = max(n/2, 1)
 		b.narrow(n, -1)

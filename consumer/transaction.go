@@ -113,7 +113,7 @@ func (t *transaction) commit(base context.Context, late func(stack string)) {
 // conclude says of which message the error of the transaction is.
 func (t *transaction) conclude() {
 	r := &t.result
-	r.at, r.handler, r.limit = -1, nil, t.timeout
+	r.at, r.handler, r.limit, r.whole = -1, nil, t.timeout, t.whole()
 	if t.last >= 0 {
 		r.reached, r.cut = t.placeOf(t.last), t.last < t.calls()-1
 	}
@@ -159,8 +159,14 @@ func (t *transaction) call(ctx context.Context, n, part, at int, f func() error)
 	return nil
 }
 
+// whole reports whether one call has the messages of several partitions.
+func (t *transaction) whole() bool { return t.run.whole && len(t.parts) > 1 }
+
 // calls returns how many calls the transaction has, at least one.
 func (t *transaction) calls() int {
+	if t.whole() {
+		return 1
+	}
 	n := 0
 	for i := range t.parts {
 		n += t.parts[i].calls()
@@ -178,6 +184,9 @@ func (p *part) calls() int {
 
 // placeOf returns the place of the call with number n.
 func (t *transaction) placeOf(n int) place {
+	if t.whole() {
+		return place{0, -1}
+	}
 	for i := range t.parts {
 		p := &t.parts[i]
 		switch calls := p.calls(); {

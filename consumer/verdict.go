@@ -33,7 +33,8 @@ type result struct {
 	err      error         // the sink's; nil if all of it is committed
 	called   bool          // the sink called the handlers
 	handler  error         // a handler's error, for which the sink rolled back
-	batch    int           // index of the trial whose handler that was
+	batch    int           // index of the trial whose handler that was,
+	whole    bool          // unless it was the handler of all of them
 	at       int           // index of the message, or -1 if it is not known
 	offset   epoch.Offset  // of that message, or of the first if at is -1
 	cut      bool          // calls were left that did not begin, and no handler failed
@@ -65,7 +66,7 @@ const (
 	retry                     // rolled back: try again, as the finding says
 	claimAgain                // what the sink holds is not known (R5)
 	claimAbove                // likewise, above the epoch that another system has seen
-	replaced                    // the fence belongs to another claim (R6)
+	replaced                  // the fence belongs to another claim (R6)
 	leave                     // it was revoked or lost, and nothing is under way
 	halt                      // it cannot continue; nothing is in doubt
 	haltInDoubt               // it cannot continue, and what the sink holds is not known
@@ -108,7 +109,7 @@ func (p policy) judge(tried []trial, r result) []verdict {
 		// What was written until then may be committed without the fence, and a retry would write
 		// it again. Handlers after that one were not called.
 		vs := each(tried, verdict{action: haltForGood, err: err})
-		if r.handler != nil {
+		if r.handler != nil && !r.whole {
 			guilty := tried[r.batch]
 			vs = each(tried, verdict{action: haltForGood,
 				err: &HandlerError{Partition: guilty.partition, Offset: r.offset, Attempts: guilty.attempts + 1, Err: err}})
@@ -136,13 +137,13 @@ func (p policy) judge(tried []trial, r result) []verdict {
 
 	// A handler returned an error, panicked, or had its context end. The calls after it were not
 	// made, so only its partition is judged.
-	case r.handler != nil:
+	case r.handler != nil && !r.whole:
 		failed := p.failure(tried[r.batch], r, len(tried) > 1)
 		return but(each(tried, verdict{action: retry, err: err}), r.batch, failed)
 
 	// A deferred constraint, for example. Any message of any partition may be the cause, so each
 	// partition is judged as if it had failed: alone, its next transaction shows whether it does.
-	default: // the database refused the commit, and did not say for whom
+	default: // the database refused the commit, and did not say for whom, or a handler of all of them failed
 		vs := make([]verdict, len(tried))
 		for i, t := range tried {
 			vs[i] = p.failure(t, r, len(tried) > 1)
@@ -227,7 +228,7 @@ func (p policy) doubt(tried []trial, r result) []verdict {
 	for i, t := range tried {
 		v, alone := &vs[i], !shared && t.messages <= 1
 		switch {
-		case r.handler != nil && i != r.batch, r.cut && i != r.reached.batch:
+		case r.handler != nil && i != r.batch && !r.whole, r.cut && i != r.reached.batch:
 		case unhealthy && alone:
 			v.action = haltInDoubt
 		case unhealthy:
