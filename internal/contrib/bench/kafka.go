@@ -62,8 +62,14 @@ func init() {
 	variants["kafka/run-batches-queued"] = consume(fromKafka, (*pgsink.Sink).Queued, func(table string) consumer.Handlers[*pgsink.Queue] {
 		return consumer.Batches(applySet[*pgsink.Queue](table))
 	})
-	for _, form := range []string{"kafka/run-batches", "kafka/run-batches-queued"} {
-		variants[form+"-4"] = committers(4, variants[form])
+	variants["kafka/run-sets"] = consume(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
+		apply := applySet[pgsink.Tx](table)
+		return consumer.EachTransaction(func(ctx context.Context, tx pgsink.Tx, ms []consumer.Message) error {
+			return apply(ctx, tx, ms, 0)
+		})
+	})
+	for _, form := range []string{"kafka/run-sets", "kafka/run-batches", "kafka/run-batches-queued"} {
+		variants[form+"-1"] = committers(1, variants[form])
 	}
 	variants["kafka/run-observed"] = consumeObserved(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
 		return consumer.Batches(applySet[pgsink.Tx](table))

@@ -117,8 +117,10 @@ func rows() []row {
 		row{name: "kafka/partitions=8", what: "Kafka to PostgreSQL, 8 partitions, a set for each transaction, default options", source: "kafka",
 			job: job{Partitions: 8, Messages: 3_000_000}, effects: true,
 			figures: []figure{
-				{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-background", 0, throughput},
-				{"kafka/run-batches", "kafka/set-dedupe", 2.5, throughput}, {"kafka/run-batches", "kafka/set-dedupe-background", 0, throughput},
+				{"kafka/run-sets", "kafka/set", 1, throughput}, {"kafka/run-sets", "kafka/set", 0.9, work}, {"kafka/run-sets-1", "kafka/set", 0, throughput},
+				{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches-1", "kafka/set", 0, throughput},
+				{"kafka/run-sets", "kafka/set-background", 0, throughput},
+				{"kafka/run-sets", "kafka/set-dedupe", 2.5, throughput}, {"kafka/run-sets", "kafka/set-dedupe-background", 0, throughput},
 				{"kafka/run-batches", "kafka/kafka-go", 0, throughput},
 			}},
 		row{name: "kafka/observed", what: "Kafka to PostgreSQL, with everything counted and read once a second", source: "kafka",
@@ -130,10 +132,10 @@ func rows() []row {
 		row{name: "kafka/network", what: "Kafka to PostgreSQL, 8 partitions, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
 			job: job{Partitions: 8, Messages: 2_000_000}, effects: true,
 			figures: []figure{
-				{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches", "kafka/set-background", 0, throughput},
-				{"kafka/run-batches-4", "kafka/set", 0, throughput}, {"kafka/run-batches-queued", "kafka/set", 0, throughput},
-				{"kafka/run-batches-queued-4", "kafka/set", 0, throughput}, {"kafka/run-batches-queued-4", "kafka/set-background", 0, throughput},
-				{"kafka/run-batches-queued-4", "kafka/set-dedupe", 0, throughput},
+				{"kafka/run-sets", "kafka/set", 0.95, throughput}, {"kafka/run-sets", "kafka/set-background", 0, throughput}, {"kafka/run-sets-1", "kafka/set", 0, throughput},
+				{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches-1", "kafka/set", 0, throughput},
+				{"kafka/run-batches-queued", "kafka/set", 0, throughput}, {"kafka/run-batches-queued-1", "kafka/set", 0, throughput},
+				{"kafka/run-batches-queued", "kafka/set-dedupe", 0, throughput},
 			}},
 		row{name: "kafka/network/partitions=1", what: "Kafka to PostgreSQL, one partition, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
 			job: job{Partitions: 1, Messages: 2_000_000}, effects: true,
@@ -172,6 +174,7 @@ func latencyRows() []row {
 		{
 			name: "latency", what: "latency from Kafka to PostgreSQL at 2,000 messages a second, 8 partitions", source: "kafka", job: at2000, effects: true,
 			figures: []figure{
+				{"kafka/run-sets", "kafka/set", 1.2, p50}, {"kafka/run-sets", "kafka/set", 0.6, p99}, {"kafka/run-sets", "kafka/set-background", 0, p50},
 				{"kafka/run-batches", "kafka/set", 1, p50}, {"kafka/run-batches", "kafka/set", 1, p99},
 				{"kafka/run-batches", "kafka/set-background", 0, p50}, {"kafka/run-batches", "kafka/set-background", 0, p99},
 				{"kafka/run-batches", "kafka/set-dedupe-background", 0, p50},
@@ -184,6 +187,7 @@ func latencyRows() []row {
 		{
 			name: "latency/network", what: "the same latency, the database 1 ms away", source: "kafka", under: away(time.Millisecond), job: at2000, effects: true,
 			figures: []figure{
+				{"kafka/run-sets", "kafka/set", 0, p50},
 				{"kafka/run-batches", "kafka/set", 0, p50}, {"kafka/run-batches", "kafka/set-background", 0, p50},
 				{"kafka/run-batches-queued", "kafka/set", 0, p50}, {"kafka/run-batches-queued", "kafka/set-background", 0, p50},
 			},
