@@ -3,6 +3,7 @@ package fenceotel
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -31,13 +32,27 @@ func Each[TX any](t *Tracing, handle consumer.Handler[TX]) consumer.Handler[TX] 
 // baggage of the messages' headers is not in the context, because it belongs to a single message.
 func Batches[TX any](t *Tracing, handle consumer.BatchHandler[TX]) consumer.BatchHandler[TX] {
 	return func(ctx context.Context, tx TX, ms []consumer.Message, e epoch.Epoch) error {
-		from := make([]trace.SpanContext, len(ms))
-		for i, m := range ms {
-			_, from[i] = t.carried(ctx, m)
-		}
-		ctx, span := t.process(ctx, ms, from, e)
+		ctx, span := t.process(ctx, ms, t.origins(ctx, ms), e)
 		return within(span, func() error { return handle(ctx, tx, ms, e) })
 	}
+}
+
+// EachTransaction does for [consumer.EachTransaction] what [Batches] does. A span of messages of several
+// partitions names neither a partition nor an epoch, and the topic of the first message.
+func EachTransaction[TX any](t *Tracing, handle consumer.TransactionHandler[TX]) consumer.TransactionHandler[TX] {
+	return func(ctx context.Context, tx TX, ms []consumer.Message) error {
+		ctx, span := t.process(ctx, ms, t.origins(ctx, ms), ms[0].Under.Epoch)
+		return within(span, func() error { return handle(ctx, tx, ms) })
+	}
+}
+
+// origins returns the spans that the messages came with.
+func (t *Tracing) origins(ctx context.Context, ms []consumer.Message) []trace.SpanContext {
+	from := make([]trace.SpanContext, len(ms))
+	for i, m := range ms {
+		_, from[i] = t.carried(ctx, m)
+	}
+	return from
 }
 
 // maxLinks limits the links of a span. SDKs drop links above 128.
@@ -50,6 +65,11 @@ func (t *Tracing) process(ctx context.Context, ms []consumer.Message, from []tra
 		about = append(about, offset(t.o.System, ms[0].Offset))
 	} else {
 		about = append(about, semconv.MessagingBatchMessageCount(len(ms)))
+	}
+	if ms[len(ms)-1].Partition != p {
+		about = slices.DeleteFunc(about, func(a attribute.KeyValue) bool {
+			return a.Key == semconv.MessagingDestinationPartitionIDKey || a.Key == epochKey
+		})
 	}
 	commit := commitOf(ctx)
 	parent, linked := commit, from

@@ -230,6 +230,28 @@ func TestABatchHasALinkToEachMessage(t *testing.T) {
 	ts.wantAttributes(p, "messaging.batch.message_count", "200")
 }
 
+func TestASpanOfSeveralPartitionsNamesNone(t *testing.T) {
+	ts := newTraces(t)
+	at := func(n int32) consumer.Message {
+		p := epoch.Partition{Group: "group", Topic: "orders", Number: n}
+		return consumer.Message{Partition: p, Under: &epoch.Fence{Origin: epoch.Origin{Partition: p}, Epoch: 7}}
+	}
+	handle := fenceotel.EachTransaction(ts.tracing(false), func(ctx context.Context, _ *memsink.Tx, _ []consumer.Message) error {
+		if !trace.SpanContextFromContext(ctx).IsValid() {
+			t.Error("the handler has no span")
+		}
+		return nil
+	})
+	for _, ms := range [][]consumer.Message{{at(3), at(3)}, {at(3), at(4)}} {
+		if err := handle(t.Context(), nil, ms); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spans := ts.named("process orders")
+	ts.wantAttributes(spans[0], "messaging.destination.partition.id", "3", "epochfence.epoch", "7", "messaging.batch.message_count", "2")
+	ts.wantAttributes(spans[1], "messaging.destination.partition.id", "", "epochfence.epoch", "", "messaging.batch.message_count", "2")
+}
+
 func TestASpanSaysWhatFailed(t *testing.T) {
 	ts := newTraces(t)
 	tr := ts.tracing(false)
