@@ -1,32 +1,56 @@
-// Command dashboard writes a Grafana dashboard from the table of metrics in package operate/stats:
-//
-//	go run github.com/epochfence/epochfence/operate/dashboard >epochfence.json
-//
-// The epochfence.json in this directory is its output.
-package main
+// Package dashboard keeps a Grafana dashboard, epochfence.json, that shows the table of metrics in
+// package operate/stats.
+package dashboard
 
 import (
+	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
-	"io"
 	"os"
 	"strings"
+	"testing"
 
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
-func main() {
-	if err := write(os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+var update = flag.Bool("update", false, "write the dashboard")
+
+func TestTheDashboardShowsTheTableOfMetrics(t *testing.T) {
+	const file = "epochfence.json"
+	var now bytes.Buffer
+	out := json.NewEncoder(&now)
+	out.SetIndent("", "  ")
+	out.SetEscapeHTML(false)
+	if err := out.Encode(dashboard()); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(file, now.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if have, err := os.ReadFile(file); err != nil || !bytes.Equal(have, now.Bytes()) {
+		t.Errorf("%s is out of date: go test ./operate/dashboard -update (%v)", file, err)
 	}
 }
 
-func write(to io.Writer) error {
-	out := json.NewEncoder(to)
-	out.SetIndent("", "  ")
-	out.SetEscapeHTML(false)
-	return out.Encode(dashboard())
+func TestEachMetricHasOnePanel(t *testing.T) {
+	panels := map[string]int{}
+	for _, s := range sections {
+		for _, name := range s.metrics {
+			panels["epochfence_"+name]++
+		}
+	}
+	for _, m := range stats.Metrics() {
+		if panels[m.Name] != 1 {
+			t.Errorf("%s has %d panels", m.Name, panels[m.Name])
+		}
+		delete(panels, m.Name)
+	}
+	for name := range panels {
+		t.Errorf("there is no %s", name)
+	}
 }
 
 type section struct {
