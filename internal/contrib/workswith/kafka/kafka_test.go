@@ -1,4 +1,4 @@
-package kafka_test
+package kafka
 
 import (
 	"context"
@@ -25,7 +25,6 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/contrib/workswith/kafka"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/operate/fenceotel"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -79,7 +78,7 @@ func consume[TX any](t *testing.T, o kafkasource.Options, sink epoch.Sink[TX], n
 
 func TestEachClientHasItsKpromMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	o := kafka.WithMetrics(orders(t, kgo.StringRecord("a chair")), registry)
+	o := WithMetrics(orders(t, kgo.StringRecord("a chair")), registry)
 	var names []string
 	consume(t, o, memsink.New(), 1, consumer.Each(func(context.Context, *memsink.Tx, consumer.Message, epoch.Epoch) error {
 		families, err := registry.Gather()
@@ -147,7 +146,7 @@ func TestHandlerFenceAndCommitAreInTheTraceOfTheMessage(t *testing.T) {
 		return err
 	}
 	tr := fenceotel.NewTracing(fenceotel.Options{Provider: provider, Parent: true})
-	consume(t, kafka.WithTraces(orders(t, record), provider), fenceotel.Sink(tr, sink), 1, consumer.Each(handle))
+	consume(t, WithTraces(orders(t, record), provider), fenceotel.Sink(tr, sink), 1, consumer.Each(handle))
 	var about []string // name, and the statement
 	for _, s := range spans.GetSpans() {
 		if s.SpanContext.TraceID() == want {
@@ -175,7 +174,7 @@ func TestWhatCannotBeDecodedGoesToOnFailureAtOnce(t *testing.T) {
 	}
 	sink := memsink.New()
 	consume(t, orders(t, kgo.SliceRecord([]byte("no schema")), kgo.SliceRecord(good)), sink, 2, consumer.Each(
-		kafka.Decoded(&serde, func(_ context.Context, tx *memsink.Tx, o order, _ epoch.Epoch) error {
+		Decoded(&serde, func(_ context.Context, tx *memsink.Tx, o order, _ epoch.Epoch) error {
 			tx.Append("items", o.Item)
 			return nil
 		})).OnFailure(sink.DeadLetter))
@@ -191,7 +190,7 @@ func TestASchemaThatIsNotRegisteredHaltsThePartition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handle := kafka.Decoded(&ours, func(context.Context, *memsink.Tx, order, epoch.Epoch) error { return nil })
+	handle := Decoded(&ours, func(context.Context, *memsink.Tx, order, epoch.Epoch) error { return nil })
 	if err := handle(t.Context(), nil, consumer.Message{Value: value}, 1); !errors.Is(err, epoch.ErrUnhealthy) {
 		t.Errorf("%v, want an error that halts", err)
 	}

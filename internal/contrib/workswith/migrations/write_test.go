@@ -1,16 +1,14 @@
-package migrations_test
+package migrations
 
 import (
 	"os"
 	"slices"
 	"testing"
-
-	works "github.com/epochfence/epochfence/internal/contrib/workswith/migrations"
 )
 
 func TestThePageWritesOneFileForEachMigration(t *testing.T) {
 	dir := t.TempDir()
-	if err := works.Write(dir); err != nil {
+	if err := Write(dir); err != nil {
 		t.Fatal(err)
 	}
 	files, err := os.ReadDir(dir)

@@ -1,6 +1,6 @@
 //go:build !entclient
 
-package orm_test
+package orm
 
 import (
 	command "os/exec"

@@ -1,4 +1,4 @@
-package orm_test
+package orm
 
 import (
 	"context"
@@ -17,7 +17,6 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/contrib/workswith/orm"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
@@ -28,7 +27,7 @@ import (
 const present, wanted, orders = 10, 4, 5
 
 func TestLibrariesWriteExactlyOnceThroughPgsink(t *testing.T) {
-	for name, use := range orm.Libraries {
+	for name, use := range Libraries {
 		t.Run(name, func(t *testing.T) {
 			pool, err := pgxpool.New(t.Context(), pgtest.Start(t).URL)
 			if err != nil {
@@ -45,13 +44,13 @@ func TestLibrariesWriteExactlyOnceThroughPgsink(t *testing.T) {
 			db := stdlib.OpenDBFromPool(pool)
 			defer func() { _ = db.Close() }()
 			exec(t, db, `CREATE TABLE orders (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, item TEXT NOT NULL, quantity BIGINT NOT NULL)`)
-			play(t, sink, pgsink.OpenDB, db, func(ctx context.Context, db *sql.DB, o orm.Order) error { return use(ctx, db, true, o) })
+			play(t, sink, pgsink.OpenDB, db, func(ctx context.Context, db *sql.DB, o Order) error { return use(ctx, db, true, o) })
 		})
 	}
 }
 
 func TestLibrariesWriteExactlyOnceThroughSqlsink(t *testing.T) {
-	for name, use := range orm.Libraries {
+	for name, use := range Libraries {
 		t.Run(name, func(t *testing.T) {
 			db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "app.db")+"?_pragma=journal_mode(wal)")
 			if err != nil {
@@ -66,14 +65,14 @@ func TestLibrariesWriteExactlyOnceThroughSqlsink(t *testing.T) {
 				t.Fatal(err)
 			}
 			exec(t, db, `CREATE TABLE orders (id INTEGER PRIMARY KEY AUTOINCREMENT, item TEXT NOT NULL, quantity INTEGER NOT NULL)`)
-			play(t, sink, sqlsink.OpenDB, db, func(ctx context.Context, db *sql.DB, o orm.Order) error { return use(ctx, db, false, o) })
+			play(t, sink, sqlsink.OpenDB, db, func(ctx context.Context, db *sql.DB, o Order) error { return use(ctx, db, false, o) })
 		})
 	}
 }
 
 // play has each order handled by use, twice, as the first time fails after it has
 // written, and looks at db.
-func play[TX any](t *testing.T, sink epoch.Sink[TX], open func(TX) *sql.DB, db *sql.DB, use func(context.Context, *sql.DB, orm.Order) error) {
+func play[TX any](t *testing.T, sink epoch.Sink[TX], open func(TX) *sql.DB, db *sql.DB, use func(context.Context, *sql.DB, Order) error) {
 	exec(t, db, `CREATE TABLE stock (item TEXT PRIMARY KEY, present BIGINT NOT NULL)`)
 	exec(t, db, `INSERT INTO stock (item, present) VALUES ('chair', `+strconv.Itoa(present)+`)`)
 	log := memsource.New("orders", 1)
@@ -83,7 +82,7 @@ func play[TX any](t *testing.T, sink epoch.Sink[TX], open func(TX) *sql.DB, db *
 	failed := map[epoch.Offset]bool{}
 	handle := func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
 		db := open(tx)
-		err := use(ctx, db, orm.Order{Item: string(m.Value), Quantity: wanted})
+		err := use(ctx, db, Order{Item: string(m.Value), Quantity: wanted})
 		if err = errors.Join(err, db.Close()); err != nil {
 			return consumer.Permanent(err)
 		}

@@ -1,4 +1,4 @@
-package river_test
+package river
 
 import (
 	"bytes"
@@ -25,7 +25,6 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/consumer/memsource"
-	works "github.com/epochfence/epochfence/internal/contrib/workswith/river"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/sinks/pgsink"
@@ -76,7 +75,7 @@ func work(ctx context.Context, stage *show.Stage) error {
 	if err != nil {
 		return err
 	}
-	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(works.Enqueue(client)), consumer.Options{Observe: stage.Stats.Observe})
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(Enqueue(client)), consumer.Options{Observe: stage.Stats.Observe})
 }
 
 // orders is the side of the show: messages, and the jobs that are there in the end.
@@ -156,12 +155,12 @@ func (*orders) Close() error { return nil }
 
 // shipped is what River's worker did.
 type shipped struct {
-	river.WorkerDefaults[works.ShipArgs]
+	river.WorkerDefaults[ShipArgs]
 	mu     sync.Mutex
 	orders map[string]int
 }
 
-func (s *shipped) Work(_ context.Context, job *river.Job[works.ShipArgs]) error {
+func (s *shipped) Work(_ context.Context, job *river.Job[ShipArgs]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.orders[job.Args.Order]++
@@ -299,7 +298,7 @@ func TestAJobIsEnqueuedInEachQueryMode(t *testing.T) {
 		log.Send("", mode.String())
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		var failed error
-		err = consumer.Run(ctx, log.Group("shipping").Member("a"), sink, consumer.Each(works.Enqueue(client)), consumer.Options{
+		err = consumer.Run(ctx, log.Group("shipping").Member("a"), sink, consumer.Each(Enqueue(client)), consumer.Options{
 			Logger: slog.New(slog.DiscardHandler),
 			Observe: func(e consumer.Event) {
 				switch e := e.(type) {
