@@ -221,7 +221,7 @@ figures/commits: $(servers) ## what cassink costs on every store, beside the sam
 figures/job-peers: $(TEMPORAL) ## a frozen pod under nine schedulers, for docs/move-over.md (half an hour; needs redis-server, pip and Debian's postgresql-15-cron; PEERS='river dbos')
 	cd internal/contrib/bench/jobpeers && GOWORK=off EPOCHFENCE_TEMPORAL=$(TEMPORAL) go run . $(PEERS)
 figures/pictures: ## docs/status*.png, of the status page (needs chromium)
-	go run ./internal/contrib/browser -o docs
+	CI=true EPOCHFENCE_PICTURES=$(CURDIR)/docs go test -count 1 -run Pictures ./internal/contrib/browser
 
 bench: kafka ## what the fence costs, as medians of ratios within a round (BENCH='-row fence' to choose)
 	$(on_kafka) go run ./internal/contrib/bench $(BENCH)

@@ -1,4 +1,7 @@
-package main
+// Package browser tests the status page in headless Chromium: chromium, chromium-browser, google-chrome or the path in
+// EPOCHFENCE_CHROMIUM. It takes pictures of it too. It is a separate module, so that the status page does not depend on the
+// browser's driver.
+package browser
 
 import (
 	"context"
@@ -6,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -28,18 +30,7 @@ type tab struct {
 
 func newTab(t *testing.T) *tab {
 	t.Helper()
-	if chromium() == "" {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("there is no chromium (Debian package chromium), and CI is set")
-		}
-		t.Skip("there is no chromium (Debian package chromium)")
-	}
-	ctx, end, err := browse(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(end)
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(browse(t), 2*time.Minute)
 	t.Cleanup(cancel)
 	b := &tab{t, ctx}
 	b.do(chromedp.Func(look{width: 1280}.as))
@@ -117,42 +108,22 @@ func (b *tab) complaints() func() []string {
 	}
 }
 
-func open(t *testing.T, s setting) *scene {
-	t.Helper()
-	if s.topic == "" {
-		s.topic, s.group, s.owners = "orders", "billing", [2]string{"worker-1", "worker-2"}
-	}
-	c, err := newScene(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.close)
-	if err := c.owned(t.Context(), int(s.partitions)); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 func TestALiveTakeoverAppears(t *testing.T) {
 	b := newTab(t)
 	said := b.complaints()
 	c := open(t, setting{partitions: 4})
-	if err := c.await(t.Context(), "both processes have partitions", func() bool {
+	c.await(t, "both processes have partitions", func() bool {
 		owners := map[string]bool{}
 		for _, f := range c.sink.Fences() {
 			owners[f.Owner] = true
 		}
 		return owners["worker-1"] && owners["worker-2"]
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	b.do(chromedp.Navigate(c.url()))
 	b.until(`document.getElementById("connection").textContent === "Up to date."`)
 	b.until(`[...document.querySelectorAll("[data-label=Owner]")].some((e) => e.innerText === "worker-1")`)
 	eval[bool](b, `window.same = true`)
-	if err := c.takeover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	c.takeover(t)
 	b.until(`document.getElementById("decisions").closest("section").innerText.includes("from worker-1")`)
 	b.until(`document.getElementById("moments").closest("section").innerText.includes("from worker-1, which had it under epoch")`)
 	b.until(`[...document.querySelectorAll("[data-label=Owner]")].every((e) => e.innerText === "worker-2 (this process)")`)
@@ -217,9 +188,7 @@ func TestHostileNamesAreEscaped(t *testing.T) {
 	}
 	b.do(chromedp.Navigate(c.url()))
 	b.until(`document.querySelector(".halt") !== null && document.getElementById("connection").textContent === "Up to date."`)
-	if err := c.takeover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	c.takeover(t)
 	b.until(`document.getElementById("decisions").closest("section").innerText.includes("takeover")`)
 	harmless := func(where string) {
 		t.Helper()
@@ -343,13 +312,7 @@ const contrasts = `(() => {
 
 func TestPagesAreAccessible(t *testing.T) {
 	b := newTab(t)
-	c, err := busy(t.Context())
-	if c != nil {
-		t.Cleanup(c.close)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := busy(t)
 	for _, path := range []string{
 		"", "partition?group=billing&topic=orders&number=0", "partition?group=billing&topic=orders&number=77",
 		"act?about=partition&group=billing&topic=orders&number=0&kind=pause&reason=why", "act?about=deadletter&id=1&kind=replay",

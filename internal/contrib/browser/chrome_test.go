@@ -1,10 +1,10 @@
-package main
+package browser
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
+	"testing"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
@@ -23,30 +23,34 @@ func chromium() string {
 	return ""
 }
 
-func browse(ctx context.Context) (tab context.Context, end func(), err error) {
+// browse starts a browser, and returns a tab of it.
+func browse(t *testing.T) context.Context {
+	t.Helper()
 	path := chromium()
 	if path == "" {
-		return nil, nil, fmt.Errorf("browser: there is no chromium; install one, or name it in EPOCHFENCE_CHROMIUM")
+		if os.Getenv("CI") == "true" {
+			t.Fatal("there is no chromium (Debian package chromium), and CI is set")
+		}
+		t.Skip("there is no chromium (Debian package chromium)")
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path))
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox)
 	}
-	ctx, endProcess := chromedp.NewExecAllocator(ctx, options...)
+	ctx, endProcess := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(endProcess)
 	tab, endTab := chromedp.NewContext(ctx)
-	end = func() { endTab(); endProcess() }
+	t.Cleanup(endTab)
 	if err := chromedp.Do(tab); err != nil {
-		end()
-		return nil, nil, fmt.Errorf("browser: start %s: %w", path, err)
+		t.Fatalf("start %s: %v", path, err)
 	}
-	return tab, end, nil
+	return tab
 }
 
 type look struct {
 	width    int64
 	dark     bool
 	noScript bool
-	top      bool // only the part that is visible without scrolling
 }
 
 func (l look) as(ctx context.Context, t *chromedp.Target) error {
@@ -68,14 +72,4 @@ func (l look) as(ctx context.Context, t *chromedp.Target) error {
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
 	return err
-}
-
-func picture(tab context.Context, url string, l look) ([]byte, error) {
-	if err := chromedp.Do(tab, chromedp.Func(l.as), chromedp.Navigate(url)); err != nil {
-		return nil, err
-	}
-	if l.top {
-		return chromedp.Run(tab, chromedp.CaptureScreenshot())
-	}
-	return chromedp.Run(tab, chromedp.FullScreenshot(100))
 }

@@ -1,13 +1,13 @@
-package main
+package browser
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -46,14 +46,15 @@ type setting struct {
 // term is the term of the leases: a frozen process keeps its partitions that long.
 const term = time.Second
 
-func newScene(s setting) (*scene, error) {
+func open(t *testing.T, s setting) *scene {
+	t.Helper()
+	if s.topic == "" {
+		s.topic, s.group, s.owners = "orders", "billing", [2]string{"worker-1", "worker-2"}
+	}
 	broker := memsource.NewBroker()
-	c := &scene{broker: broker, log: broker.Create(s.topic, max(s.partitions, 1)), sink: memsink.New(), stats: stats.New()}
+	c := &scene{broker: broker, log: broker.Create(s.topic, s.partitions), sink: memsink.New(), stats: stats.New()}
 	c.group = broker.Group(s.group, s.topic)
 	c.group.SetTerm(term)
-	if s.partitions == 0 {
-		c.group.Script() // the group grants no leases
-	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	op := c.sink.Operator()
 	if s.outbox {
@@ -64,7 +65,7 @@ func newScene(s setting) (*scene, error) {
 		Logs: c.logs, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/status/", http.StripPrefix("/status", page))
@@ -79,7 +80,17 @@ func newScene(s setting) (*scene, error) {
 		}
 		c.done.Go(func() { _ = consumer.Run(c.ctx, member, c.sink.Open(), c.handlers(s), o) })
 	}
-	return c, nil
+	t.Cleanup(c.close)
+	c.await(t, "each partition has an owner", func() bool {
+		owned := 0
+		for _, f := range c.sink.Fences() {
+			if f.Epoch > 0 {
+				owned++
+			}
+		}
+		return owned >= int(s.partitions)
+	})
+	return c
 }
 
 func (c *scene) handlers(s setting) consumer.Handlers[*memsink.Tx] {
@@ -115,37 +126,25 @@ func (c *scene) logs(_ context.Context, fences []epoch.Fence) (map[epoch.Partiti
 
 func (c *scene) url() string { return c.page.URL + "/status/" }
 
-func (c *scene) await(ctx context.Context, what string, cond func() bool) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
+func (c *scene) await(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !cond() {
 		select {
-		case <-ctx.Done():
-			return fmt.Errorf("scene: %s: %w", what, ctx.Err())
+		case <-deadline:
+			t.Fatal("not within 20 s: ", what)
 		case <-tick.C:
 		}
 	}
-	return nil
-}
-
-func (c *scene) owned(ctx context.Context, partitions int) error {
-	return c.await(ctx, "each partition has an owner", func() bool {
-		n := 0
-		for _, f := range c.sink.Fences() {
-			if f.Epoch > 0 {
-				n++
-			}
-		}
-		return n >= partitions
-	})
 }
 
 // takeover freezes the first process, and waits until the other process has all partitions.
-func (c *scene) takeover(ctx context.Context) error {
+func (c *scene) takeover(t *testing.T) {
+	t.Helper()
 	c.first.Freeze()
-	return c.await(ctx, "the other process has all partitions", func() bool {
+	c.await(t, "the other process has all partitions", func() bool {
 		for _, f := range c.sink.Fences() {
 			if f.Epoch > 0 && f.Owner == c.first.Name() {
 				return false
