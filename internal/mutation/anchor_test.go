@@ -1,129 +1,192 @@
-package main
+package mutation
 
 import (
+	"cmp"
+	"fmt"
 	"go/scanner"
 	"go/token"
-	"os"
+	"io/fs"
 	"path"
-	"path/filepath"
+	"slices"
 	"strings"
-	"testing"
 )
 
-// A guard stays where it is however the comments around it and in it are worded.
-func TestEveryGuardIsFoundAfterAllCommentsWereReworded(t *testing.T) {
-	reworded := map[string]string{}
-	for _, g := range guards {
-		for _, e := range g.edits {
-			src, err := os.ReadFile(filepath.Join(module, filepath.FromSlash(e.file)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if reworded[e.file] == "" {
-				reworded[e.file] = reword(e.file, string(src))
-			}
-			was, err := locate(e.file, string(src), e.old)
-			if err != nil {
-				t.Errorf("%s %s: %v", g.rule, g.taken, err)
-				continue
-			}
-			is, err := locate(e.file, reworded[e.file], e.old)
-			if err != nil {
-				t.Fatalf("%s %s, reworded: %v", g.rule, g.taken, err)
-			}
-			before, after := tokens(e.file, string(src)[was.from:was.to]), tokens(e.file, reworded[e.file][is.from:is.to])
-			if before != after {
-				t.Errorf("%s %s is\n%s\nafter comments were reworded, and was\n%s", g.rule, g.taken, after, before)
-			}
-		}
+type span struct{ from, to int }
+
+func whole(src string) span { return span{0, len(src)} }
+
+func (s span) contains(t span) bool { return s.from <= t.from && t.to <= s.to }
+
+// locate returns the one place in a file that has the tokens of text. It ignores comments and white
+// space in both. It finds a text that is part of a Go string literal in that literal, byte by byte.
+func locate(file, src, text string) (span, error) {
+	found := inTokens(file, src, text)
+	if len(found) == 0 && path.Ext(file) == ".go" {
+		found = inLiterals(src, text)
 	}
-	for file, text := range reworded {
-		if strings.Count(text, "reworded") < 5 {
-			t.Errorf("%s has hardly a comment that was reworded", file)
-		}
+	if len(found) != 1 {
+		return span{}, fmt.Errorf("%s has this %d times, want it once; where is the guard now?\n%s", file, len(found), text)
 	}
+	return found[0], nil
 }
 
-// reword gives a file other comments, and a new one behind each line.
-func reword(file, src string) string {
-	if path.Ext(file) != ".go" {
-		var b strings.Builder
-		for line := range strings.Lines(src) {
-			code, _, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "--")
-			b.WriteString(code + " -- it's \"reworded\"\n\t/* and more */\n")
-		}
-		return b.String()
-	}
-	var (
-		s scanner.Scanner
-		b strings.Builder
-	)
-	set := token.NewFileSet()
-	f := set.AddFile("", -1, len(src))
-	s.Init(f, []byte(src), nil, scanner.ScanComments)
-	at := 0
-	for {
-		pos, tok, literal := s.Scan()
-		if tok == token.EOF {
-			return b.String() + src[at:]
-		}
-		from := f.Offset(pos)
-		b.WriteString(src[at:from])
-		at = from
-		switch {
-		case tok == token.COMMENT && strings.HasPrefix(literal, "//"):
-			b.WriteString("// `reworded")
-			at += len(literal)
-		case tok == token.SEMICOLON && literal == "\n":
-			b.WriteString(" // \"reworded\n")
-		}
-	}
+type lexeme struct {
+	span
+	text string
 }
 
-// tokens are those of a part of a file, or the part itself where it is in a literal.
-func tokens(file, part string) string {
+func inTokens(file, src, text string) (found []span) {
 	tokenize := sqlTokens
 	if path.Ext(file) == ".go" {
 		tokenize = goTokens
 	}
-	all, ok := tokenize(part)
-	if !ok {
-		return part
+	want, ok := tokenize(text)
+	if !ok || len(want) == 0 {
+		return nil
 	}
-	var words []string
-	for _, t := range all {
-		words = append(words, t.text)
-	}
-	return strings.Join(words, " ")
-}
-
-func TestATextIsFoundOnceOrNotAtAll(t *testing.T) {
-	const (
-		code = "package p\n\nfunc f(a, b int) int {\n\tif a < b { // the smaller one\n\t\treturn a\n\t}\n\treturn b // `a < c`\n}\n\nconst q = `SELECT a\nFROM t WHERE a = ?`\n"
-		sql  = "create function f() as $$\nbegin -- it's here: update t\n    update t set a = 'x -- y', b = b + 1;\n    update t set c = 1;\nend $$;\n"
-	)
-	for _, c := range []struct{ file, src, text, want string }{
-		{"a.go", code, "if a < b {", "if a < b {"},
-		{"a.go", code, "if a<b { return a }", "if a < b { // the smaller one\n\t\treturn a\n\t}"},
-		{"a.go", code, "return a\n}\nreturn b\n", "return a\n\t}\n\treturn b"},
-		{"a.go", code, "if a < b { /* any */\n\t\treturn a\n", "if a < b { // the smaller one\n\t\treturn a"},
-		{"a.go", code, "WHERE a = ?", "WHERE a = ?"},
-		{"a.go", code, "`SELECT a\nFROM t", "`SELECT a\nFROM t"},
-		{"a.go", code, "a < c", ""},   // in a comment
-		{"a.go", code, "return", ""},  // twice
-		{"a.go", code, "retur", ""},   // half a word
-		{"a.go", code, "// only", ""}, // nothing
-		{"a.sql", sql, "update t  set\n a", "update t set a"},
-		{"a.sql", sql, "a = 'x -- y',", "a = 'x -- y',"},
-		{"a.sql", sql, "b=b+1", "b = b + 1"},
-		{"a.sql", sql, "begin update", "begin -- it's here: update t\n    update"},
-		{"a.sql", sql, "update t", ""}, // twice
-		{"a.sql", sql, "here", ""},     // in a comment
-		{"a.sql", sql, "updat", ""},    // half a word
-	} {
-		at, err := locate(c.file, c.src, c.text)
-		if got := c.src[at.from:at.to]; got != c.want || (err == nil) != (c.want != "") {
-			t.Errorf("%s, %q: got %q, %v, want %q", c.file, c.text, got, err, c.want)
+	have, _ := tokenize(src)
+	for i := range have {
+		if begins(have[i:], want) {
+			found = append(found, span{have[i].from, have[i+len(want)-1].to})
 		}
 	}
+	return found
+}
+
+func begins(have, want []lexeme) bool {
+	if len(have) < len(want) {
+		return false
+	}
+	for i, w := range want {
+		if have[i].text != w.text {
+			return false
+		}
+	}
+	return true
+}
+
+func inLiterals(src, text string) (found []span) {
+	all, _ := goTokens(src)
+	for _, t := range all {
+		if !strings.HasPrefix(t.text, "`") && !strings.HasPrefix(t.text, `"`) {
+			continue
+		}
+		for at := 0; ; at++ {
+			next := strings.Index(src[t.from+at:t.to], text)
+			if next < 0 {
+				break
+			}
+			at += next
+			found = append(found, span{t.from + at, t.from + at + len(text)})
+		}
+	}
+	return found
+}
+
+// goTokens are the tokens of Go, without the semicolons that only a line's end makes.
+// They are not ok if the text begins or ends within a literal.
+func goTokens(src string) (all []lexeme, ok bool) {
+	var (
+		s      scanner.Scanner
+		files  = token.NewFileSet()
+		file   = files.AddFile("", -1, len(src))
+		broken = 0
+	)
+	s.Init(file, []byte(src), func(token.Position, string) { broken++ }, 0)
+	for {
+		pos, tok, literal := s.Scan()
+		switch {
+		case tok == token.EOF:
+			return all, broken == 0
+		case tok == token.SEMICOLON && literal != ";":
+			continue
+		case literal == "":
+			literal = tok.String()
+		}
+		from := file.Offset(pos)
+		all = append(all, lexeme{span{from, from + len(literal)}, literal})
+	}
+}
+
+// sqlTokens are words, texts in single or double quotes, and other characters one by one. What is
+// between dollar quotes is code like the rest.
+func sqlTokens(src string) (all []lexeme, ok bool) {
+	for at := 0; at < len(src); {
+		rest := src[at:]
+		n := 1
+		switch c := src[at]; {
+		case strings.ContainsRune(" \t\r\n", rune(c)):
+			at++
+			continue
+		case strings.HasPrefix(rest, "--"):
+			at += through(rest, "\n")
+			continue
+		case strings.HasPrefix(rest, "/*"):
+			at += through(rest, "*/")
+			continue
+		case c == '\'' || c == '"':
+			n = 1 + through(rest[1:], string(c))
+		case isWord(c):
+			for n < len(rest) && isWord(rest[n]) {
+				n++
+			}
+		}
+		all = append(all, lexeme{span{at, at + n}, rest[:n]})
+		at += n
+	}
+	return all, true
+}
+
+// through returns how long a text is up to the end of what it contains.
+func through(text, end string) int {
+	if i := strings.Index(text, end); i >= 0 {
+		return i + len(end)
+	}
+	return len(text)
+}
+
+func isWord(c byte) bool {
+	return c == '_' || c >= 0x80 || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}
+
+type change struct {
+	span
+	text string
+}
+
+func (g guard) changes(module fs.FS) (map[string][]change, error) {
+	all := map[string][]change{}
+	for _, e := range g.edits {
+		src, err := fs.ReadFile(module, e.file)
+		if err != nil {
+			return nil, err
+		}
+		at, err := locate(e.file, string(src), e.old)
+		if err != nil {
+			return nil, err
+		}
+		all[e.file] = append(all[e.file], change{at, e.new})
+	}
+	for file, cs := range all {
+		slices.SortFunc(cs, func(a, b change) int { return cmp.Compare(a.from, b.from) })
+		for i := range cs[1:] {
+			if cs[i].to > cs[i+1].from {
+				return nil, fmt.Errorf("%s: two edits of one guard overlap: %q and %q", file, cs[i].text, cs[i+1].text)
+			}
+		}
+	}
+	return all, nil
+}
+
+// changed returns a part of a text with the changes made. All changes must be in that part.
+func changed(src string, part span, cs []change) string {
+	var b strings.Builder
+	at := part.from
+	for _, c := range cs {
+		b.WriteString(src[at:c.from])
+		b.WriteString(c.text)
+		at = c.to
+	}
+	b.WriteString(src[at:part.to])
+	return b.String()
 }

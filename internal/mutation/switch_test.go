@@ -1,223 +1,273 @@
-package main
+package mutation
 
 import (
 	"fmt"
-	"go/format"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
+	"go/ast"
+	"go/parser"
+	"go/printer"
+	"go/token"
+	"io/fs"
+	"path"
+	"slices"
 	"strings"
-	"testing"
-	"testing/fstest"
 )
 
-// program has a function of each kind, and prints what they return.
-const program = `package main
+// switchVar is the environment variable with the number of the guard that is off. A package with
+// guards reads it once, into switchName.
+const (
+	switchVar  = "EPOCHFENCE_MUTATION_WITHOUT"
+	switchName = "withoutGuard"
+)
 
-import "fmt"
+// switchFile returns the Go file that is added to a package with guards.
+func switchFile(pkg string) string {
+	return fmt.Sprintf(`package %s
 
-type box[T any] struct{ v T }
+import (
+	mutationOS "os"
+	mutationStrconv "strconv"
+)
 
-func (b *box[T]) get(_ int, more ...T) (T, error) {
-	if len(more) > 0 {
-		return more[0], nil
-	}
-	return b.v, nil
+var %s, _ = mutationStrconv.Atoi(mutationOS.Getenv(%q))
+`, pkg, switchName, switchVar)
 }
 
-func (box[_]) unnamed(int, string) string { return "unnamed" }
-
-func pair[K comparable, V any](k K, _ V) (same bool) {
-	same = k == k
-	return
+// goFile is a Go file in which functions can be switched.
+type goFile struct {
+	name string // in the module
+	src  string
+	set  *token.FileSet
+	tree *ast.File
 }
 
-func recovers() (said any) {
-	defer func() { said = recover() }()
-	panic("recovered")
+func parse(name, src string) (*goFile, error) {
+	f := &goFile{name: name, src: src, set: token.NewFileSet()}
+	var err error
+	f.tree, err = parser.ParseFile(f.set, name, src, parser.SkipObjectResolution)
+	return f, err
 }
 
-func down(n int) int {
-	if n == 0 {
-		return 0
-	}
-	return 1 + down(n-1)
+func (f *goFile) span(n ast.Node) span {
+	return span{f.set.Position(n.Pos()).Offset, f.set.Position(n.End()).Offset}
 }
 
-var printed []any
-
-func print(all ...any) {
-	printed = append(printed, all...)
-}
-
-func both() int { return first() + second() }
-func first() int { return 1 }
-func second() int { return 20 }
-
-var atStart = both()
-
-func init() {
-	print("init")
-}
-
-func main() {
-	b := &box[string]{"v"}
-	v, _ := b.get(1)
-	more, _ := b.get(1, "more")
-	print(v, b.unnamed(1, ""), more, pair(1, ""), recovers(), down(3), atStart)
-	fmt.Println(printed...)
-}
-`
-
-func TestAFunctionDoesTheSameBehindItsSwitchAndOtherwiseWithoutItsGuard(t *testing.T) {
-	const all = "init v unnamed more true recovered 3 21"
-	gs := []struct {
-		edits []edit
-		want  string
-	}{
-		{[]edit{{"main.go", "len(more) > 0", "false"}}, "init v unnamed v true recovered 3 21"},
-		{[]edit{{"main.go", "b.v, nil", "more[0], nil"}, {"main.go", "len(more) > 0", "len(more) == 0"}, {"main.go", "return more[0], nil\n}", "return b.v, nil\n}"}}, all},
-		{[]edit{{"main.go", `return "unnamed"`, `return "other"`}}, "init v other more true recovered 3 21"},
-		{[]edit{{"main.go", "same = k == k", ""}}, "init v unnamed more false recovered 3 21"},
-		{[]edit{{"main.go", `panic("recovered")`, `panic("other")`}}, "init v unnamed more true other 3 21"},
-		{[]edit{{"main.go", "1 + down(n-1)", "10 + down(n-1)"}}, "init v unnamed more true recovered 30 21"},
-		{[]edit{{"main.go", "append(printed, all...)", "append(printed, len(all))"}}, "1 7"},
-		{[]edit{{"main.go", "{ return 1 }", "{ return 3 }"}, {"main.go", "{ return 20 }", "{ return 40 }"}}, "init v unnamed more true recovered 3 43"},
-		{[]edit{{"main.go", `print("init")`, ""}}, "v unnamed more true recovered 3 21"},
-	}
-	var guards []guard
-	for _, g := range gs {
-		guards = append(guards, guard{rule: "R1", taken: "a rule", edits: g.edits, pkg: "p"})
-	}
-	p := planned(t, program, guards...)
-	for _, m := range p.mutants {
-		if m.way != switched {
-			t.Errorf("%v %s", m.edits, m.way)
+func (f *goFile) enclosing(part span) *ast.FuncDecl {
+	for _, d := range f.tree.Decls {
+		if d, ok := d.(*ast.FuncDecl); ok && d.Body != nil && f.span(d.Body).contains(part) {
+			return d
 		}
 	}
-	binary := compiled(t, p)
-	run := func(number int, want string) {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), binary)
-		cmd.Env = append(os.Environ(), switchVar+"="+strconv.Itoa(number))
-		out, err := cmd.CombinedOutput()
-		if got := strings.TrimSpace(string(out)); got != want || err != nil {
-			t.Errorf("without guard %d: got %s, %v, want %s", number, got, err, want)
+	return nil
+}
+
+// canBeSwitched reports whether a function behaves the same when another function calls it in its
+// place. It does not if it recovers its caller's panic or inspects its caller.
+func canBeSwitched(d *ast.FuncDecl) bool {
+	can := true
+	ast.Inspect(d.Body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit: // a recover in it recovers the panic of its own caller
+			ast.Inspect(n, func(n ast.Node) bool { can = can && !looksAtItsCaller(n); return can })
+			return false
+		case *ast.CallExpr:
+			if name, ok := n.Fun.(*ast.Ident); ok && name.Name == "recover" {
+				can = false
+			}
+		}
+		can = can && !looksAtItsCaller(n)
+		return can
+	})
+	return can
+}
+
+func looksAtItsCaller(n ast.Node) bool {
+	s, ok := n.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	x, ok := s.X.(*ast.Ident)
+	return ok && x.Name == "runtime" && (s.Sel.Name == "Caller" || s.Sel.Name == "Callers")
+}
+
+// switched returns the file with functions that check the switch. Each function stays in its place
+// under another name. Its replacement and its copies without guards are at the end.
+func (f *goFile) switched(ms []mutant) string {
+	var (
+		names []change
+		last  strings.Builder
+	)
+	for _, d := range f.tree.Decls {
+		d, ok := d.(*ast.FuncDecl)
+		if !ok || d.Body == nil {
+			continue
+		}
+		here := slices.DeleteFunc(slices.Clone(ms), func(m mutant) bool { return len(f.in(d, m)) == 0 })
+		if len(here) == 0 {
+			continue
+		}
+		names = append(names, change{f.span(d.Name), asWritten(d)})
+		f.writeSwitch(&last, d, here)
+		for _, m := range here {
+			// A compiler error then names the guard.
+			fmt.Fprintf(&last, "\n//line %s:1\n%s\n", m.title(), f.without(d, m))
 		}
 	}
-	run(0, all)
-	for i, g := range gs {
-		run(i+1, g.want)
-	}
+	return changed(f.src, whole(f.src), names) + "\n" + last.String()
 }
 
-// A guard that cannot be behind a switch, or would not do the same there, is refused.
-func TestAGuardThatCannotBeSwitchedIsRefused(t *testing.T) {
-	const src = `package main
-
-import "runtime"
-
-const limit = 3
-
-type t struct{ a int }
-
-func (x t) signature(n int) int { return n }
-
-func recovers() { _ = recover() }
-
-func callers() func() int {
-	return func() int {
-		_, _, line, _ := runtime.Caller(1)
-		return line + 1
-	}
+func (f *goFile) in(d *ast.FuncDecl, m mutant) []change {
+	body := f.span(d.Body)
+	return slices.DeleteFunc(slices.Clone(m.changes[f.name]), func(c change) bool { return !body.contains(c.span) })
 }
 
-func good() int { return limit }
+func asWritten(d *ast.FuncDecl) string { return "asWritten_" + d.Name.Name }
 
-func main() {}
-`
-	for _, c := range []struct {
-		edits []edit
-		want  string
-	}{
-		{[]edit{{"main.go", "limit = 3", "limit = 4"}}, "can be switched"},
-		{[]edit{{"main.go", "a int", "a, b int"}}, "can be switched"},
-		{[]edit{{"main.go", "n int) int { return n }", "n int) int { return 0 }"}}, "can be switched"},
-		{[]edit{{"main.go", "_ = recover()", ""}}, "can be switched"},
-		{[]edit{{"main.go", "line + 1", "line"}}, "can be switched"},
-		{[]edit{{"main.go", "return limit", "return 4"}, {"main.go", "limit = 3", "limit = 4"}}, "can be switched"},
-		{[]edit{{"main.go", "return limit", "return 4"}}, switched.String()},
-		{[]edit{{"a.sql", "1", "2"}}, replaced.String()},
-		{[]edit{{"a.sql", "1", "2"}, {"main.go", "return limit", "return 4"}}, switched.String()},
-	} {
-		p, err := newPlan(files(src), []guard{{edits: c.edits, pkg: "p"}}, all)
-		got := fmt.Sprint(err)
+func withoutName(d *ast.FuncDecl, number int) string {
+	return fmt.Sprintf("without%d_%s", number, d.Name.Name)
+}
+
+func (f *goFile) without(d *ast.FuncDecl, m mutant) string {
+	function := span{f.set.Position(d.Type.Func).Offset, f.span(d).to}
+	return changed(f.src, function, append([]change{{f.span(d.Name), withoutName(d, m.number)}}, f.in(d, m)...))
+}
+
+// writeSwitch writes a function that calls the copies of d, or d itself.
+func (f *goFile) writeSwitch(b *strings.Builder, d *ast.FuncDecl, ms []mutant) {
+	var on, instance string
+	fmt.Fprintf(b, "\n//line the switch of %s:1\nfunc ", d.Name.Name)
+	if d.Recv != nil {
+		receivers, names := f.parameters(d.Recv, "receiver")
+		fmt.Fprintf(b, "(%s) ", receivers)
+		on = names + "."
+	}
+	b.WriteString(d.Name.Name)
+	if d.Type.TypeParams != nil {
+		types, names := f.parameters(d.Type.TypeParams, "type")
+		fmt.Fprintf(b, "[%s]", types)
+		instance = "[" + names + "]"
+	}
+	parameters, arguments := f.parameters(d.Type.Params, "argument")
+	fmt.Fprintf(b, "(%s)%s {\n\tswitch %s {\n", parameters, f.results(d), switchName)
+	call := func(function string) string {
+		call := on + function + instance + "(" + arguments + ")"
+		if d.Type.Results == nil {
+			return call + "; return"
+		}
+		return "return " + call
+	}
+	for _, m := range ms {
+		fmt.Fprintf(b, "\tcase %d:\n\t\t%s\n", m.number, call(withoutName(d, m.number)))
+	}
+	fmt.Fprintf(b, "\t}\n\t%s\n}\n", call(asWritten(d)))
+}
+
+// parameters returns a function's parameters, each with a name, and the arguments that pass them
+// on.
+func (f *goFile) parameters(list *ast.FieldList, unnamed string) (declared, passed string) {
+	var all, names []string
+	for _, field := range list.List {
+		of := field.Names
+		if len(of) == 0 {
+			of = []*ast.Ident{ast.NewIdent("_")}
+		}
+		for _, name := range of {
+			n := name.Name
+			if n == "_" {
+				n = fmt.Sprintf("%s%d_", unnamed, len(names))
+			}
+			all = append(all, n+" "+f.text(field.Type))
+			if _, variadic := field.Type.(*ast.Ellipsis); variadic {
+				n += "..."
+			}
+			names = append(names, n)
+		}
+	}
+	return strings.Join(all, ", "), strings.Join(names, ", ")
+}
+
+func (f *goFile) results(d *ast.FuncDecl) string {
+	if d.Type.Results == nil {
+		return ""
+	}
+	var types []string
+	for _, field := range d.Type.Results.List {
+		types = append(types, slices.Repeat([]string{f.text(field.Type)}, max(len(field.Names), 1))...)
+	}
+	return " (" + strings.Join(types, ", ") + ")"
+}
+
+func (f *goFile) text(n ast.Node) string {
+	var b strings.Builder
+	if err := printer.Fprint(&b, f.set, n); err != nil {
+		panic(err) // a builder's Write never fails, and the tree comes from the parser
+	}
+	return b.String()
+}
+
+// scriptsVar is the environment variable that names a JSON file of replaced SQL scripts: the text
+// of each, and its replacement.
+const scriptsVar = "EPOCHFENCE_MUTATION_SCRIPTS"
+
+// All packages read their scripts with this function.
+const (
+	scriptsFile = "internal/sql/sqlschema/schema.go"
+	scriptsRead = "Read"
+)
+
+func scriptSwitch(module fs.FS) (map[string]string, error) {
+	src, err := fs.ReadFile(module, scriptsFile)
+	if err != nil {
+		return nil, err
+	}
+	f, err := parse(scriptsFile, string(src))
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range f.tree.Decls {
+		if d, ok := d.(*ast.FuncDecl); ok && d.Name.Name == scriptsRead && d.Recv == nil {
+			return map[string]string{
+				scriptsFile: changed(f.src, whole(f.src), []change{{f.span(d.Name), asWritten(d)}}),
+				path.Join(path.Dir(scriptsFile), "mutation_scripts.go"): scriptReader,
+			}, nil
+		}
+	}
+	return nil, fmt.Errorf("%s has no function %s, through which all scripts are read; which one is it now?", scriptsFile, scriptsRead)
+}
+
+const scriptReader = `package sqlschema
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+
+	"github.com/epochfence/epochfence/migrations"
+)
+
+func Read(files fs.FS, dir, of string) []migrations.Migration {
+	return asWritten_Read(replacing{files}, dir, of)
+}
+
+type replacing struct{ fs.FS }
+
+func (r replacing) ReadFile(name string) ([]byte, error) {
+	script, err := fs.ReadFile(r.FS, name)
+	if other, ok := replaced[string(script)]; ok {
+		return []byte(other), err
+	}
+	return script, err
+}
+
+var replaced = func() (other map[string]string) {
+	if name := os.Getenv("` + scriptsVar + `"); name != "" {
+		data, err := os.ReadFile(name)
 		if err == nil {
-			got = p.mutants[0].way.String()
+			err = json.Unmarshal(data, &other)
 		}
-		if !strings.Contains(got, c.want) {
-			t.Errorf("%v: %s, want %s", c.edits, got, c.want)
-		}
-	}
-}
-
-func TestEditsOfAGuardThatOverlapAreRefused(t *testing.T) {
-	m := files(program)
-	g := guard{edits: []edit{{"main.go", "len(more) > 0 {", "false {"}, {"main.go", "if len(more) > 0", "if true"}}}
-	if _, err := newPlan(m, []guard{g}, all); err == nil || !strings.Contains(err.Error(), "overlap") {
-		t.Error(err)
-	}
-}
-
-func all(guard) bool { return true }
-
-// files are a module with the least that every plan wants.
-func files(program string) fstest.MapFS {
-	return fstest.MapFS{
-		"main.go": {Data: []byte(program)},
-		"a.sql":   {Data: []byte("select 1")},
-		"go.mod":  {Data: []byte("module example\n\ngo 1.25\n")},
-		scriptsFile: {Data: []byte("package sqlschema\n\nimport \"io/fs\"\n\n" +
-			"func Read(files fs.FS, dir, of string) []string { return nil }\n")},
-	}
-}
-
-func planned(t *testing.T, program string, gs ...guard) *plan {
-	t.Helper()
-	p, err := newPlan(files(program), gs, all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-// compiled builds the command with its switches.
-func compiled(t *testing.T, p *plan) string {
-	t.Helper()
-	switches, err := p.switches()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	for _, name := range []string{"main.go", "mutation_switch.go"} {
-		text := switches[name]
-		if _, err := format.Source([]byte(text)); err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
-		if err := write(filepath.Join(dir, name), text); err != nil {
-			t.Fatal(err)
+		if err != nil {
+			panic(err)
 		}
 	}
-	if err := write(filepath.Join(dir, "go.mod"), "module example\n\ngo 1.25\n"); err != nil {
-		t.Fatal(err)
-	}
-	binary := filepath.Join(dir, "example")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".")
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s\n%s", err, out, switches["main.go"])
-	}
-	return binary
-}
+	return other
+}()
+`

@@ -1,4 +1,4 @@
-package main
+package mutation
 
 const (
 	histories = "cas/guard/history.go"

@@ -1,76 +1,84 @@
-// Command mutation runs mutation tests: it takes away, one at a time, the guards that keep the rules
+// Package mutation runs mutation tests: it takes away, one at a time, the guards that keep the rules
 // of the protocol (docs/guarantees.md#the-rules), and runs the test named for each. A guard is
-// caught if its test fails without it. The exit code is 1 if a guard is not caught, or is no longer
-// where its entry says. No file of the module changes: the compiler gets other files by -overlay.
-// Each package is built once, with all of its guards behind a switch (switch.go). SQL is replaced as
+// caught if its test fails without it. TestEachGuardIsCaught fails if a guard is not caught, or is no
+// longer where its entry says. No file of the module changes: the compiler gets other files by -overlay.
+// Each package is built once, with all of its guards behind a switch (switch_test.go). SQL is replaced as
 // it is read.
 //
-//	go run ./internal/mutation             # all of them, a few minutes
-//	go run ./internal/mutation R2 R9       # some rules only
-//	go run ./internal/mutation "SQLite"    # those whose text contains this
-//	go run ./internal/mutation ./consumer  # those of a package's tests
-//	go run ./internal/mutation -packages   # these packages, each with a hash of its guards
-//	go run ./internal/mutation -table      # a table of all guards
-package main
+//	make mutation                    # all of them, a few minutes
+//	make mutation WITHOUT='R2 R9'    # some rules only
+//	make mutation WITHOUT=SQLite     # those whose text contains this
+//	make mutation WITHOUT=./consumer # those of a package's tests
+package mutation
 
 import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 )
 
-func main() {
-	table := flag.Bool("table", false, "print a table of all guards in Markdown, and run nothing")
-	packages := flag.Bool("packages", false, "print the packages whose tests catch guards, each with a hash of these guards, and run nothing")
-	jobs := flag.Int("jobs", 4*runtime.NumCPU(), "how many tests run at a time: most only wait")
-	flag.Parse()
-	if *packages {
-		for _, pkg := range packagesOf(guards) {
-			fmt.Printf("./%s %s\n", pkg, hashOf(guards, pkg))
-		}
-		return
+var jobs = flag.Int("jobs", 4*runtime.NumCPU(), "how many tests of guards run at a time: most only wait")
+
+// The arguments after -args name the guards: rules, words of their texts, files or packages; or all.
+func TestEachGuardIsCaught(t *testing.T) {
+	only := flag.Args()
+	if len(only) == 0 {
+		t.Skip("make mutation names guards; no arguments do here")
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	p, err := newPlan(os.DirFS(module), guards, func(g guard) bool { return slices.Contains(only, "all") || slices.ContainsFunc(only, g.answersTo) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.mutants) == 0 {
+		t.Fatalf("no guard answers to %q; want rules (R1), or words of their texts", only)
+	}
+	fmt.Println(p)
+	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *table, max(*jobs, 1), flag.Args()); err != nil {
-		fmt.Fprintln(os.Stderr, "mutation:", err)
-		os.Exit(1)
+	dir, err := filepath.Abs(module)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &builder{module: dir, temp: t.TempDir()}
+	if err := b.build(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	postgres, stopPostgres, err := b.postgres(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := stopPostgres(); err != nil {
+			t.Error(err)
+		}
+	}()
+	trials := &trials{builder: b, postgres: postgres, free: make(chan struct{}, max(*jobs, 1)), took: map[string]time.Duration{}}
+	if err := trials.passUnmutated(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	if err := trials.failWithout(ctx, p); err != nil {
+		t.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, table bool, jobs int, only []string) error {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/epochfence/epochfence").Output()
-	if err != nil {
-		return fmt.Errorf("find the module: %w", err)
+// .ci/run reads the packages whose tests catch guards, each with a hash of these guards.
+func TestThePackagesWithGuards(t *testing.T) {
+	for _, pkg := range packagesOf(guards) {
+		fmt.Printf("./%s %s\n", pkg, hashOf(guards, pkg))
 	}
-	module := strings.TrimSpace(string(out))
-	if table {
-		t, err := markdown(os.DirFS(module))
-		fmt.Print(t)
-		return err
-	}
-	p, err := newPlan(os.DirFS(module), guards, func(g guard) bool { return len(only) == 0 || slices.ContainsFunc(only, g.answersTo) })
-	if err != nil {
-		return err
-	}
-	if len(p.mutants) == 0 {
-		return fmt.Errorf("no guard answers to %q; want rules (R1), or words of lines of -table", only)
-	}
-	fmt.Println(p)
-	return takeAway(ctx, module, jobs, p)
 }
 
 func packagesOf(guards []guard) []string {
@@ -96,28 +104,6 @@ func hashOf(guards []guard, pkg string) string {
 func (g guard) answersTo(word string) bool {
 	return word == g.rule || word == "./"+g.pkg || strings.Contains(g.taken, word) ||
 		slices.ContainsFunc(g.edits, func(e edit) bool { return strings.Contains(e.file, word) })
-}
-
-func takeAway(ctx context.Context, module string, jobs int, p *plan) (err error) {
-	temp, err := os.MkdirTemp("", "epochfence-mutation-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
-	b := &builder{module: module, temp: temp}
-	if err := b.build(ctx, p); err != nil {
-		return err
-	}
-	postgres, stop, err := b.postgres(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	t := &trials{builder: b, postgres: postgres, free: make(chan struct{}, jobs), took: map[string]time.Duration{}}
-	if err := t.passUnmutated(ctx, p); err != nil {
-		return err
-	}
-	return t.failWithout(ctx, p)
 }
 
 // passUnmutated runs all tests once with all guards. It runs failed tests of a package once more
