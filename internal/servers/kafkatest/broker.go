@@ -119,20 +119,11 @@ func (b *Broker) Kill() {
 // LogTail returns the end of the broker's log.
 func (b *Broker) LogTail() string {
 	const most = 8 << 10
-	f, err := os.Open(b.log())
+	text, err := os.ReadFile(b.log())
 	if err != nil {
 		return err.Error()
 	}
-	defer f.Close()
-	size, err := f.Seek(0, 2)
-	if err != nil {
-		return err.Error()
-	}
-	tail := make([]byte, min(size, most))
-	if _, err := f.ReadAt(tail, size-int64(len(tail))); err != nil {
-		return err.Error()
-	}
-	return string(tail)
+	return string(text[max(0, len(text)-most):])
 }
 
 func (b *Broker) properties() string { return filepath.Join(b.dir, "server.properties") }

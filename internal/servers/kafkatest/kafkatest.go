@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/servers/servertest"
 )
 
 const (
@@ -14,6 +16,8 @@ const (
 
 	// startLimit limits one start, which takes about three seconds on an idle machine.
 	startLimit = 90 * time.Second
+
+	needed = "this test needs Apache Kafka: run `make kafka` and set "
 )
 
 // Libs returns the directory of the broker's jars. Without one it skips t, or fails t if CI=true.
@@ -22,7 +26,7 @@ func Libs(t testing.TB) string {
 	notInShort(t)
 	libs := os.Getenv(libsEnv)
 	if libs == "" {
-		absent(t, "set "+libsEnv)
+		servertest.Absent(t, needed+libsEnv)
 	}
 	return libs
 }
@@ -57,9 +61,9 @@ func Shared(t testing.TB) string {
 		return addr
 	}
 	if os.Getenv(libsEnv) == "" {
-		absent(t, "set "+libsEnv+", or "+addrEnv+" to the address of a running broker")
+		servertest.Absent(t, needed+libsEnv+", or "+addrEnv+" to the address of a running broker")
 	}
-	b, err := shared.start()
+	b, err := startShared()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,53 +79,33 @@ func Shared(t testing.TB) string {
 //
 //	func TestMain(m *testing.M) { os.Exit(kafkatest.Main(m)) }
 func Main(m *testing.M) int {
-	defer shared.stop()
-	return m.Run()
+	code := m.Run()
+	if shared.broker != nil {
+		shared.broker.Kill()
+	}
+	if shared.dir != "" {
+		_ = os.RemoveAll(shared.dir)
+	}
+	return code
 }
 
-var shared sharedBroker
-
-type sharedBroker struct {
-	mu     sync.Mutex
+// shared is the broker of [Shared], once it was started.
+var shared struct {
 	dir    string
 	broker *Broker
-	err    error // of the only attempt
 }
 
-func (s *sharedBroker) start() (*Broker, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.dir != "" || s.err != nil {
-		return s.broker, s.err
+var startShared = sync.OnceValues(func() (*Broker, error) {
+	dir, err := os.MkdirTemp("", "kafkatest-")
+	if err != nil {
+		return nil, err
 	}
-	if s.dir, s.err = os.MkdirTemp("", "kafkatest-"); s.err != nil {
-		return nil, s.err
-	}
+	shared.dir = dir
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	s.broker, s.err = New(ctx, os.Getenv(libsEnv), s.dir, Config{})
-	return s.broker, s.err
-}
-
-func (s *sharedBroker) stop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.broker != nil {
-		s.broker.Kill()
-	}
-	if s.dir != "" {
-		_ = os.RemoveAll(s.dir)
-	}
-}
-
-func absent(t testing.TB, remedy string) {
-	t.Helper()
-	const what = "this test needs Apache Kafka: run `make kafka` and "
-	if os.Getenv("CI") == "true" {
-		t.Fatal(what + remedy)
-	}
-	t.Skip(what + remedy)
-}
+	shared.broker, err = New(ctx, os.Getenv(libsEnv), dir, Config{})
+	return shared.broker, err
+})
 
 func notInShort(t testing.TB) {
 	t.Helper()
