@@ -123,15 +123,10 @@ func (m *Member) slotOf(name string) (*slot, error) {
 
 // tryAcquire takes the lease if it is free.
 func (m *Member) tryAcquire(sl *slot, by *call) (*Held, error) {
-	m.mu.Lock()
-	now, me := m.view.snapshot(), m.registration
-	last := now.leases[sl.Resource]
-	if err := m.obstacle(sl, by, now, me); err != nil {
-		m.mu.Unlock()
+	me, last, err := m.reserve(sl, by)
+	if err != nil {
 		return nil, err
 	}
-	sl.busy = true
-	m.mu.Unlock()
 	item, err := m.acquire(sl.Resource, last, me)
 	if err != nil {
 		m.markFree(sl, err)
@@ -148,7 +143,19 @@ func (m *Member) tryAcquire(sl *slot, by *call) (*Held, error) {
 	return h, nil
 }
 
-// obstacle returns why a call cannot have the lease now, as far as this member knows. m.mu is held.
+// reserve makes the slot busy for a call, unless there is an obstacle.
+func (m *Member) reserve(sl *slot, by *call) (*registration, holder, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.view.mu.Lock()
+	defer m.view.mu.Unlock()
+	now, me := m.view.now, m.registration
+	err := m.obstacle(sl, by, now, me)
+	sl.busy = sl.busy || err == nil
+	return me, now.leases[sl.Resource], err
+}
+
+// obstacle returns why a call cannot have the lease now, as far as this member knows. m.mu and that of the view are held.
 func (m *Member) obstacle(sl *slot, by *call, now *picture, me *registration) error {
 	last := now.leases[sl.Resource]
 	switch over := me.err(); {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
-	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file decides when a lease of this process ends: lost, without progress (L7), drained too
@@ -29,6 +28,8 @@ type Held struct {
 	lose   context.CancelCauseFunc
 	kept   context.Context // ends when the resource is to be given back
 	drain  context.CancelFunc
+	keep   func() bool   // stops what follows a loss
+	stall  *time.Timer   // nil if MaxStall sets no limit
 	over   chan struct{} // closed when the holder has returned, or has called Release
 	finish sync.Once
 
@@ -51,10 +52,11 @@ func (m *Member) newHeld(sl *slot, item *owned, under *registration, by *call) *
 	m.Observe(Acquired{Resource: h.Resource, Generation: item.latest(), Waited: h.begun.Sub(by.began), Queued: by.queued})
 	h.held, h.lose = context.WithCancelCause(under.held)
 	h.kept, h.drain = context.WithCancel(context.Background())
-	context.AfterFunc(h.held, h.abandon)
 	if m.MaxStall > 0 {
-		go h.watchProgress()
+		h.stall = time.AfterFunc(time.Hour, h.checkProgress)
+		h.stall.Reset(m.MaxStall) // checkProgress uses it
 	}
+	h.keep = context.AfterFunc(h.held, h.abandon)
 	return h
 }
 
@@ -131,18 +133,16 @@ func (h *Held) renew(ctx context.Context) (cas.Item, error) {
 // Progress reports that the holder's work moves, see Options.MaxStall.
 func (h *Held) Progress() { h.progress.Store(int64(time.Since(h.begun))) }
 
-// watchProgress gives the lease up without progress for MaxStall.
-func (h *Held) watchProgress() {
-	for {
-		stalled := time.Since(h.begun) - time.Duration(h.progress.Load())
-		if stalled >= h.m.MaxStall {
-			h.m.log.Error("a lease is given up, as its holder has reported no progress", "resource", h.String(), "for", stalled.Round(time.Millisecond), "MaxStall", h.m.MaxStall)
-			h.lose(lost(ErrStalled))
-			return
-		}
-		if !waits.Sleep(h.held, h.m.MaxStall-stalled) {
-			return
-		}
+// checkProgress gives the lease up without progress for MaxStall.
+func (h *Held) checkProgress() {
+	stalled := time.Since(h.begun) - time.Duration(h.progress.Load())
+	switch {
+	case h.held.Err() != nil:
+	case stalled >= h.m.MaxStall:
+		h.m.log.Error("a lease is given up, as its holder has reported no progress", "resource", h.String(), "for", stalled.Round(time.Millisecond), "MaxStall", h.m.MaxStall)
+		h.lose(lost(ErrStalled))
+	default:
+		h.stall.Reset(h.m.MaxStall - stalled)
 	}
 }
 
@@ -162,9 +162,10 @@ func (h *Held) Release(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, h.m.goodbyeLimit())
 		defer cancel()
 		why := context.Cause(h.held)
+		h.keep()
 		h.lose(lost(errEnded)) // before others can have it
+		h.reportEnd()          // before the next Acquired
 		err = h.release(ctx, why)
-		h.reportEnd() // before the next Acquired
 		close(h.over)
 		h.m.markFree(h.slot, failure(err))
 	})
@@ -249,6 +250,9 @@ func (h *Held) verify() {
 // reportEnd reports once how the lease ended, which it has.
 func (h *Held) reportEnd() {
 	h.ended.Do(func() {
+		if h.stall != nil {
+			h.stall.Stop()
+		}
 		held, renewals, cause := time.Since(h.begun), int(h.renewals.Load()), context.Cause(h.held)
 		if errors.Is(cause, errEnded) {
 			h.m.Observe(Released{Resource: h.Resource, Held: held, Renewals: renewals})

@@ -166,9 +166,7 @@ func (m *Member) Run(ctx context.Context, own func(*Held)) error {
 		return errors.New("lease: Run was called before")
 	}
 	if m.isFirst() {
-		// Other members may be starting, too. The first one would take everything and give most of
-		// it back at once.
-		waits.Sleep(ctx, min(time.Second, m.TTL/10))
+		m.settle(ctx)
 	}
 	m.mu.Lock()
 	m.own = own
@@ -202,6 +200,19 @@ func (m *Member) lead(ctx context.Context) {
 
 // balanceRest is the least time between two balances.
 const balanceRest = 10 * time.Millisecond
+
+// settle waits for other members that are starting, too: the first one would take everything and give
+// most of it back at once. A store that reports changes shows when the last of them has joined.
+func (m *Member) settle(ctx context.Context) {
+	most := min(time.Second, m.TTL/10)
+	quiet, until := most, time.Now().Add(most)
+	if _, reports := m.store.(cas.Watcher); reports {
+		quiet = most / 4
+	}
+	for wait := quiet; wait > 0 && waits.Sleep(ctx, wait); {
+		wait = min(quiet-m.view.sinceJoin(), time.Until(until))
+	}
+}
 
 func (m *Member) isFirst() bool {
 	now := m.view.snapshot()

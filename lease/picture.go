@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -56,15 +57,6 @@ func (p *picture) clone() *picture {
 	return &picture{maps.Clone(p.leases), maps.Clone(p.members), p.registrations}
 }
 
-// item returns the item with the key as the picture has it.
-func (p *picture) item(k keys, key string) cas.Item {
-	if id, ok := k.parseMember(key); ok {
-		return p.members[id].item
-	}
-	at, _ := k.parseResource(key)
-	return p.leases[at].item
-}
-
 func (p *picture) isRegistered(id string) bool {
 	m, known := p.members[id]
 	return known && !m.Ended
@@ -103,6 +95,10 @@ func (p *picture) keep(was *picture, asked time.Time) {
 	}
 }
 
+func (h holder) isSame(item cas.Item) bool {
+	return h.item.Version == item.Version && h.item.Live == item.Live && bytes.Equal(h.item.Value, item.Value)
+}
+
 // after returns the state with the times that continue from the one before.
 func (h holder) after(before holder) holder {
 	if h.item.Version == before.item.Version {
@@ -114,16 +110,18 @@ func (h holder) after(before holder) holder {
 	return h
 }
 
-// apply records an item that the store had when it was asked, and reports whether the change matters
-// to anybody.
-func (p *picture) apply(k keys, item cas.Item, asked time.Time) bool {
+// apply records an item that the store had when it was asked. It reports whether the change matters
+// to anybody, and whether the item is older than what the picture has, which stays.
+func (p *picture) apply(k keys, item cas.Item, asked time.Time) (changed, late bool) {
 	if id, ok := k.parseMember(item.Key); ok {
-		return p.setMember(id, item, asked)
+		late = isOlder(item, p.members[id].item)
+		return p.setMember(id, item, asked), late
 	}
 	if at, ok := k.parseResource(item.Key); ok {
-		return p.setLease(at, item, asked)
+		late = isOlder(item, p.leases[at].item)
+		return p.setLease(at, item, asked), late
 	}
-	return false
+	return false, false
 }
 
 func (p *picture) setMember(id string, item cas.Item, asked time.Time) bool {
@@ -153,6 +151,11 @@ func (p *picture) setMember(id string, item cas.Item, asked time.Time) bool {
 func (p *picture) setLease(at Resource, item cas.Item, asked time.Time) bool {
 	was, known := p.leases[at]
 	if known && isOlder(item, was.item) {
+		return false
+	}
+	if known && was.isSame(item) { // a watcher reports each write of ours once more
+		was.known = asked
+		p.leases[at] = was
 		return false
 	}
 	now := holder{item: item, known: asked, since: time.Now()}

@@ -136,7 +136,7 @@ func TestAKeyThatIsNeitherALeaseNorAMemberIsLeftOut(t *testing.T) {
 	t.Parallel()
 	p, k := newPicture(), keysOf("billing")
 	for _, key := range []string{"billing/lease/other", "billing/lease/resource/orders/x", "billing/position/orders/0", "other/lease/resource/orders/0"} {
-		if p.apply(k, cas.Item{Key: key, Live: true, Value: []byte(byB)}, time.Now()) || len(p.leases) > 0 || len(p.members) > 0 {
+		if changed, _ := p.apply(k, cas.Item{Key: key, Live: true, Value: []byte(byB)}, time.Now()); changed || len(p.leases) > 0 || len(p.members) > 0 {
 			t.Errorf("%s is in the picture: %+v", key, p)
 		}
 	}

@@ -49,23 +49,29 @@ func (v *view) hasEnded(id string) bool {
 	return v.now.members[id].Ended
 }
 
+// sinceJoin returns how long ago a member was first seen.
+func (v *view) sinceJoin() time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	last := time.Time{}
+	for _, r := range v.now.members {
+		if r.first.After(last) {
+			last = r.first
+		}
+	}
+	return time.Since(last)
+}
+
 func (v *view) refresh() { waits.Notify(v.again) }
 
 // learn records an answer of the store. It reports false if the answer is older than the view: then the
 // store may be another one.
 func (v *view) learn(item cas.Item) bool {
-	v.mu.Lock()
-	was := v.now.item(v.keys, item.Key)
-	changed := v.now.apply(v.keys, item, time.Now())
-	v.mu.Unlock()
-	if changed {
-		v.wake.Fire()
-	}
-	if isOlder(item, was) {
+	late := v.apply(item)
+	if late {
 		v.refresh()
-		return false
 	}
-	return true
+	return !late
 }
 
 // fullReads is the number of TTLs between two full reads of a store that reports changes.
@@ -241,7 +247,7 @@ var errWatchEnded = errors.New("the watch has ended")
 
 // watch starts a watch that ends with ctx.
 func (v *view) watch(ctx context.Context, w cas.Watcher) <-chan change {
-	changes := make(chan change)
+	changes := make(chan change, mostMoving)
 	send := func(c change) bool {
 		select {
 		case changes <- c:
@@ -284,13 +290,14 @@ func (v *view) readChanges(ctx context.Context, changes <-chan change) error {
 	}
 }
 
-func (v *view) apply(item cas.Item) {
+func (v *view) apply(item cas.Item) (late bool) {
 	v.mu.Lock()
-	changed := v.now.apply(v.keys, item, time.Now())
+	changed, late := v.now.apply(v.keys, item, time.Now())
 	v.mu.Unlock()
 	if changed {
 		v.wake.Fire()
 	}
+	return late
 }
 
 // ask asks the store what it promises.
