@@ -113,6 +113,36 @@ func TestAPartitionThatIsStuckTakesNothingFromTheOthers(t *testing.T) {
 	}, endless(kfake.SyntheticBatch{Records: 20, RecordBytes: 1000, RandomFrac: 1})...)
 }
 
+// The tenure of a partition that was lost, or that has halted, lasts longer than its Read.
+func TestAPartitionThatIsNotReadAnyMoreKeepsNothing(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		before := heap()
+		stop, left := make(chan struct{}), make(chan struct{})
+		r.run(r.source(), func(ctx context.Context, t consumer.Tenure) {
+			for _, err := range t.Read(ctx, r.fence(t, 0)) {
+				if err != nil {
+					r.Error(err)
+				}
+				<-stop
+				break
+			}
+			close(left)
+			<-t.Draining()
+		})
+		held := func() int64 {
+			<-time.After(10 * time.Second)
+			synctest.Wait()
+			return heap() - before
+		}
+		full := held()
+		close(stop)
+		<-left
+		if kept := held(); kept > full/4 {
+			r.Errorf("%d KiB of %d are kept", kept>>10, full>>10)
+		}
+	}, endless(kfake.SyntheticBatch{Records: 20, RecordBytes: 1000, RandomFrac: 1})...)
+}
+
 func TestAMessageLargerThanTheBufferIsDelivered(t *testing.T) {
 	virtually(t, 2, func(r *rig) {
 		r.kafka = r.client(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchMaxBytes(20<<20), kgo.ProducerBatchCompression(kgo.NoCompression()))

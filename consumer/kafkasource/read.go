@@ -40,9 +40,6 @@ func (t *tenure) read(ctx context.Context, from epoch.Fence, yield func(consumer
 func (t *tenure) readFrom(ctx context.Context, from epoch.Fence, yield func(consumer.Batch) bool) error {
 	f := newFeed(t.topicPartition, t.topicID(), from)
 	f.recycle = t.s.set.recycle
-	t.mu.Lock()
-	t.feed = f
-	t.mu.Unlock()
 	t.s.fetcher.order(open, f)
 	defer t.s.fetcher.order(shut, f)
 	for ctx.Err() == nil {

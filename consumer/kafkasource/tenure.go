@@ -26,7 +26,6 @@ type tenure struct {
 
 	mu     sync.Mutex
 	id     [16]byte  // of the topic, zero until it is known
-	feed   *feed     // of the present or last Read
 	theirs committed // position that others had committed when the tenure began
 }
 
