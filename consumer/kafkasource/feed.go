@@ -256,11 +256,12 @@ func (f *feed) split(most int64) {
 // the old memory is too small, or if it is far too large and costs more than limit, the allowed
 // cost of messages in use.
 func (f *feed) reuse(n int, limit int64) {
-	clear(f.messages)
-	f.messages = f.messages[:0]
 	if c := cap(f.messages); c < n || c > 2*n && int64(c)*messageCost > limit {
-		f.messages = make([]consumer.Message, 0, n)
+		f.messages = make([]consumer.Message, n)
+		return
 	}
+	clear(f.messages[min(n, len(f.messages)):])
+	f.messages = f.messages[:n]
 }
 
 // batch returns a batch of the chunks. Its Next is behind the transaction markers at its end.
@@ -274,12 +275,13 @@ func (f *feed) batch(chunks []chunk) *consumer.Batch {
 	}
 	ms := f.messages
 	for _, c := range chunks {
-		for _, r := range c.records {
-			ms = append(ms, f.message(r))
+		for i, r := range c.records {
+			f.set(&ms[i], r)
 		}
+		ms = ms[len(c.records):]
 	}
-	if f.messages = ms; len(ms) > 0 {
-		b.Messages = ms
+	if len(f.messages) > 0 {
+		b.Messages = f.messages
 	}
 	return b
 }
@@ -334,9 +336,12 @@ func (f *feed) taken() int64 {
 	return f.after
 }
 
-// message makes a message of r. The caller must not use r afterwards.
-func (f *feed) message(r *kgo.Record) consumer.Message {
-	m := consumer.Message{Partition: f.partition, Offset: epoch.Offset(r.Offset), Key: r.Key, Value: r.Value, Time: r.Timestamp, Mark: epoch.Mark(r.LeaderEpoch), Context: r.Context}
+// set makes m the message of r, and every field of m: it may be another message. The caller must
+// not use r afterwards.
+func (f *feed) set(m *consumer.Message, r *kgo.Record) {
+	m.Partition, m.Offset, m.Mark = f.partition, epoch.Offset(r.Offset), epoch.Mark(r.LeaderEpoch)
+	m.Key, m.Value, m.Headers, m.Time = r.Key, r.Value, nil, r.Timestamp
+	m.Context, m.Under, m.Replay = r.Context, nil, 0
 	if len(r.Headers) > 0 {
 		m.Headers = make([]consumer.Header, len(r.Headers))
 		for i, h := range r.Headers {
@@ -347,5 +352,4 @@ func (f *feed) message(r *kgo.Record) consumer.Message {
 		m.Context = nil // the record goes back to the pool
 		r.Recycle()
 	}
-	return m
 }

@@ -296,11 +296,12 @@ func TestBudgetAddsUpToItsTotal(t *testing.T) {
 func TestAMessageKeepsWhatTheRecordHad(t *testing.T) {
 	at := time.UnixMilli(1234)
 	p := epoch.Partition{Group: "g", Topic: "t", Number: 3}
-	m := (&feed{partition: p}).message(&kgo.Record{
+	m := consumer.Message{Key: []byte("another"), Headers: make([]consumer.Header, 1), Under: new(epoch.Fence), Replay: 1}
+	(&feed{partition: p}).set(&m, &kgo.Record{
 		Topic: "t", Partition: 3, Offset: 7, Key: []byte{}, Value: nil, Timestamp: at, LeaderEpoch: 5,
 		Headers: []kgo.RecordHeader{{Key: "a", Value: nil}, {Key: "a", Value: []byte{}}},
 	})
-	if m.Partition != p || m.Offset != epoch.Offset(7) || m.Key == nil || m.Value != nil || !m.Time.Equal(at) {
+	if m.Partition != p || m.Offset != epoch.Offset(7) || m.Key == nil || m.Value != nil || !m.Time.Equal(at) || m.Under != nil || m.Replay != 0 || len(m.Headers) != 2 {
 		t.Errorf("%+v", m)
 	}
 	if !slices.EqualFunc(m.Headers, []consumer.Header{{Key: "a"}, {Key: "a", Value: []byte{}}}, func(a, b consumer.Header) bool {
