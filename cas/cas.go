@@ -83,6 +83,19 @@ type BatchGetter interface {
 	GetAll(ctx context.Context, keys []string) ([]Item, error)
 }
 
+// BatchSwapper is a [Store] that writes several items in one request. Call [SwapAll], which works with every
+// store.
+type BatchSwapper interface {
+	Store
+
+	// SwapAll does for each of the writes what Swap does, and returns their results in the same order. Each
+	// item is compared and written by itself: one that is refused does not keep the others from being
+	// written, and readers may see some of the writes before the others. Each result has an error of Swap. An
+	// answer that is lost leaves the outcomes of those writes unknown that it was about, and each such
+	// write may have happened or not. The caller gives no key twice.
+	SwapAll(ctx context.Context, writes []Write) []Written
+}
+
 // Expirer is a [Store] that can delete an item by itself.
 type Expirer interface {
 	Store

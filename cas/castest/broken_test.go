@@ -2,6 +2,7 @@ package castest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ type broken struct {
 	get    func(ctx context.Context, key string) (cas.Item, error)
 	getAll func(ctx context.Context, keys []string) ([]cas.Item, error)
 	swap   func(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error)
+	all    func(ctx context.Context, writes []cas.Write) []cas.Written
 	delete func(ctx context.Context, seen cas.Item) error
 	list   func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error]
 	watch  func(ctx context.Context, prefix string) iter.Seq2[cas.Item, error]
@@ -72,6 +74,13 @@ func newBroken() *broken {
 		}
 		return items, nil
 	}
+	b.all = func(ctx context.Context, writes []cas.Write) (results []cas.Written) {
+		for _, w := range writes {
+			item, err := b.swap(ctx, w.Seen, w.Value, w.Note)
+			results = append(results, cas.Written{Item: item, Err: err})
+		}
+		return results
+	}
 	b.expire = func(written cas.Item, ttl time.Duration) {
 		time.AfterFunc(ttl, func() { _ = s.Delete(context.Background(), written) })
 	}
@@ -79,13 +88,17 @@ func newBroken() *broken {
 }
 
 var (
-	_ cas.Expirer     = (*broken)(nil)
-	_ cas.BatchGetter = (*broken)(nil)
+	_ cas.Expirer      = (*broken)(nil)
+	_ cas.BatchGetter  = (*broken)(nil)
+	_ cas.BatchSwapper = (*broken)(nil)
 )
 
 func (b *broken) Get(ctx context.Context, key string) (cas.Item, error) { return b.get(ctx, key) }
 func (b *broken) GetAll(ctx context.Context, keys []string) ([]cas.Item, error) {
 	return b.getAll(ctx, keys)
+}
+func (b *broken) SwapAll(ctx context.Context, writes []cas.Write) []cas.Written {
+	return b.all(ctx, writes)
 }
 func (b *broken) Now(ctx context.Context) (time.Time, error) {
 	now, err := b.Store.Now(ctx)
@@ -334,6 +347,49 @@ var teeth = []struct {
 			return items, nil
 		}
 	}, "a key that is impossible"},
+	{"results come in the store's order", func(b *broken) {
+		all := b.all
+		b.all = func(ctx context.Context, writes []cas.Write) []cas.Written {
+			return all(ctx, slices.SortedFunc(slices.Values(writes), func(x, y cas.Write) int { return strings.Compare(x.Seen.Key, y.Seen.Key) }))
+		}
+	}, "items that are written together"},
+	{"one refusal refuses all", func(b *broken) {
+		all := b.all
+		b.all = func(ctx context.Context, writes []cas.Write) []cas.Written {
+			results := all(ctx, writes)
+			if i := slices.IndexFunc(results, func(r cas.Written) bool { return r.Err != nil }); i >= 0 {
+				return slices.Repeat(results[i:i+1], len(results))
+			}
+			return results
+		}
+	}, "items that are written together"},
+	{"the rest is forgotten", func(b *broken) {
+		all := b.all
+		b.all = func(ctx context.Context, writes []cas.Write) []cas.Written {
+			return all(ctx, writes[:min(len(writes), 100)])
+		}
+	}, "items that are written together"},
+	{"items that are written together are compared before", func(b *broken) {
+		b.all = func(ctx context.Context, writes []cas.Write) []cas.Written {
+			results := make([]cas.Written, len(writes))
+			for i, w := range writes {
+				if now, err := b.Store.Get(ctx, w.Seen.Key); err != nil || now.Version != w.Seen.Version {
+					results[i].Err = cmp.Or(err, cas.ErrConflict)
+				}
+			}
+			runtime.Gosched()
+			for i, w := range writes {
+				if now, _ := b.Store.Get(ctx, w.Seen.Key); results[i].Err == nil {
+					results[i].Item, results[i].Err = b.Store.Swap(ctx, now, w.Value, w.Note)
+				}
+			}
+			return results
+		}
+	}, "of writes together"},
+	{"writes together do not end", func(b *broken) {
+		all := b.all
+		b.all = func(_ context.Context, writes []cas.Write) []cas.Written { return all(context.Background(), writes) }
+	}, "a context that has ended ends writes together"},
 	{"no key is refused", func(b *broken) {
 		b.get = func(ctx context.Context, key string) (cas.Item, error) { return b.Store.Get(ctx, key+"x") }
 	}, "an impossible key"},

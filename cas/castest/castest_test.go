@@ -32,6 +32,7 @@ var remoteTeeth = []struct {
 	caught string
 }{
 	{"the client sends again", func(r *remote) { r.retries = true }, "a write whose answer was lost"},
+	{"the client sends writes again that were made together", func(r *remote) { r.retries = true }, "writes together"},
 	{"a lost answer is a success", func(r *remote) { r.hopeful = true }, "a write whose request was lost"},
 	{"a lost answer is a refusal", func(r *remote) { r.resigned = true }, "a write whose answer was lost"},
 	{"the client ignores the context", func(r *remote) { r.deaf = true }, "a server that is silent"},

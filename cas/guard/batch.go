@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -213,9 +214,9 @@ func (b *Batch) write(ctx context.Context) (events []Event, err error) {
 	for _, round := range all {
 		var writers errgroup.Group
 		writers.SetLimit(sideBySide)
-		for it, last := range round {
+		for it, first := range b.together(ctx, round) {
 			writers.Go(func() error {
-				if err := it.write(ctx, last); err != nil {
+				if err := it.write(ctx, round[it], first); err != nil {
 					return fmt.Errorf("guard: write %q for messages of %s: %w", it.key, b.first.Partition, err)
 				}
 				return nil
@@ -230,4 +231,58 @@ func (b *Batch) write(ctx context.Context) (events []Event, err error) {
 		}
 	}
 	return events, nil
+}
+
+// most limits the items of one request, and so how long it takes.
+const most = 128
+
+// together tries to write the items of a round in as few requests as the store can, and returns what is to be
+// written one by one: items that were refused or are in doubt, with that result, and those that another
+// goroutine uses.
+func (b *Batch) together(ctx context.Context, r round) map[*item]*tried {
+	rest := map[*item]*tried{}
+	if len(r) == 1 {
+		for it := range r {
+			rest[it] = nil
+		}
+		return rest
+	}
+	for some := range slices.Chunk(slices.Collect(maps.Keys(r)), most) {
+		b.try(ctx, r, some, rest)
+	}
+	return rest
+}
+
+func (b *Batch) try(ctx context.Context, r round, items []*item, rest map[*item]*tried) {
+	ctx, cancel := limited(ctx)
+	defer cancel()
+	var writes []cas.Write
+	var tries []*tried
+	var held []*item
+	for _, it := range items {
+		if rest[it] = nil; !it.tryLock() {
+			continue // a change that reads other items may use it, so nobody waits for it who has others
+		}
+		if len(upTo(it.made, r[it])) == 0 {
+			it.unlock()
+			continue
+		}
+		w, t := it.prepare(r[it])
+		if t.err != nil {
+			it.unlock()
+			continue // write says why
+		}
+		writes, tries, held = append(writes, w), append(tries, t), append(held, it)
+	}
+	for i, result := range cas.SwapAll(ctx, b.store, writes) {
+		it, t := held[i], tries[i]
+		if t.stored, t.err = result.Item, result.Err; t.err == nil {
+			it.settle(it.made[:t.n], it.doubted, nil)
+			it.wrote(t)
+			delete(rest, it)
+		} else {
+			rest[it] = t
+		}
+		it.unlock()
+	}
 }

@@ -59,16 +59,23 @@ type made struct {
 
 // lock waits for the item's turn. A change that reads or changes its own item waits until ctx ends.
 func (it *item) lock(ctx context.Context) error {
-	select {
-	case <-it.turn:
+	if it.tryLock() {
 		return nil
-	default:
 	}
 	select {
 	case <-it.turn:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+func (it *item) tryLock() bool {
+	select {
+	case <-it.turn:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -199,9 +206,18 @@ func (it *item) compare(at epoch.Position) (*change, error) {
 // tries limits how often a request whose outcome is not known is repeated.
 const tries = 4
 
+// tried is one request for the item, and its result.
+type tried struct {
+	n      int // of the changes
+	note   note
+	stored cas.Item
+	err    error
+}
+
 // write writes the changes that were made up to the last message, which has an outcome or is the last of all. A write
-// that is repeated over the same version has the same content, because an earlier one may land late.
-func (it *item) write(ctx context.Context, last epoch.Offset) (ended error) {
+// that is repeated over the same version has the same content, because an earlier one may land late. The first
+// request may have been made before, together with those of other items.
+func (it *item) write(ctx context.Context, last epoch.Offset, first *tried) (ended error) {
 	if err := it.lock(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrDoubt, err)
 	}
@@ -214,15 +230,18 @@ func (it *item) write(ctx context.Context, last epoch.Offset) (ended error) {
 		}
 	}()
 	for {
-		writes := upTo(it.made, last)
-		if len(writes) == 0 {
-			return nil
+		t := first
+		if first = nil; t == nil {
+			if len(upTo(it.made, last)) == 0 {
+				return nil
+			}
+			t = it.swap(ctx, last)
 		}
-		stored, note, err := it.swap(ctx, writes)
+		err := t.err
 		switch {
 		case err == nil:
 			settle(nil)
-			it.seen, it.note, it.made = stored, note, it.made[len(writes):]
+			it.wrote(t)
 			return nil
 		case errors.Is(err, cas.ErrConflict): // somebody was faster, or an answer lags
 		case errors.Is(err, cas.ErrTooLarge), errors.Is(err, cas.ErrKey), errors.Is(err, cas.ErrFull):
@@ -324,22 +343,30 @@ func (it *item) get(ctx context.Context) (cas.Item, error) {
 	return it.store.Get(ctx, it.key)
 }
 
-// swap writes the first changes, and returns the item with its note.
-func (it *item) swap(ctx context.Context, writes []made) (stored cas.Item, n note, err error) {
-	ctx, cancel := limited(ctx)
-	defer cancel()
-	state := it.state
+// swap makes one request.
+func (it *item) swap(ctx context.Context, last epoch.Offset) *tried {
+	w, t := it.prepare(last)
+	if t.err == nil {
+		ctx, cancel := limited(ctx)
+		defer cancel()
+		t.stored, t.err = it.store.Swap(ctx, w.Seen, w.Value, w.Note)
+	}
+	return t
+}
+
+// prepare returns what a request for the changes up to the last message writes.
+func (it *item) prepare(last epoch.Offset) (cas.Write, *tried) {
+	writes, state := upTo(it.made, last), it.state
 	if len(writes) < len(it.made) {
 		state = writes[len(writes)-1].state
 	}
-	n = it.next(writes, state)
-	text, err := json.Marshal(n)
-	if err != nil {
-		return stored, n, err
-	}
-	stored, err = it.store.Swap(ctx, it.seen, state.Value, text)
-	return stored, n, err
+	t := &tried{n: len(writes), note: it.next(writes, state)}
+	text, err := json.Marshal(t.note)
+	t.err = err
+	return cas.Write{Seen: it.seen, Value: state.Value, Note: text}, t
 }
+
+func (it *item) wrote(t *tried) { it.seen, it.note, it.made = t.stored, t.note, it.made[t.n:] }
 
 // next returns the note with changes that were made.
 func (it *item) next(writes []made, after State) note {

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,7 +31,10 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
-var _ cas.BatchGetter = (*Store)(nil)
+var (
+	_ cas.BatchGetter  = (*Store)(nil)
+	_ cas.BatchSwapper = (*Store)(nil)
+)
 
 // Store is safe for concurrent use.
 type Store struct {
@@ -198,12 +202,60 @@ func (s *Store) items(ctx context.Context, sql string, args ...any) (items []cas
 
 // Swap implements [cas.Store].
 func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
-	sql, args := s.create, []any{[]byte(seen.Key), notNil(value), notNil(note)}
-	if seen.Version != "" {
-		sql, args = s.swap, append(args, seen.Version)
-	}
+	sql, args := s.statement(cas.Write{Seen: seen, Value: value, Note: note})
 	item, err := s.item(ctx, cas.Item{Key: seen.Key, Value: value, Note: note}, sql, args...)
 	return item, failed("swap", seen.Key, conflict(err))
+}
+
+func (s *Store) statement(w cas.Write) (sql string, args []any) {
+	args = []any{[]byte(w.Seen.Key), notNil(w.Value), notNil(w.Note)}
+	if w.Seen.Version == "" {
+		return s.create, args
+	}
+	return s.swap, append(args, w.Seen.Version)
+}
+
+// SwapAll implements [cas.BatchSwapper]. The statements are one transaction, in the order of keys, so that two
+// of them do not wait for each other. What another isolation than READ COMMITTED refuses, it writes one by one.
+func (s *Store) SwapAll(ctx context.Context, writes []cas.Write) []cas.Written {
+	results, order := make([]cas.Written, len(writes)), []int{}
+	for i, w := range writes {
+		if err := facts.Check(w.Seen.Key, w.Value, w.Note); err != nil {
+			results[i].Err = failed("swap", w.Seen.Key, err)
+			continue
+		}
+		order = append(order, i)
+	}
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(writes[a].Seen.Key, writes[b].Seen.Key) })
+	err := s.on(ctx, func(conn *pgx.Conn) error {
+		all := &pgx.Batch{}
+		for _, i := range order {
+			sql, args := s.statement(writes[i])
+			all.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
+				item := cas.Item{Key: writes[i].Seen.Key, Live: true}
+				err := row.Scan((*pgschema.Bytea)(&item.Value), (*pgschema.Bytea)(&item.Note), &item.Number, &item.Version)
+				if errors.Is(err, pgx.ErrNoRows) {
+					results[i].Err, err = failed("swap", item.Key, cas.ErrConflict), nil
+				}
+				results[i].Item = item
+				return err
+			})
+		}
+		return conn.SendBatch(ctx, all).Close()
+	})
+	pg := (*pgconn.PgError)(nil)
+	if errors.As(err, &pg) && (pg.Code == stricter || pg.Code == "40001") {
+		return cas.OneByOne(ctx, s, writes)
+	}
+	for _, i := range order {
+		if err != nil {
+			results[i].Err = failed("swap", writes[i].Seen.Key, conflict(err))
+		}
+		if results[i].Err != nil {
+			results[i].Item = cas.Item{}
+		}
+	}
+	return results
 }
 
 // stricter is the SQLSTATE with which cas_only_item refuses a create, where the default isolation is

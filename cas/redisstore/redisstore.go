@@ -42,7 +42,10 @@ type Options struct {
 	Prefix string
 }
 
-var _ cas.BatchGetter = (*Store)(nil)
+var (
+	_ cas.BatchGetter  = (*Store)(nil)
+	_ cas.BatchSwapper = (*Store)(nil)
+)
 
 // Store is safe for concurrent use.
 type Store struct {
@@ -212,17 +215,70 @@ func (s *Store) get(ctx context.Context, keys ...string) (items []found, err err
 
 // Swap implements [cas.Store].
 func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
-	if err := facts.Check(seen.Key, value, note); err != nil {
-		return cas.Item{}, failed("swap", seen.Key, err)
-	}
-	item, nonce := cas.NewItem(seen.Key, value, note), rand.Text()
-	number, err := s.write(ctx, swapScript, []string{s.value(seen.Key), s.meta(seen.Key), s.own("number"), s.own("index")},
-		seen.Version, item.Key, item.Value, item.Note, nonce)
+	c, err := s.call(cas.Write{Seen: seen, Value: value, Note: note})
 	if err != nil {
 		return cas.Item{}, failed("swap", seen.Key, err)
 	}
-	item.Number, item.Version = number, strconv.FormatInt(number, 10)+"."+nonce
-	return item, nil
+	number, err := s.write(ctx, swapScript, c.keys, c.args...)
+	return c.result(number, err)
+}
+
+// SwapAll implements [cas.BatchSwapper]. The first call of the pipeline has the script, and the server knows
+// it then.
+func (s *Store) SwapAll(ctx context.Context, writes []cas.Write) []cas.Written {
+	results, calls, place := make([]cas.Written, len(writes)), []call{}, []int{}
+	for i, w := range writes {
+		c, err := s.call(w)
+		if err != nil {
+			results[i].Err = failed("swap", w.Seen.Key, err)
+			continue
+		}
+		calls, place = append(calls, c), append(place, i)
+	}
+	answers, err := cas.Await(ctx, func() (answers []*redis.Cmd, _ error) {
+		p := s.client.Pipeline()
+		run := swapScript.Eval
+		for _, c := range calls {
+			answers = append(answers, run(ctx, p, c.keys, c.args...))
+			run = swapScript.EvalSha
+		}
+		_, _ = p.Exec(ctx) // each answer has its error
+		return answers, nil
+	})
+	for i, c := range calls {
+		number, err := int64(0), err
+		if err == nil {
+			number, err = refused(answers[i].Int64())
+		}
+		r := &results[place[i]]
+		r.Item, r.Err = c.result(number, err)
+	}
+	return results
+}
+
+// call is a call of swapScript, and the item that it writes.
+type call struct {
+	item  cas.Item
+	nonce string
+	keys  []string
+	args  []any
+}
+
+func (s *Store) call(w cas.Write) (call, error) {
+	key := w.Seen.Key
+	item, nonce := cas.NewItem(key, w.Value, w.Note), rand.Text()
+	return call{
+		item, nonce, []string{s.value(key), s.meta(key), s.own("number"), s.own("index")},
+		[]any{w.Seen.Version, key, item.Value, item.Note, nonce},
+	}, facts.Check(key, w.Value, w.Note)
+}
+
+func (c call) result(number int64, err error) (cas.Item, error) {
+	if err != nil {
+		return cas.Item{}, failed("swap", c.item.Key, err)
+	}
+	c.item.Number, c.item.Version = number, strconv.FormatInt(number, 10)+"."+c.nonce
+	return c.item, nil
 }
 
 // Delete implements [cas.Store].
@@ -236,7 +292,11 @@ func (s *Store) Delete(ctx context.Context, seen cas.Item) error {
 
 // write runs a script that returns 0 for a conflict.
 func (s *Store) write(ctx context.Context, script *redis.Script, keys []string, args ...any) (int64, error) {
-	n, err := cas.Await(ctx, func() (int64, error) { return script.Run(ctx, s.client, keys, args...).Int64() })
+	return refused(cas.Await(ctx, func() (int64, error) { return script.Run(ctx, s.client, keys, args...).Int64() }))
+}
+
+// refused returns the answer of a script that writes, and an error if it has written nothing.
+func refused(n int64, err error) (int64, error) {
 	switch {
 	case err == nil && n == 0, redis.HasErrorPrefix(err, "WRONGTYPE"): // of another type by now
 		return 0, cas.ErrConflict
