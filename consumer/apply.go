@@ -116,6 +116,11 @@ func (p *partition) beforeTheNext(in time.Duration) outcome {
 				waiting = false
 			case <-p.replays.added:
 				out = p.replayOne()
+			case <-p.acted: // a message that fails compares no fence
+				p.acted = p.run.acted.Next()
+				if err := p.look(); err != nil {
+					out = foundOut(err)
+				}
 			case <-p.tenure.Draining():
 				waiting = false
 			case <-p.claim.Done():

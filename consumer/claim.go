@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,17 +129,16 @@ func (p *partition) compare(now epoch.Fence) (back bool) {
 	return true
 }
 
-// unchanged reports whether the sink is known to have the fence as it was claimed and advanced.
-func (p *partition) unchanged() bool {
+// look returns an error unless the sink is known to have the fence as it was claimed and advanced.
+func (p *partition) look() error {
 	ctx, cancel := context.WithTimeout(p.lease, p.timeout)
 	defer cancel()
 	f, err := p.run.effects.Fence(ctx, p.id)
-	return err == nil && p.fence.CheckUnchanged(f) == nil
+	return cmp.Or(err, p.fence.CheckUnchanged(f))
 }
 
-// goBack continues from the sink's position after the sink went back. The effects beyond it are
-// gone as well, so those messages are applied again. Other partitions of the sink may have gone
-// back too.
+// goBack continues from the sink's position after the sink went back. The effects beyond it are gone
+// as well, so those messages are applied again. Other partitions of the sink may have gone back too.
 func (p *partition) goBack(err *epoch.WentBackError) {
 	p.reportWentBack(err)
 	p.run.lookAtAll()

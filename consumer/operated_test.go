@@ -131,6 +131,27 @@ func TestAnIdleOwnerNoticesAnActWithinSeconds(t *testing.T) {
 	})
 }
 
+func TestAMessageThatIsTriedAgainIsSkippedWithinSeconds(t *testing.T) {
+	for name, failure := range map[string]error{"a failure that counts": errors.New("poison"), "a failure that passes": epoch.ErrTransient} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, 1, func(r *rig) {
+				p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+					if m.Offset == 2 {
+						return failure
+					}
+					return record(ctx, tx, m, e)
+				}), options{})
+				r.fill(0, 5)
+				r.pass(10 * time.Second)
+				r.acts(operate.ActSkip, 0, to(3))
+				r.pass(5 * time.Second)
+				r.wantEffects(0, "0/0", "0/1", "0/3", "0/4")
+				p.end()
+			})
+		})
+	}
+}
+
 func TestAMessageThatHaltsItsPartitionIsSkippedWithinSeconds(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {

@@ -28,6 +28,7 @@ type partition struct {
 	timeout   time.Duration
 	lease     context.Context // ends when the lease is lost
 	told      told            // what operators were told
+	acted     <-chan struct{} // closed when operators have acted since the fence was read
 
 	// The claim.
 	claim       *claim
@@ -86,9 +87,7 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 	defer r.lags.left(p.id)
 	defer p.dropClaim()
 	for p.hang == nil && p.running(ctx) {
-		// Taken before the claim, so that an action which an operator takes during the claim is not
-		// missed.
-		acted := r.acted.Next()
+		p.acted = r.acted.Next() // before the claim, so that an action during the claim is not missed
 		// What the handler wrote before it ended its transaction may be committed without the
 		// fence. Calling it again would write that again, in whichever tenure of this process.
 		if err := r.endedTxOf(p.id); err != nil {
@@ -112,7 +111,7 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 		if !p.keepClaim || p.claim.broken() != nil {
 			p.dropClaim()
 		}
-		p.waitOr(p.whileClaimed(ctx), in, acted) // an operator may have done what it waits for
+		p.waitOr(p.whileClaimed(ctx), in, p.acted) // an operator may have done what it waits for
 	}
 	if ctx.Err() != nil {
 		p.reportLost(context.Cause(ctx))
@@ -152,8 +151,7 @@ func (r *runner) newPartition(ctx context.Context, t Tenure, timeout time.Durati
 	return p
 }
 
-// dropClaim ends the claim for this process; the sink has it until the next one. Background work
-// ends first.
+// dropClaim ends background work, and then the claim, which the sink has until the next one.
 func (p *partition) dropClaim() {
 	p.keepClaim = false
 	p.stopBackground()
@@ -172,10 +170,9 @@ func (p *partition) ended(out outcome) time.Duration {
 		p.retries.Reset()
 		p.progress = false
 	}
-	// The sink has our fence although it refused it: then the transaction had changed the fence
-	// itself, as a handler may that writes to its table. That is no takeover, and no other process
-	// has the partition.
-	if _, refused := fenceAt(p.fence, out.err); refused && p.unchanged() {
+	// The sink has our fence although it refused it: then the transaction had changed the fence itself,
+	// as a handler may that writes to its table. No other process has the partition.
+	if _, refused := fenceAt(p.fence, out.err); refused && p.look() == nil {
 		if out.own = true; out.action == replaced {
 			out.action = claimAgain
 		}
@@ -302,8 +299,7 @@ func (p *partition) waitOr(ctx context.Context, d time.Duration, until <-chan st
 	}
 }
 
-// trouble logs an incident of the partition, without repeating a line that others have caused as
-// well.
+// trouble logs an incident of the partition, without repeating a line that others have caused.
 func (p *partition) trouble(level slog.Level, what string, err error, args ...any) {
 	p.run.troubles.add(p.logger, level, p.id, what, err, args...)
 }

@@ -197,8 +197,7 @@ func (w *watch) idlers(now time.Time) (found []idler) {
 	return found
 }
 
-// compare ends the claim of a partition whose fence has changed. It reports under the partition's lock, so that
-// its events come in order.
+// compare ends the claim of a partition whose fence has changed. The lock keeps the events in order.
 func (d idler) compare(now epoch.Fences) {
 	p := d.p
 	p.mu.Lock()
