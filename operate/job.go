@@ -49,12 +49,12 @@ func FormatOffset(log string, o epoch.Offset) string {
 }
 
 // NewRun returns the operator action that runs a job of package schedule now, beside its ticks. f is the
-// fence of the job, as [epoch.Sink.Fence] returns it. Carry the action out with [Operator]. The audit log
-// has by and reason.
+// job's fence, as [epoch.Sink.Fence] returns it. Carry it out with [Operator]. The audit log has by and reason.
 //
-// The run uses the offset of the job's position. A tick at that offset is replaced. If a transaction of
-// Do is open, it is rolled back, and runs again after the requested run. A request between two steps is
-// refused with [ErrAtWork], and a second one with [ErrNothingToDo].
+// The run uses the offset of the job's position. A tick at that offset is replaced. A transaction of Do or
+// of a first step that is open is rolled back, and runs again after the requested run. Items of a store
+// that it has changed are changed again. A request between two steps is refused with [ErrAtWork], and a
+// second one with [ErrNothingToDo].
 func NewRun(f epoch.Fence, by, reason string) (Act, error) {
 	wrong := func(err error, format string, args ...any) (Act, error) {
 		return Act{}, fmt.Errorf("operate: request a run of %s: %w: %s", f.Partition, err, fmt.Sprintf(format, args...))

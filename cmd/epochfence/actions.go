@@ -37,8 +37,8 @@ the next holder of the lease continues.`)
 
 func (a *app) run() *cobra.Command {
 	return a.simpleAct(operate.ActRun, "run JOB...", "Run jobs of package schedule now", `Run jobs of package schedule now, beside their ticks. The process that has the
-lease of a job runs it, once. It is refused while a run of the job is between
-two steps.`)
+lease of a job runs it, once. It is refused between two steps of a run. A tick
+under way is rolled back and runs again: items of a store may be changed twice.`)
 }
 
 func (a *app) simpleAct(kind operate.ActKind, use, short, long string) *cobra.Command {
