@@ -157,6 +157,7 @@ func newUpgrade(t *testing.T, builds, commands map[string]string, broker, source
 	u := &upgrade{T: t, builds: builds, commands: commands, random: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), held: -1, reader: yesterday, spec: map[string]string{
 		"Sink": sink, "NATS": nats.URL(), "Topic": topic,
 		"Receiver": fmt.Sprintf("127.0.0.1:%d", ports[0]), "ReceiverFile": filepath.Join(t.TempDir(), "receiver.db"),
+		"Hold": filepath.Join(t.TempDir(), "hold"),
 	}}
 	switch sink {
 	case "postgres":
@@ -358,8 +359,8 @@ type report struct {
 		Owner     string
 		Next      int64
 		Partition struct {
-			Group  string
-			Number int
+			Group, Topic string
+			Number       int
 		}
 	}
 	Letters []struct {

@@ -6,10 +6,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -45,6 +47,7 @@ type spec struct {
 	Topic        string // or stream, whose subjects are TOPIC.0 to TOPIC.5
 	Receiver     string // host:port
 	ReceiverFile string // its SQLite file
+	Hold         string // a file: while it is there, only runs that an operator has requested begin
 }
 
 const (
@@ -136,11 +139,14 @@ func (w *world[TX]) work(ctx context.Context) error {
 	}
 	requested := func(t schedule.Tick) string { return map[bool]string{true: "!"}[t.Requested] }
 	count := func(ctx context.Context, tx TX, t schedule.Tick, _ epoch.Epoch) error {
+		if err := w.held(t); err != nil {
+			return err
+		}
 		return w.note(ctx, tx, t.Message, "tick", t.Job, strconv.Itoa(int(t.At.Unix()))+requested(t))
 	}
 	step := func(ctx context.Context, tx TX, t schedule.Tick, _ epoch.Epoch) (bool, error) {
-		if t.Step == 3 {
-			return true, nil
+		if err := w.held(t); err != nil || t.Step >= 3 { // 4: the process ended after the last step
+			return err == nil, err
 		}
 		return false, w.note(ctx, tx, t.Message, "step", t.Job, fmt.Sprintf("%d/%d%s", t.At.Unix(), t.Step, requested(t)))
 	}
@@ -162,6 +168,21 @@ func (w *world[TX]) work(ctx context.Context) error {
 		return consumer.Run(ctx, clock, w.sink, clock.Handlers(), options)
 	})
 	return both.Wait()
+}
+
+// held refuses to begin a tick while the file Hold is there. Another file has the name of the tick then.
+func (s spec) held(t schedule.Tick) error {
+	if t.Requested || t.Step > 0 {
+		return nil
+	}
+	switch _, err := os.Stat(s.Hold); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	err := os.WriteFile(fmt.Sprintf("%s-%s-%d", s.Hold, t.Job, t.Message.Offset), nil, 0o600)
+	return cmp.Or(err, fmt.Errorf("the jobs are held: %w", epoch.ErrTransient))
 }
 
 func (w *world[TX]) source() (consumer.Source, error) {
