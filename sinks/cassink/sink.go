@@ -77,7 +77,9 @@ func Open(ctx context.Context, store cas.Store, o Options) (*Sink, error) {
 }
 
 // Facts implements [epoch.Sink]. A transaction has one partition.
-func (s *Sink) Facts() epoch.Facts { return epoch.Facts{Guarantee: epoch.PerItem, Partitions: 1, Transactions: 8} }
+func (s *Sink) Facts() epoch.Facts {
+	return epoch.Facts{Guarantee: epoch.PerItem, Partitions: 1, Transactions: 8}
+}
 
 // Fence implements [epoch.Sink].
 func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
