@@ -202,12 +202,12 @@ func (m *Member) lead(ctx context.Context) {
 const balanceRest = 10 * time.Millisecond
 
 // settle waits for other members that are starting, too: the first one would take everything and give
-// most of it back at once. A store that reports changes shows when the last of them has joined.
+// most of it back at once. A store that reports changes shows when nobody joins any more.
 func (m *Member) settle(ctx context.Context) {
 	most := min(time.Second, m.TTL/10)
 	quiet, until := most, time.Now().Add(most)
 	if _, reports := m.store.(cas.Watcher); reports {
-		quiet = most / 4
+		quiet = most / 2
 	}
 	for wait := quiet; wait > 0 && waits.Sleep(ctx, wait); {
 		wait = min(quiet-m.view.sinceJoin(), time.Until(until))

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -95,10 +94,6 @@ func (p *picture) keep(was *picture, asked time.Time) {
 	}
 }
 
-func (h holder) isSame(item cas.Item) bool {
-	return h.item.Version == item.Version && h.item.Live == item.Live && bytes.Equal(h.item.Value, item.Value)
-}
-
 // after returns the state with the times that continue from the one before.
 func (h holder) after(before holder) holder {
 	if h.item.Version == before.item.Version {
@@ -151,11 +146,6 @@ func (p *picture) setMember(id string, item cas.Item, asked time.Time) bool {
 func (p *picture) setLease(at Resource, item cas.Item, asked time.Time) bool {
 	was, known := p.leases[at]
 	if known && isOlder(item, was.item) {
-		return false
-	}
-	if known && was.isSame(item) { // a watcher reports each write of ours once more
-		was.known = asked
-		p.leases[at] = was
 		return false
 	}
 	now := holder{item: item, known: asked, since: time.Now()}
