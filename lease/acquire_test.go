@@ -105,6 +105,44 @@ func TestAnAcquisitionThatMeetsWithALateViewIsMadeAgainAtOnce(t *testing.T) {
 	})
 }
 
+// By hand, each would be one compare-and-set, too.
+func TestAnAcquireThatNobodyContestsIsOneRequestAndSoIsItsRelease(t *testing.T) {
+	for name, on := range map[string]func(*way) cas.Store{
+		"with a watch": func(w *way) cas.Store { return w },
+		"with lists":   func(w *way) cas.Store { return struct{ cas.Store }{w} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				s := memstore.New()
+				first, second := wayTo(s), wayTo(s)
+				a, b := joinOn(t, first, on(first)), joinOn(t, second, on(second))
+				requests := func() (n int) {
+					for _, op := range []string{"facts", "get", "swap", "delete", "list"} {
+						n += first.counted(op) + second.counted(op)
+					}
+					return n
+				}
+				for n, m := range []*testMember{a, a, a, b, b, a} {
+					want := 1
+					if n == 0 {
+						want = 2 // the facts, because the key does not exist: the store may have forgotten it
+					}
+					passes(testTTL + 50*time.Millisecond) // the other knows of it, and no timer of theirs fires
+					before := requests()
+					h := m.locks("nightly")
+					acquired := requests() - before
+					if err := h.Release(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if released := requests() - before - acquired; acquired != want || released != 1 {
+						t.Errorf("%d: %d requests to acquire, want %d; %d to release, want 1", n, acquired, want, released)
+					}
+				}
+			})
+		})
+	}
+}
+
 // Two goroutines of a process exclude each other like two processes.
 func TestAProcessHasOneLeaseOfALockAtATime(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
