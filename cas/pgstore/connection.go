@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file decides whether a request uses the pool or the connection beside it.
@@ -48,19 +50,15 @@ func (s *Store) on(ctx context.Context, f func(*pgx.Conn) error) error {
 func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	go func() {
-		tick := time.NewTicker(patience)
-		defer tick.Stop()
+	look := time.AfterFunc(patience, func() {
 		for ctx.Err() == nil {
-			select {
-			case <-ctx.Done():
-			case <-tick.C:
-				if stat := s.pool.Stat(); stat.AcquiredConns() == stat.MaxConns() {
-					giveUp(errExhausted)
-				}
+			if stat := s.pool.Stat(); stat.AcquiredConns() == stat.MaxConns() {
+				giveUp(errExhausted)
 			}
+			waits.Sleep(ctx, patience)
 		}
-	}()
+	})
+	defer look.Stop()
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), errExhausted) {
 		return nil, errExhausted
