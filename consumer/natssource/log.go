@@ -49,7 +49,8 @@ type streamLog struct {
 	flight  *flight
 	log     *slog.Logger
 	ttl     time.Duration // of the lease
-	asking  inquiry
+	asking  inquiry[*jetstream.StreamInfo]
+	durable inquiry[durableInfo] // of the consumer that did this work before
 	mirror  mirrorGaps
 	lags    []atomic.Int64
 	large   []atomic.Uint64 // by partition: the position at which a large message was last logged
@@ -79,7 +80,7 @@ func openLog(ctx context.Context, o Options, s Stream, f *flight) (*streamLog, e
 		flight: f, log: o.Logger, ttl: o.LeaseTTL,
 		skipEvery: skipEvery, renewed: func() {}, mirror: mirrorGaps{asking: semaphore.NewWeighted(1)},
 	}
-	l.asking.ask = l.request
+	l.asking.ask, l.durable.ask = l.request, l.requestDurable
 	if err := l.open(ctx); err != nil {
 		return nil, fmt.Errorf("natssource: stream %q: %w", s.Name, err)
 	}
@@ -244,25 +245,25 @@ func (l *streamLog) request(ctx context.Context) (*jetstream.StreamInfo, error) 
 
 // inquiry shares answers about a stream among concurrent callers. No caller gets an answer to a
 // request that was sent before its call.
-type inquiry struct {
-	ask func(context.Context) (*jetstream.StreamInfo, error)
+type inquiry[T any] struct {
+	ask func(context.Context) (T, error)
 
 	mu   sync.Mutex
 	busy bool
-	next *inquired
+	next *inquired[T]
 }
 
-type inquired struct {
+type inquired[T any] struct {
 	done chan struct{}
-	info *jetstream.StreamInfo // read-only
+	info T // read-only
 	err  error
 }
 
-func (q *inquiry) answer(ctx context.Context) (*jetstream.StreamInfo, error) {
+func (q *inquiry[T]) answer(ctx context.Context) (info T, err error) {
 	q.mu.Lock()
 	a := q.next
 	if a == nil {
-		a = &inquired{done: make(chan struct{})}
+		a = &inquired[T]{done: make(chan struct{})}
 		if q.busy {
 			q.next = a
 		} else {
@@ -275,11 +276,11 @@ func (q *inquiry) answer(ctx context.Context) (*jetstream.StreamInfo, error) {
 	case <-a.done:
 		return a.info, a.err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return info, ctx.Err()
 	}
 }
 
-func (q *inquiry) run(a *inquired) {
+func (q *inquiry[T]) run(a *inquired[T]) {
 	for a != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 		a.info, a.err = q.ask(ctx)

@@ -170,7 +170,7 @@ func TestAnAnswerIsSharedByThoseWhoAskedBeforeItWasAskedFor(t *testing.T) {
 func testSharedAnswers(t *testing.T) {
 	var asked atomic.Int32
 	asking, answer := make(chan int32), make(chan struct{})
-	q := &inquiry{ask: func(context.Context) (*jetstream.StreamInfo, error) {
+	q := &inquiry[*jetstream.StreamInfo]{ask: func(context.Context) (*jetstream.StreamInfo, error) {
 		n := asked.Add(1)
 		asking <- n
 		<-answer

@@ -264,22 +264,11 @@ func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.O
 	if err != nil {
 		return 0, err
 	}
-	name := cmp.Or(l.stream.Durable, l.group)
+	name := l.durableName()
 	if !consumerName.MatchString(name) {
 		return 0, nil
 	}
-	var c struct {
-		AckFloor struct {
-			Stream uint64 `json:"stream_seq"`
-		} `json:"ack_floor"`
-		Config struct {
-			Replicas int      `json:"num_replicas"`
-			Filter   string   `json:"filter_subject"`
-			Filters  []string `json:"filter_subjects"`
-		} `json:"config"`
-		Cluster *jetstream.ClusterInfo `json:"cluster"`
-	}
-	err = jsapi.Ask(ctx, l.js, "CONSUMER.INFO."+l.stream.Name+"."+name, struct{}{}, &c)
+	c, err := l.durable.answer(ctx) // the same for all partitions
 	switch {
 	case jsapi.HasCode(err, jetstream.JSErrCodeConsumerNotFound) && l.stream.Durable != "":
 		return 0, fmt.Errorf("there is no consumer %q, which Stream.Durable names: %w: %w", name, consumer.ErrBlocked, err)
@@ -306,6 +295,26 @@ func (l *streamLog) acked(ctx context.Context, in incarnation, n int32) (epoch.O
 		return 0, nil
 	}
 	return epoch.Offset(c.AckFloor.Stream + 1), nil
+}
+
+// durableInfo is what the server says of a durable consumer.
+type durableInfo struct {
+	AckFloor struct {
+		Stream uint64 `json:"stream_seq"`
+	} `json:"ack_floor"`
+	Config struct {
+		Replicas int      `json:"num_replicas"`
+		Filter   string   `json:"filter_subject"`
+		Filters  []string `json:"filter_subjects"`
+	} `json:"config"`
+	Cluster *jetstream.ClusterInfo `json:"cluster"`
+}
+
+func (l *streamLog) durableName() string { return cmp.Or(l.stream.Durable, l.group) }
+
+func (l *streamLog) requestDurable(ctx context.Context) (c durableInfo, err error) {
+	err = jsapi.Ask(ctx, l.js, "CONSUMER.INFO."+l.stream.Name+"."+l.durableName(), struct{}{}, &c)
+	return c, err
 }
 
 // covers reports whether a consumer with these filters delivers the whole partition.
