@@ -11,8 +11,8 @@ import (
 // feed.go says when a record is no longer needed.
 
 // recordPool keeps records that have become messages, so that kgo can reuse them. Nobody outside
-// this package sees a record, and a message keeps only slices of the response. The pool made
-// reading small messages a third faster: BenchmarkFeed, and the row kafka/read of bench.
+// this package sees a record, and a message keeps only slices of the response. Without the pool,
+// the row kafka/read of bench takes 1.8 times the processor time, and Kafka to PostgreSQL 1.1 times.
 //
 // Slices are pooled by length. A slice far longer than a batch would stay in memory with the batch,
 // and the budget counts only the batch's records.
