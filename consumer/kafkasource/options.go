@@ -43,8 +43,8 @@ type Options struct {
 
 	// BufferBytes limits the memory of messages that are fetched and not yet applied, over all
 	// partitions, in bytes. It includes what the clients buffer; see the package documentation. The
-	// minimum is 1 MiB. Raise it if many partitions have large messages. Lower it if the process
-	// has little memory. Defaults to 64 MiB.
+	// minimum is 1 MiB. Raise it if many partitions have large messages, or if brokers are far
+	// away. Lower it if the process has little memory. Defaults to 32 MiB.
 	BufferBytes int
 
 	// StartTimeout limits how long Run waits for a cluster that cannot be reached. Run logs the
@@ -69,7 +69,7 @@ type Options struct {
 }
 
 const (
-	defaultBuffer = 64 << 20
+	defaultBuffer = 32 << 20
 	leastBuffer   = 1 << 20
 	mostBuffer    = min(1<<40, math.MaxInt/2) // an int has 32 bits on some platforms
 	mostWait      = time.Hour
