@@ -13,8 +13,8 @@ import (
 
 // This file looks now and then at partitions that do not move. It decides when the fences of those with
 // nothing to commit are read, and ends the claims that are not in the sink any more (L4): partitions with
-// messages notice that by their commits. next.go decides what follows. And it decides when the source is asked
-// for the lag of a partition that does not advance, which is an event for operators, and nothing else.
+// messages notice that by their commits, or before they try again. next.go decides what follows. And it decides
+// when the source is asked for the lag of a partition that does not advance, which is an event for operators.
 
 // watch reads from time to time the fences of the partitions of a shard that have had nothing to commit
 // for a while. A commit detects a changed fence by itself. Without commits, nobody would notice that the
