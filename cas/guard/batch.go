@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -214,15 +215,21 @@ func (b *Batch) write(ctx context.Context) (events []Event, err error) {
 	for _, round := range all {
 		var writers errgroup.Group
 		writers.SetLimit(sideBySide)
-		for it, first := range b.together(ctx, round) {
-			writers.Go(func() error {
+		rest := b.together(ctx, round)
+		for it, first := range rest {
+			write := func() error {
 				if err := it.write(ctx, round[it], first); err != nil {
 					return fmt.Errorf("guard: write %q for messages of %s: %w", it.key, b.first.Partition, err)
 				}
 				return nil
-			})
+			}
+			if len(rest) == 1 {
+				err = write()
+			} else {
+				writers.Go(write)
+			}
 		}
-		err := writers.Wait()
+		err = cmp.Or(err, writers.Wait())
 		for it := range round {
 			events, it.events = append(events, it.events...), nil
 		}

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,8 @@ type item struct {
 	note     note
 	state    State // after the changes
 	made     []made
+	then     note // with all changes that were made, and its text, or nil
+	text     []byte
 	repeated map[epoch.Offset]bool // messages whose change was made before
 	events   []Event               // of write
 }
@@ -102,7 +105,7 @@ func (it *item) take(found cas.Item) (err error) {
 	if it.note, err = noteOf(found); err != nil {
 		return err
 	}
-	it.seen, it.loaded = found, true
+	it.seen, it.loaded, it.text = found, true, nil
 	it.state = State{Exists: found.Live && !it.note.Absent, Value: found.Value}
 	return nil
 }
@@ -185,7 +188,7 @@ func (it *item) apply(at epoch.Position, do Change) ([]byte, error) {
 	if len(outcome) > 0 {
 		m.state = it.state // because it may be written without later changes: see rounds
 	}
-	it.made = append(it.made, m)
+	it.made, it.text = append(it.made, m), nil
 	return outcome, nil
 }
 
@@ -359,14 +362,20 @@ func (it *item) prepare(last epoch.Offset) (cas.Write, *tried) {
 	writes, state := upTo(it.made, last), it.state
 	if len(writes) < len(it.made) {
 		state = writes[len(writes)-1].state
+	} else if it.text != nil {
+		return cas.Write{Seen: it.seen, Value: state.Value, Note: it.text}, &tried{n: len(writes), note: it.then}
 	}
 	t := &tried{n: len(writes), note: it.next(writes, state)}
-	text, err := json.Marshal(t.note)
-	t.err = err
+	var text []byte
+	if text, t.err = json.Marshal(t.note); len(writes) == len(it.made) {
+		it.then, it.text = t.note, text
+	}
 	return cas.Write{Seen: it.seen, Value: state.Value, Note: text}, t
 }
 
-func (it *item) wrote(t *tried) { it.seen, it.note, it.made = t.stored, t.note, it.made[t.n:] }
+func (it *item) wrote(t *tried) {
+	it.seen, it.note, it.made, it.text = t.stored, t.note, it.made[t.n:], nil
+}
 
 // next returns the note with changes that were made.
 func (it *item) next(writes []made, after State) note {
@@ -387,18 +396,18 @@ func (it *item) fits(f cas.Facts) error {
 	if len(it.made) == 0 || f.MaxValue == 0 && f.MaxNote == 0 {
 		return nil
 	}
-	note, err := json.Marshal(it.next(it.made, it.state))
-	if err != nil {
+	w, t := it.prepare(it.made[len(it.made)-1].At)
+	if err := cmp.Or(t.err, f.Check(it.key, w.Value, w.Note)); err != nil {
 		return err
 	}
-	if err := f.Check(it.key, it.state.Value, note); err != nil {
-		return err
+	if f.MaxNote == 0 || len(it.made) == 1 {
+		return nil
 	}
 	others, err := it.note.without(it.first.Partition)
 	if err != nil {
 		return err
 	}
-	if own, room := len(note)-others, f.MaxNote-others; f.MaxNote > 0 && len(it.made) > 1 && own > room/shareOfNote {
+	if own, room := len(w.Note)-others, f.MaxNote-others; own > room/shareOfNote {
 		return fmt.Errorf("%w: the changes of %d messages need %d bytes of its note, and %d are free", cas.ErrTooLarge, len(it.made), own, room)
 	}
 	return nil

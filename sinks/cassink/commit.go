@@ -70,10 +70,10 @@ func (s *Sink) commit(ctx context.Context, g goal, o epoch.TxOptions, calls []fu
 	if g.held {
 		g.From, g.To = at.record.Next, at.record.Next
 	}
-	stillOurs := s.looks(ctx, g)
-	t := s.begin(at, g)
+	l, items := s.looks(ctx, at, g)
+	t := s.begin(at, g, items)
 	defer t.close()
-	if err := s.apply(ctx, at, t, o, calls, stillOurs); err != nil {
+	if err := s.apply(ctx, at, t, o, calls, l); err != nil {
 		t.dropEntries(ctx)
 		return err
 	}
@@ -81,7 +81,7 @@ func (s *Sink) commit(ctx context.Context, g goal, o epoch.TxOptions, calls []fu
 }
 
 // apply runs the calls, and writes the items that they have changed.
-func (s *Sink) apply(ctx context.Context, at item, t *transaction, o epoch.TxOptions, calls []func(context.Context, *Tx) error, stillOurs <-chan error) error {
+func (s *Sink) apply(ctx context.Context, at item, t *transaction, o epoch.TxOptions, calls []func(context.Context, *Tx) error, l *look) error {
 	g := t.goal
 	stop := o.AfterAbandoned(t.abandon)
 	defer stop()
@@ -95,7 +95,7 @@ func (s *Sink) apply(ctx context.Context, at item, t *transaction, o epoch.TxOpt
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	if err := <-stillOurs; err != nil {
+	if err := l.stillOurs(ctx); err != nil {
 		s.forget(g.Partition)
 		return err
 	}
@@ -127,22 +127,6 @@ func (s *Sink) fits(ctx context.Context, g goal) (item, error) {
 	}
 	_, err = g.after(at.record.Fence)
 	return at, err
-}
-
-// looks reads the fence while the handlers run, so that a process that has lost it meanwhile writes
-// nothing. One that loses it later is stopped by the items.
-func (s *Sink) looks(ctx context.Context, g goal) <-chan error {
-	found := make(chan error, 1)
-	go func() {
-		at, err := s.fence(ctx, g.Partition)
-		if err == nil {
-			_, err = g.after(at.record.Fence)
-		} else {
-			err = lost(err)
-		}
-		found <- err
-	}()
-	return found
 }
 
 // finish writes the dead letters, the entries of the outbox, and then the fence, by which they exist.
@@ -224,7 +208,7 @@ func (s *Sink) advance(ctx context.Context, t *transaction) error {
 // fence does not know: it was restored from a backup. None of this transaction is written.
 func (s *Sink) moves(ctx context.Context, at item, g goal, to epoch.Offset) error {
 	g.To, g.Mark = to, epoch.NoMark
-	t := s.begin(at, g)
+	t := s.begin(at, g, s.store)
 	defer t.close()
 	if err := s.advance(ctx, t); err != nil {
 		return err

@@ -15,7 +15,7 @@
 //	})
 //
 // It gives [epoch.PerItem]: each message changes each item once, in the order of the partition.
-// When the handlers have returned nil, the items are written one by one, and the position last. A
+// When the handlers have returned nil, the items are written, each by itself, and the position last. A
 // store that may lose acknowledged writes ([cas.Facts.Forgets]) may lose effects or repeat them.
 //
 // The package hides how a store without transactions keeps fences, dead letters, the audit log (500

@@ -105,19 +105,29 @@ func (t *transaction) writeEntries(ctx context.Context) error {
 		return err
 	}
 	last := at.record.LastEntry
-	var writers errgroup.Group
-	writers.SetLimit(sideBySide)
+	var writes []cas.Write
+	var of []*entryItem
 	for i := range added {
-		if added[i].isNew() {
+		if at := &added[i]; at.isNew() {
 			last = newIDAbove(last)
-			added[i].entry.ID = last
-			writers.Go(func() (err error) {
-				added[i], err = t.sink.writeEntry(ctx, added[i])
+			at.entry.ID = last
+			note, err := at.note()
+			if err != nil {
 				return err
-			})
+			}
+			seen := cas.Item{Key: t.sink.keys.entry(at.entry.Partition, last)}
+			writes, of = append(writes, cas.Write{Seen: seen, Value: at.entry.Body, Note: note}), append(of, at)
 		}
 	}
-	err = writers.Wait()
+	for i, r := range cas.SwapAll(ctx, t.sink.store, writes) {
+		switch of[i].stored = r.Item; {
+		case err != nil || r.Err == nil:
+		case errors.Is(r.Err, cas.ErrConflict):
+			err = fmt.Errorf("%w: another transaction has written entry %d of the outbox: %w", epoch.ErrTransient, of[i].entry.ID, r.Err)
+		default:
+			err = doubtful(r.Err)
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	copy(t.added, added)
@@ -125,22 +135,6 @@ func (t *transaction) writeEntries(ctx context.Context) error {
 }
 
 func (at entryItem) isNew() bool { return at.entry.ID == 0 }
-
-func (s *Sink) writeEntry(ctx context.Context, at entryItem) (entryItem, error) {
-	note, err := at.note()
-	if err != nil {
-		return at, err
-	}
-	key := s.keys.entry(at.entry.Partition, at.entry.ID)
-	at.stored, err = s.store.Swap(ctx, cas.Item{Key: key}, at.entry.Body, note)
-	if errors.Is(err, cas.ErrConflict) {
-		return at, fmt.Errorf("%w: another transaction has written entry %d of the outbox: %w", epoch.ErrTransient, at.entry.ID, err)
-	}
-	if err != nil {
-		return at, doubtful(err)
-	}
-	return at, nil
-}
 
 // dropEntries deletes the items of entries that were not committed, at best effort.
 func (t *transaction) dropEntries(ctx context.Context) {

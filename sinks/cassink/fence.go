@@ -56,10 +56,16 @@ type item struct {
 
 // fence reads a fence. A store may answer with an older one, and a consumer takes that for a sink that
 // went back, so an answer that is older than one before is believed only if it stays so.
-func (s *Sink) fence(ctx context.Context, p epoch.Partition) (at item, err error) {
+func (s *Sink) fence(ctx context.Context, p epoch.Partition) (item, error) {
+	return s.fenceFrom(ctx, p, s.readFence(ctx, p))
+}
+
+// fenceFrom is fence, with the first answer.
+func (s *Sink) fenceFrom(ctx context.Context, p epoch.Partition, first answer) (item, error) {
 	pause := waits.New(10*time.Millisecond, 500*time.Millisecond)
-	for end := time.Now().Add(lagging); ; {
-		if at, err = s.readFence(ctx, p); err != nil {
+	for end := time.Now().Add(lagging); ; first = s.readFence(ctx, p) {
+		at, err := first.fence(p)
+		if err != nil {
 			return item{}, err
 		}
 		if !s.older(at.record) || time.Now().After(end) || !waits.Sleep(ctx, pause.Next()) {
@@ -72,17 +78,28 @@ func (s *Sink) fence(ctx context.Context, p epoch.Partition) (at item, err error
 // lagging limits for how long an answer may be older than one before.
 const lagging = 2 * time.Second
 
-func (s *Sink) readFence(ctx context.Context, p epoch.Partition) (at item, err error) {
-	at.stored, err = s.store.Get(ctx, s.keys.fence(p))
-	if errors.Is(err, cas.ErrForeign) {
-		return item{}, fmt.Errorf("%w: %w", epoch.ErrUnhealthy, err)
+// answer is the item of a fence, or why it was not read.
+type answer struct {
+	stored cas.Item
+	err    error
+}
+
+func (s *Sink) readFence(ctx context.Context, p epoch.Partition) (a answer) {
+	a.stored, a.err = s.store.Get(ctx, s.keys.fence(p))
+	return a
+}
+
+func (a answer) fence(p epoch.Partition) (at item, err error) {
+	if errors.Is(a.err, cas.ErrForeign) {
+		return item{}, fmt.Errorf("%w: %w", epoch.ErrUnhealthy, a.err)
 	}
-	if err != nil {
-		return item{}, err
+	if a.err != nil {
+		return item{}, a.err
 	}
-	if !at.stored.Live {
+	if !a.stored.Live {
 		return item{}, &epoch.MissingError{Partition: p}
 	}
+	at.stored = a.stored
 	at.record, err = decode(at.stored)
 	if err == nil && at.record.Partition != p {
 		err = fmt.Errorf("item %q is about %s", at.stored.Key, at.record.Partition)

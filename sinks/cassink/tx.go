@@ -25,6 +25,7 @@ type Tx struct {
 // transaction collects what the calls of one Commit change.
 type transaction struct {
 	sink   *Sink
+	items  cas.Store
 	record record // as it was at the beginning
 	fence  epoch.Fence
 	lists  lists
@@ -57,8 +58,8 @@ var (
 	errMistake = errors.New("a mistake of the handler")
 )
 
-func (s *Sink) begin(at item, g goal) *transaction {
-	t := &transaction{sink: s, record: at.record, fence: at.record.Fence, lists: at.lists, goal: g}
+func (s *Sink) begin(at item, g goal, items cas.Store) *transaction {
+	t := &transaction{sink: s, items: items, record: at.record, fence: at.record.Fence, lists: at.lists, goal: g}
 	t.batches = []*guard.Batch{t.newBatch(0)}
 	return t
 }
@@ -66,7 +67,7 @@ func (s *Sink) begin(at item, g goal) *transaction {
 func (t *transaction) newBatch(replay int64) *guard.Batch {
 	stamp := stampOf(t.record, t.goal.From)
 	stamp.Replay = replay
-	b := guard.Begin(t.sink.store, stamp, t.lists.Dead...)
+	b := guard.Begin(t.items, stamp, t.lists.Dead...)
 	b.Keep(t.isEntry)
 	b.Observe(t.sink.observe)
 	return b
