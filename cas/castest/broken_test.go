@@ -389,7 +389,7 @@ var teeth = []struct {
 	{"writes together do not end", func(b *broken) {
 		all := b.all
 		b.all = func(_ context.Context, writes []cas.Write) []cas.Written { return all(context.Background(), writes) }
-	}, "a context that has ended ends writes together"},
+	}, "items that are written together"},
 	{"no key is refused", func(b *broken) {
 		b.get = func(ctx context.Context, key string) (cas.Item, error) { return b.Store.Get(ctx, key+"x") }
 	}, "an impossible key"},

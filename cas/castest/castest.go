@@ -212,7 +212,6 @@ var histories = []history{
 	{"items that are written together are compared one by one, and their results come in order", nothing, writesTogether},
 	{"of writes together of the same items at the same time one wins for each item", nothing, oneOfEach},
 	{"writes together whose answer was lost are in doubt, each, and were not sent twice", aServer, lostTogether},
-	{"a context that has ended ends writes together", nothing, endsTogether},
 }
 
 var onNodes = []history{

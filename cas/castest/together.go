@@ -1,13 +1,11 @@
 package castest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
@@ -114,182 +112,113 @@ func failsTogether(w *world) {
 	}
 }
 
-// written is a write of a history, and what it must do.
-type written struct {
-	cas.Write
-	want error
-}
-
 // writesTogether writes more items than a request may have, some of which must be refused.
 func writesTogether(w *world) {
-	const items = 300
 	c := w.client()
-	var all []written
-	add := func(seen cas.Item, want error) {
-		all = append(all, written{cas.Write{Seen: seen, Value: fmt.Append(nil, "value ", len(all)), Note: fmt.Append(nil, "note ", len(all))}, want})
+	var writes []cas.Write
+	var want []error
+	add := func(seen cas.Item, err error) {
+		writes = append(writes, cas.Write{Seen: seen, Value: fmt.Append(nil, "value ", len(want)), Note: fmt.Append(nil, "note ", len(want))})
+		want = append(want, err)
 	}
-	for n := range items {
-		key := fmt.Sprintf("orders/%d", n*7%items)
-		switch n % 6 {
-		case 0, 1:
+	for n := range 300 {
+		key := fmt.Sprint("orders/", n*7%300)
+		switch n % 4 {
+		case 0:
 			add(cas.Item{Key: key}, nil)
-		case 2:
+		case 1:
 			add(c.put(key), nil)
-		case 3:
+		case 2:
 			c.put(key)
 			add(cas.Item{Key: key}, cas.ErrConflict)
-		case 4:
+		case 3:
 			before := c.put(key)
-			c.writes(before, "newer", "")
 			add(before, cas.ErrConflict)
-		case 5:
-			add(c.deletes(c.put(key)), nil)
+			c.writes(before, "newer", "")
 		}
 	}
 	for key := range kindsOfKeys {
 		add(cas.Item{Key: key}, nil)
 	}
 	add(cas.Item{}, cas.ErrKey)
-	if f := c.facts(); f.MaxValue > 0 {
-		add(cas.Item{Key: "large"}, cas.ErrTooLarge)
-		all[len(all)-1].Value = make([]byte, f.MaxValue+1)
-	}
-	add(all[0].Seen, cas.ErrConflict) // twice
-	add(cas.Item{Key: "last"}, nil)
-
-	results := cas.SwapAll(w.ctx, c.Store, writesOf(all))
-	if len(results) != len(all) {
-		w.Fatalf("%d writes have %d results", len(all), len(results))
-	}
-	for i, r := range results {
-		key := all[i].Seen.Key
-		if !errors.Is(r.Err, all[i].want) || (r.Err == nil) != (all[i].want == nil) {
-			w.Fatalf("write %d, of %q: err = %v, want %v", i, key, r.Err, all[i].want)
+	results := cas.SwapAll(w.ctx, c.Store, writes)
+	for i, err := range want {
+		r, key := results[i], writes[i].Seen.Key // of a store that forgets some, this panics
+		if !errors.Is(r.Err, err) || (r.Err == nil) != (err == nil) || err != nil && !strings.Contains(r.Err.Error(), fmt.Sprintf("%q", key)) {
+			w.Fatalf("write %d, of %q: err = %v, want %v", i, key, r.Err, err)
 		}
-		if r.Err != nil && !strings.Contains(r.Err.Error(), fmt.Sprintf("%q", key)) {
-			w.Errorf("the error of write %d does not name %q: %v", i, key, r.Err)
-		}
-		if r.Err == nil {
-			w.same(r.Item, cas.Item{Key: key, Live: true, Value: all[i].Value, Note: all[i].Note, Version: r.Item.Version, Number: r.Item.Number})
+		if err == nil {
+			w.same(r.Item, cas.Item{Key: key, Live: true, Value: writes[i].Value, Note: writes[i].Note, Version: r.Item.Version, Number: r.Item.Number})
 			c.is(r.Item)
-		} else if key != "" && key != all[0].Seen.Key && string(c.reads(key, func(cas.Item) bool { return true }).Value) == string(all[i].Value) {
-			w.Errorf("write %d, of %q, was refused, and is there", i, key)
+		} else if key != "" {
+			c.reads(key, func(now cas.Item) bool { return now.Live && string(now.Value) != string(writes[i].Value) })
 		}
 	}
-	again := cas.SwapAll(w.ctx, c.Store, []cas.Write{{Seen: results[0].Item, Value: []byte("as it was returned")}, {Seen: results[1].Item}})
-	for _, r := range again {
-		if r.Err != nil {
-			w.Errorf("an item that was written together with others: %v", r.Err)
-		}
+	twice := cas.SwapAll(w.ctx, c.Store, []cas.Write{{Seen: results[0].Item}, {Seen: results[0].Item}})
+	if one := []bool{twice[0].Err == nil, twice[1].Err == nil}; one[0] == one[1] || !errors.Is(errors.Join(twice[0].Err, twice[1].Err), cas.ErrConflict) {
+		w.Errorf("two writes of one key: %v, %v", twice[0].Err, twice[1].Err)
 	}
-	if none := cas.SwapAll(w.ctx, c.Store, nil); len(none) != 0 {
-		w.Errorf("no write has %d results", len(none))
+	ctx, cancel := cancelled(w)
+	defer cancel()
+	for _, r := range cas.SwapAll(ctx, c.Store, []cas.Write{{Seen: cas.Item{Key: "a"}}, {Seen: cas.Item{Key: "b"}}}) {
+		if !errors.Is(r.Err, context.Canceled) || errors.Is(r.Err, cas.ErrConflict) {
+			w.Errorf("a context that has ended: %v", r.Err)
+		}
 	}
 }
 
-func writesOf(all []written) []cas.Write {
-	writes := make([]cas.Write, len(all))
-	for i, one := range all {
-		writes[i] = one.Write
-	}
-	return writes
-}
-
-// oneOfEach has clients write the same items together, each in another order.
+// oneOfEach has clients write the same items together, in two orders, and looks at one of them.
 func oneOfEach(w *world) {
-	const items = 8
-	seen := make([]cas.Item, items)
-	all := make([]client, clients)
-	for i := range all {
-		all[i] = w.client()
-	}
-	for round := range max(1, cmp.Or(w.rig.Races, races)/5) {
-		for n := range seen {
-			seen[n] = cas.Item{Key: fmt.Sprintf("orders/%d/%d", round, n)}
-			if n%2 == 0 {
-				seen[n] = all[0].put(seen[n].Key)
+	c := w.client()
+	var writes []cas.Write
+	w.race(func(round int) cas.Item {
+		writes = []cas.Write{{Seen: c.put(fmt.Sprint("a/", round))}, {Seen: cas.Item{Key: fmt.Sprint("b/", round)}}, {Seen: c.put(fmt.Sprint("c/", round))}}
+		return cas.Item{}
+	}, func(n int, c client) error {
+		mine, at := slices.Clone(writes), len(writes[0].Seen.Key)%3 // another one after ten rounds and after a hundred
+		if n%2 == 0 {
+			slices.Reverse(mine)
+			at = 2 - at
+		}
+		results := cas.SwapAll(w.ctx, c.Store, mine)
+		for _, r := range results {
+			if r.Err != nil && !errors.Is(r.Err, cas.ErrConflict) {
+				return r.Err
 			}
 		}
-		var won [items]atomic.Int64
-		w.atOnce(all, func(n int, c client) {
-			writes := make([]cas.Write, items)
-			for i := range writes {
-				writes[i] = cas.Write{Seen: seen[(i*(2*n+1)+n)%items], Value: fmt.Append(nil, n)}
-			}
-			for i, r := range cas.SwapAll(w.ctx, c.Store, writes) {
-				switch {
-				case r.Err == nil:
-					won[(i*(2*n+1)+n)%items].Add(1)
-				case !errors.Is(r.Err, cas.ErrConflict):
-					w.Errorf("round %d: client %d: err = %v, want nil or %q", round, n, r.Err, cas.ErrConflict)
-				}
-			}
-		})
-		for n := range won {
-			if won[n].Load() != 1 {
-				w.Fatalf("round %d: %d of %d clients have replaced item %d", round, won[n].Load(), clients, n)
-			}
-		}
-	}
+		return results[at].Err
+	}, func() {})
 }
 
-// lostTogether loses requests and answers of writes that are made together: those that landed must not
-// conflict, and those that succeeded must be there.
+// lostTogether is lostAnswer for writes that are made together.
 func lostTogether(w *world) {
-	const items = 5
 	c, p := w.behind()
 	witness := w.client()
-	seen := make([]cas.Item, items)
-	for n := range seen {
-		seen[n] = c.creates(fmt.Sprint("orders/", n), "0", "")
-	}
 	landed := 0
 	for n := range losses {
-		value := []byte{byte('a' + n)}
-		writes := make([]cas.Write, items)
-		for i := range seen {
-			writes[i] = cas.Write{Seen: seen[i], Value: []byte("0")}
+		var writes []cas.Write
+		for i := range 5 {
+			writes = append(writes, cas.Write{Seen: cas.Item{Key: fmt.Sprint("orders/", n, "/", i)}})
 		}
 		for i, r := range cas.SwapAll(w.ctx, c.Store, writes) { // clients prepare what they send the first time
-			if r.Err != nil {
-				w.Fatal(r.Err)
-			}
-			writes[i] = cas.Write{Seen: r.Item, Value: value}
+			writes[i] = cas.Write{Seen: r.Item, Value: []byte("x")}
 		}
-		if n%2 == 0 {
-			p.LoseAnswer()
-		} else {
-			p.LoseRequest()
-		}
+		p.LoseAnswer()
 		ctx, cancel := context.WithTimeout(w.ctx, time.Second)
 		results := cas.SwapAll(ctx, c.Store, writes)
 		cancel()
 		p.Pass()
 		for i, r := range results {
-			seen[i] = w.settled(witness, writes[i].Seen)
-			switch applied := string(seen[i].Value) == string(value); {
-			case errors.Is(r.Err, cas.ErrConflict):
-				w.Fatalf("a write conflicts that nothing has conflicted with; it landed: %v; err = %v", applied, r.Err)
-			case r.Err == nil && !applied:
-				w.Fatalf("a write succeeded, and the item is\n%s", show(seen[i]))
+			switch applied := string(w.settled(witness, writes[i].Seen).Value) == "x"; {
+			case errors.Is(r.Err, cas.ErrConflict), r.Err == nil && !applied:
+				w.Fatalf("nobody else has written it; it landed: %v; err = %v", applied, r.Err)
 			case r.Err != nil && applied:
 				landed++
 			}
 		}
 		c.answers()
 	}
-	if p.Struck() == 0 || landed == 0 {
-		w.Fatalf("the proxy has lost %d connections, and %d writes have landed whose answers were lost", p.Struck(), landed)
-	}
-}
-
-func endsTogether(w *world) {
-	c := w.client()
-	ctx, cancel := cancelled(w)
-	defer cancel()
-	for _, r := range cas.SwapAll(ctx, c.Store, []cas.Write{{Seen: cas.Item{Key: "orders"}}, {Seen: cas.Item{Key: "payments"}}}) {
-		if !errors.Is(r.Err, context.Canceled) || errors.Is(r.Err, cas.ErrConflict) {
-			w.Errorf("a context that has ended: %v", r.Err)
-		}
+	if landed == 0 {
+		w.Error("no write has landed whose answer was lost")
 	}
 }

@@ -243,53 +243,38 @@ func (b *Batch) write(ctx context.Context) (events []Event, err error) {
 // most limits the items of one request, and so how long it takes.
 const most = 128
 
-// together tries to write the items of a round in as few requests as the store can, and returns what is to be
-// written one by one: items that were refused or are in doubt, with that result, and those that another
-// goroutine uses.
+// together tries to write the items of a round in few requests, and returns those that are to be written one by
+// one, with the result of the first request if it made one.
 func (b *Batch) together(ctx context.Context, r round) map[*item]*tried {
-	rest := map[*item]*tried{}
-	if len(r) == 1 {
-		for it := range r {
-			rest[it] = nil
-		}
-		return rest
-	}
+	rest := make(map[*item]*tried, len(r))
 	for some := range slices.Chunk(slices.Collect(maps.Keys(r)), most) {
-		b.try(ctx, r, some, rest)
+		var writes []cas.Write
+		var held []*item
+		for _, it := range some {
+			// A change that reads other items may use this one, so nobody waits for it who has others.
+			if rest[it] = nil; len(r) == 1 || !it.tryLock() {
+				continue
+			}
+			if len(upTo(it.made, r[it])) > 0 {
+				if w, t := it.prepare(r[it]); t.err == nil {
+					rest[it], writes, held = t, append(writes, w), append(held, it)
+					continue
+				}
+			}
+			it.unlock()
+		}
+		ctx, cancel := limited(ctx)
+		for i, result := range cas.SwapAll(ctx, b.store, writes) {
+			it := held[i]
+			t := rest[it]
+			if t.stored, t.err = result.Item, result.Err; t.err == nil {
+				it.settle(it.made[:t.n], it.doubted, nil)
+				it.wrote(t)
+				delete(rest, it)
+			}
+			it.unlock()
+		}
+		cancel()
 	}
 	return rest
-}
-
-func (b *Batch) try(ctx context.Context, r round, items []*item, rest map[*item]*tried) {
-	ctx, cancel := limited(ctx)
-	defer cancel()
-	var writes []cas.Write
-	var tries []*tried
-	var held []*item
-	for _, it := range items {
-		if rest[it] = nil; !it.tryLock() {
-			continue // a change that reads other items may use it, so nobody waits for it who has others
-		}
-		if len(upTo(it.made, r[it])) == 0 {
-			it.unlock()
-			continue
-		}
-		w, t := it.prepare(r[it])
-		if t.err != nil {
-			it.unlock()
-			continue // write says why
-		}
-		writes, tries, held = append(writes, w), append(tries, t), append(held, it)
-	}
-	for i, result := range cas.SwapAll(ctx, b.store, writes) {
-		it, t := held[i], tries[i]
-		if t.stored, t.err = result.Item, result.Err; t.err == nil {
-			it.settle(it.made[:t.n], it.doubted, nil)
-			it.wrote(t)
-			delete(rest, it)
-		} else {
-			rest[it] = t
-		}
-		it.unlock()
-	}
 }

@@ -6,14 +6,12 @@ import (
 	"flag"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
@@ -246,51 +244,7 @@ func TestItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 
 func TestConsumers(t *testing.T) { t.Parallel(); cassinktest.Run(t, rig) }
 
-func TestCommitRow(t *testing.T) {
-	cassinktest.Measure(t, "NATS", rig, func(t testing.TB) func(context.Context, []string, string) error {
-		js := connect(t, natstest.Start(t), direct)
-		kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: bucket, History: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return func(ctx context.Context, keys []string, value string) error {
-			var all errgroup.Group
-			seen := make([]uint64, len(keys))
-			for i, key := range keys {
-				all.Go(func() error {
-					e, err := kv.Get(ctx, key)
-					if errors.Is(err, jetstream.ErrKeyNotFound) {
-						return nil
-					}
-					if err == nil {
-						seen[i] = e.Revision()
-					}
-					return err
-				})
-			}
-			if err := all.Wait(); err != nil {
-				return err
-			}
-			acks := make([]jetstream.PubAckFuture, len(keys))
-			for i, key := range keys {
-				m := &nats.Msg{Subject: "$KV." + bucket + "." + key, Data: []byte(value), Header: nats.Header{jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(seen[i], 10)}}}
-				if acks[i], err = js.PublishMsgAsync(m); err != nil {
-					return err
-				}
-			}
-			for _, ack := range acks {
-				select {
-				case <-ack.Ok():
-				case err := <-ack.Err():
-					return err
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			}
-			return nil
-		}
-	})
-}
+func TestCommitRow(t *testing.T) { cassinktest.Measure(t, "NATS", rig) }
 
 func TestLeaseRow(t *testing.T) {
 	leasetest.Measure(t, leasetest.Row{

@@ -1,11 +1,8 @@
 package pgstore_test
 
 import (
-	"context"
 	"errors"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
@@ -47,39 +44,7 @@ func TestAServerThatIsKilled(t *testing.T) {
 	t.Run("consumers", func(t *testing.T) { t.Parallel(); cassinktest.RunKilled(t, create) })
 }
 
-func TestCommitRow(t *testing.T) {
-	cassinktest.Measure(t, "PostgreSQL", rig, func(t testing.TB) func(context.Context, []string, string) error {
-		conns := pool(t, pgtest.Start(t).URL, direct)
-		if _, err := conns.Exec(t.Context(), "create table items (key text primary key, value text, version bigint)"); err != nil {
-			t.Fatal(err)
-		}
-		return func(ctx context.Context, keys []string, value string) error {
-			rows, _ := conns.Query(ctx, "select key, version from items where key = any($1)", keys)
-			type row struct {
-				Key     string
-				Version int64
-			}
-			found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
-			if err != nil {
-				return err
-			}
-			if len(found) == 0 {
-				_, err = conns.Exec(ctx, "insert into items select unnest($1::text[]), $2, 1", keys, value)
-				return err
-			}
-			versions := make([]int64, len(found))
-			for i, f := range found {
-				keys[i], versions[i] = f.Key, f.Version
-			}
-			tag, err := conns.Exec(ctx, "update items i set value = $3, version = i.version + 1 from unnest($1::text[], $2::bigint[]) as s (key, version)"+
-				" where i.key = s.key and i.version = s.version", keys[:len(found)], versions, value)
-			if err == nil && tag.RowsAffected() != int64(len(found)) {
-				err = errors.New("not all were replaced")
-			}
-			return err
-		}
-	})
-}
+func TestCommitRow(t *testing.T) { cassinktest.Measure(t, "PostgreSQL", rig) }
 
 func TestLeaseRow(t *testing.T) {
 	leasetest.Measure(t, leasetest.Row{

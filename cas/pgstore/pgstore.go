@@ -215,16 +215,14 @@ func (s *Store) statement(w cas.Write) (sql string, args []any) {
 	return s.swap, append(args, w.Seen.Version)
 }
 
-// SwapAll implements [cas.BatchSwapper]. The statements are one transaction, in the order of keys, so that two
-// of them do not wait for each other. What another isolation than READ COMMITTED refuses, it writes one by one.
+// SwapAll implements [cas.BatchSwapper]. The statements are one transaction, in the order of keys, so that no two
+// wait for each other. What another isolation than READ COMMITTED refuses is written one by one.
 func (s *Store) SwapAll(ctx context.Context, writes []cas.Write) []cas.Written {
 	results, order := make([]cas.Written, len(writes)), []int{}
 	for i, w := range writes {
-		if err := facts.Check(w.Seen.Key, w.Value, w.Note); err != nil {
-			results[i].Err = failed("swap", w.Seen.Key, err)
-			continue
+		if results[i].Err = facts.Check(w.Seen.Key, w.Value, w.Note); results[i].Err == nil {
+			order = append(order, i)
 		}
-		order = append(order, i)
 	}
 	slices.SortFunc(order, func(a, b int) int { return strings.Compare(writes[a].Seen.Key, writes[b].Seen.Key) })
 	err := s.on(ctx, func(conn *pgx.Conn) error {
@@ -235,7 +233,8 @@ func (s *Store) SwapAll(ctx context.Context, writes []cas.Write) []cas.Written {
 				item := cas.Item{Key: writes[i].Seen.Key, Live: true}
 				err := row.Scan((*pgschema.Bytea)(&item.Value), (*pgschema.Bytea)(&item.Note), &item.Number, &item.Version)
 				if errors.Is(err, pgx.ErrNoRows) {
-					results[i].Err, err = failed("swap", item.Key, cas.ErrConflict), nil
+					results[i].Err = cas.ErrConflict
+					return nil
 				}
 				results[i].Item = item
 				return err
@@ -243,16 +242,14 @@ func (s *Store) SwapAll(ctx context.Context, writes []cas.Write) []cas.Written {
 		}
 		return conn.SendBatch(ctx, all).Close()
 	})
-	pg := (*pgconn.PgError)(nil)
-	if errors.As(err, &pg) && (pg.Code == stricter || pg.Code == "40001") {
-		return cas.OneByOne(ctx, s, writes)
-	}
-	for _, i := range order {
-		if err != nil {
-			results[i].Err = failed("swap", writes[i].Seen.Key, conflict(err))
-		}
-		if results[i].Err != nil {
-			results[i].Item = cas.Item{}
+	pg, undone := errors.AsType[*pgconn.PgError](err)
+	undone = undone && (pg.Code == stricter || pg.Code == "40001")
+	for i, w := range writes {
+		r := &results[i]
+		if undone {
+			r.Item, r.Err = s.Swap(ctx, w.Seen, w.Value, w.Note)
+		} else if err := cmp.Or(r.Err, conflict(err)); err != nil {
+			*r = cas.Written{Err: failed("swap", w.Seen.Key, err)}
 		}
 	}
 	return results

@@ -215,70 +215,49 @@ func (s *Store) get(ctx context.Context, keys ...string) (items []found, err err
 
 // Swap implements [cas.Store].
 func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (cas.Item, error) {
-	c, err := s.call(cas.Write{Seen: seen, Value: value, Note: note})
-	if err != nil {
-		return cas.Item{}, failed("swap", seen.Key, err)
-	}
-	number, err := s.write(ctx, swapScript, c.keys, c.args...)
-	return c.result(number, err)
+	r := s.SwapAll(ctx, []cas.Write{{Seen: seen, Value: value, Note: note}})[0]
+	return r.Item, r.Err
 }
 
-// SwapAll implements [cas.BatchSwapper]. The first call of the pipeline has the script, and the server knows
-// it then.
+// SwapAll implements [cas.BatchSwapper]. The first call of the pipeline has the script, which the server knows
+// then.
 func (s *Store) SwapAll(ctx context.Context, writes []cas.Write) []cas.Written {
-	results, calls, place := make([]cas.Written, len(writes)), []call{}, []int{}
+	results, calls := make([]cas.Written, len(writes)), map[int][]any{}
 	for i, w := range writes {
-		c, err := s.call(w)
-		if err != nil {
-			results[i].Err = failed("swap", w.Seen.Key, err)
-			continue
+		item := cas.NewItem(w.Seen.Key, w.Value, w.Note)
+		item.Version = rand.Text()
+		if results[i] = (cas.Written{Item: item, Err: facts.Check(item.Key, w.Value, w.Note)}); results[i].Err == nil {
+			calls[i] = []any{w.Seen.Version, item.Key, item.Value, item.Note, item.Version}
 		}
-		calls, place = append(calls, c), append(place, i)
 	}
-	answers, err := cas.Await(ctx, func() (answers []*redis.Cmd, _ error) {
-		p := s.client.Pipeline()
-		run := swapScript.Eval
-		for _, c := range calls {
-			answers = append(answers, run(ctx, p, c.keys, c.args...))
-			run = swapScript.EvalSha
+	answers, err := cas.Await(ctx, func() (map[int]*redis.Cmd, error) {
+		answers, run, p := map[int]*redis.Cmd{}, swapScript.Eval, s.client.Pipeline()
+		if len(calls) == 1 {
+			run = func(ctx context.Context, _ redis.Scripter, keys []string, args ...any) *redis.Cmd {
+				return swapScript.Run(ctx, s.client, keys, args...)
+			}
+		}
+		for i, args := range calls {
+			key := args[1].(string)
+			answers[i] = run(ctx, p, []string{s.value(key), s.meta(key), s.own("number"), s.own("index")}, args...)
+			if len(calls) > 1 {
+				run = swapScript.EvalSha
+			}
 		}
 		_, _ = p.Exec(ctx) // each answer has its error
 		return answers, nil
 	})
-	for i, c := range calls {
-		number, err := int64(0), err
-		if err == nil {
-			number, err = refused(answers[i].Int64())
+	for i, w := range writes {
+		r := &results[i]
+		if r.Err = cmp.Or(r.Err, err); r.Err == nil {
+			r.Item.Number, r.Err = refused(answers[i].Int64())
 		}
-		r := &results[place[i]]
-		r.Item, r.Err = c.result(number, err)
+		r.Item.Version = strconv.FormatInt(r.Item.Number, 10) + "." + r.Item.Version
+		if r.Err != nil {
+			*r = cas.Written{Err: failed("swap", w.Seen.Key, r.Err)}
+		}
 	}
 	return results
-}
-
-// call is a call of swapScript, and the item that it writes.
-type call struct {
-	item  cas.Item
-	nonce string
-	keys  []string
-	args  []any
-}
-
-func (s *Store) call(w cas.Write) (call, error) {
-	key := w.Seen.Key
-	item, nonce := cas.NewItem(key, w.Value, w.Note), rand.Text()
-	return call{
-		item, nonce, []string{s.value(key), s.meta(key), s.own("number"), s.own("index")},
-		[]any{w.Seen.Version, key, item.Value, item.Note, nonce},
-	}, facts.Check(key, w.Value, w.Note)
-}
-
-func (c call) result(number int64, err error) (cas.Item, error) {
-	if err != nil {
-		return cas.Item{}, failed("swap", c.item.Key, err)
-	}
-	c.item.Number, c.item.Version = number, strconv.FormatInt(number, 10)+"."+c.nonce
-	return c.item, nil
 }
 
 // Delete implements [cas.Store].

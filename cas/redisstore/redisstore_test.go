@@ -103,34 +103,7 @@ func TestTheCommandReachesIt(t *testing.T) {
 }
 
 func TestCommitRow(t *testing.T) {
-	server := start(t)
-	cassinktest.Measure(t, "Redis, Valkey", func(t testing.TB) castest.Rig { return rig(t, server) }, func(t testing.TB) func(context.Context, []string, string) error {
-		c := connect(t, server.Address, asItIs)
-		script := redis.NewScript("if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end redis.call('SET', KEYS[1], ARGV[2]) return 1")
-		if err := script.Load(t.Context(), c).Err(); err != nil {
-			t.Fatal(err)
-		}
-		return func(ctx context.Context, keys []string, value string) error {
-			was, err := c.MGet(ctx, keys...).Result()
-			if err != nil {
-				return err
-			}
-			swaps := make([]*redis.Cmd, len(keys))
-			_, err = c.Pipelined(ctx, func(p redis.Pipeliner) error {
-				for i, key := range keys {
-					text, _ := was[i].(string)
-					swaps[i] = script.EvalSha(ctx, p, []string{key}, text, value)
-				}
-				return nil
-			})
-			for _, s := range swaps {
-				if n, _ := s.Int(); n != 1 {
-					return errors.Join(err, errors.New("not swapped"))
-				}
-			}
-			return err
-		}
-	})
+	cassinktest.Measure(t, "Redis, Valkey", func(t testing.TB) castest.Rig { return rig(t, start(t)) })
 }
 
 func TestLeaseRow(t *testing.T) {

@@ -139,7 +139,7 @@ var guardsOfFences = []guard{
 		{"sinks/sqlsink/sink.go", "if n != 1 {", "if n < 0 {"},
 	}, "sinks/sqlsink", onSQLite + "stale writer: whoever lost its claim commits nothing"},
 	{"R3", "a process that has lost the fence writes items", []edit{
-		{"sinks/cassink/commit.go", "if err := l.stillOurs(ctx); err != nil {", "if err := l.stillOurs(ctx); err != nil && false {"},
+		{"sinks/cassink/commit.go", "if err := l.stillOurs(ctx, g); err != nil {", "if err := l.stillOurs(ctx, g); err != nil && false {"},
 	}, "sinks/cassink", "TestSuite/stale writer: whoever lost its claim commits nothing"},
 
 	{"R4", "the early check locks the fence", []edit{

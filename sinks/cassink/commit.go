@@ -70,7 +70,7 @@ func (s *Sink) commit(ctx context.Context, g goal, o epoch.TxOptions, calls []fu
 	if g.held {
 		g.From, g.To = at.record.Next, at.record.Next
 	}
-	l, items := s.looks(ctx, at, g)
+	l, items := s.looks(ctx, at)
 	t := s.begin(at, g, items)
 	defer t.close()
 	if err := s.apply(ctx, at, t, o, calls, l); err != nil {
@@ -95,7 +95,7 @@ func (s *Sink) apply(ctx context.Context, at item, t *transaction, o epoch.TxOpt
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	if err := l.stillOurs(ctx); err != nil {
+	if err := l.stillOurs(ctx, g); err != nil {
 		s.forget(g.Partition)
 		return err
 	}

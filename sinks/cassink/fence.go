@@ -61,10 +61,10 @@ func (s *Sink) fence(ctx context.Context, p epoch.Partition) (item, error) {
 }
 
 // fenceFrom is fence, with the first answer.
-func (s *Sink) fenceFrom(ctx context.Context, p epoch.Partition, first answer) (item, error) {
+func (s *Sink) fenceFrom(ctx context.Context, p epoch.Partition, first cas.Written) (item, error) {
 	pause := waits.New(10*time.Millisecond, 500*time.Millisecond)
 	for end := time.Now().Add(lagging); ; first = s.readFence(ctx, p) {
-		at, err := first.fence(p)
+		at, err := fenceIn(first, p)
 		if err != nil {
 			return item{}, err
 		}
@@ -78,28 +78,21 @@ func (s *Sink) fenceFrom(ctx context.Context, p epoch.Partition, first answer) (
 // lagging limits for how long an answer may be older than one before.
 const lagging = 2 * time.Second
 
-// answer is the item of a fence, or why it was not read.
-type answer struct {
-	stored cas.Item
-	err    error
+func (s *Sink) readFence(ctx context.Context, p epoch.Partition) (r cas.Written) {
+	r.Item, r.Err = s.store.Get(ctx, s.keys.fence(p))
+	return r
 }
 
-func (s *Sink) readFence(ctx context.Context, p epoch.Partition) (a answer) {
-	a.stored, a.err = s.store.Get(ctx, s.keys.fence(p))
-	return a
-}
-
-func (a answer) fence(p epoch.Partition) (at item, err error) {
-	if errors.Is(a.err, cas.ErrForeign) {
-		return item{}, fmt.Errorf("%w: %w", epoch.ErrUnhealthy, a.err)
+func fenceIn(r cas.Written, p epoch.Partition) (at item, err error) {
+	if errors.Is(r.Err, cas.ErrForeign) {
+		return item{}, fmt.Errorf("%w: %w", epoch.ErrUnhealthy, r.Err)
 	}
-	if a.err != nil {
-		return item{}, a.err
+	if r.Err != nil {
+		return item{}, r.Err
 	}
-	if !a.stored.Live {
+	if at.stored = r.Item; !at.stored.Live {
 		return item{}, &epoch.MissingError{Partition: p}
 	}
-	at.stored = a.stored
 	at.record, err = decode(at.stored)
 	if err == nil && at.record.Partition != p {
 		err = fmt.Errorf("item %q is about %s", at.stored.Key, at.record.Partition)

@@ -162,7 +162,7 @@ func read(ctx context.Context, store cas.Store, key string, value form.Form) (ca
 // entries returns the log of a partition, or of all, oldest first.
 func (s *Sink) entries(ctx context.Context, p *epoch.Partition) ([]operate.Row, error) {
 	if p != nil {
-		at, err := s.readFence(ctx, *p).fence(*p)
+		at, err := fenceIn(s.readFence(ctx, *p), *p)
 		if err != nil && !errors.Is(err, epoch.ErrMissing) {
 			return nil, err
 		}

@@ -126,7 +126,7 @@ func (s *Sink) shownEntry(ctx context.Context, r requested) (operate.OutboxEntry
 	if at.stored.Live {
 		return at.entry, at.decode()
 	}
-	now, err := s.readFence(ctx, r.Partition).fence(r.Partition)
+	now, err := fenceIn(s.readFence(ctx, r.Partition), r.Partition)
 	if err == nil {
 		now, err = s.whole(ctx, now)
 	}

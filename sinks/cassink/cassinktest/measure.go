@@ -20,29 +20,23 @@ import (
 // MeasureEnv makes [Measure] measure if it is not empty.
 const MeasureEnv = "EPOCHFENCE_MEASURE_COMMITS"
 
-// measuredRounds limits the rounds of a size, and measuredFor their time once a fortieth of them is done.
+// measuredRounds limits the rounds of a size, and measuredFor their time once a quarter of them is done.
 const (
-	measuredRounds = 400
-	measuredFor    = 3 * time.Second
+	measuredRounds = 40
+	measuredFor    = 15 * time.Second
 )
 
-// Native returns a function that reads and replaces items with a client of the store's own, in as few
-// round trips as that client can.
-type Native func(t testing.TB) (replace func(ctx context.Context, keys []string, value string) error)
-
-// Measure compares transactions of 1, 16 and 64 messages, each of which changes an item, and the same
-// changes by package guard, with changes by hand: one after the other; one after the other, where each message
-// also writes a dedupe key; all at once; and with a native client, if there is one. It does so with one
-// partition, and with eight at a time. It prints a row
+// Measure compares transactions of 1, 16 and 64 messages, each of which changes an item, with the same
+// changes by hand in three ways: one after the other; one after the other, where each message also writes
+// a dedupe key; and all at once. It does so with one partition, and with eight at a time. It prints a row
 // of a table for each, with medians of rounds that alternate.
-func Measure(t *testing.T, store string, create func(t testing.TB) castest.Rig, native ...Native) {
+func Measure(t *testing.T, store string, create func(t testing.TB) castest.Rig) {
 	if os.Getenv(MeasureEnv) == "" {
 		t.Skip("measures transactions; set " + MeasureEnv)
 	}
 	rows := []string{
-		"| store | partitions | messages | transaction | of a batch handler | by hand | with a dedupe key | beside each other | guarded | natively" +
-			" | transaction: by hand | batch: by hand | batch: dedupe key | batch: beside | guarded: by hand | batch: natively |",
-		"|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+		"| store | partitions | messages | transaction | of a batch handler | by hand | with a dedupe key | beside each other | transaction: by hand | batch: by hand | batch: dedupe key | batch: beside |",
+		"|---|---|---|---|---|---|---|---|---|---|---|---|",
 	}
 	const most = 8
 	w := newWorld(t, "app", create(t), most)
@@ -50,10 +44,6 @@ func Measure(t *testing.T, store string, create func(t testing.TB) castest.Rig, 
 	var all []*owned
 	for n := range int32(most) {
 		all = append(all, w.owns(n))
-	}
-	replace := func(context.Context, []string, string) error { return nil }
-	if len(native) > 0 {
-		replace = native[0](t)
 	}
 	for _, partitions := range []int{1, most} {
 		for _, size := range []int{1, 16, 64} {
@@ -63,11 +53,9 @@ func Measure(t *testing.T, store string, create func(t testing.TB) castest.Rig, 
 				func(o *owned) error { return o.byHand(size, 1) },
 				func(o *owned) error { return o.deduplicates(size) },
 				func(o *owned) error { return o.byHand(size, size) },
-				func(o *owned) error { return o.guards(size) },
-				func(o *owned) error { return replace(o.ctx, o.keys("native/", size), body) },
 			})
-			rows = append(rows, fmt.Sprintf("| %s | %d | %d | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f |",
-				store, partitions, size, m[0], m[1], m[2], m[3], m[4], m[5], m[6], m[0]/m[2], m[1]/m[2], m[1]/m[3], m[1]/m[4], m[5]/m[2], m[1]/m[6]))
+			rows = append(rows, fmt.Sprintf("| %s | %d | %d | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.2f ms | %.2f | %.2f | %.2f | %.2f |",
+				store, partitions, size, m[0], m[1], m[2], m[3], m[4], m[0]/m[2], m[1]/m[2], m[1]/m[3], m[1]/m[4]))
 		}
 	}
 	t.Logf("\n%s", strings.Join(rows, "\n"))
@@ -78,7 +66,7 @@ func (w *world) medians(all []*owned, ways []func(o *owned) error) (ms []float64
 	took := make([][]time.Duration, len(ways))
 	start := time.Now()
 	for round := range measuredRounds {
-		if round > measuredRounds/40 && time.Since(start) > measuredFor {
+		if round > measuredRounds/4 && time.Since(start) > measuredFor {
 			break
 		}
 		for i, way := range ways {
@@ -103,7 +91,6 @@ type owned struct {
 	*world
 	fence epoch.Fence
 	left  int // dedupe keys
-	done  int // guarded changes
 }
 
 func (w *world) owns(partition int32) *owned {
@@ -119,14 +106,6 @@ func (w *world) owns(partition int32) *owned {
 
 // key is the item of the n-th message of a transaction.
 func (o *owned) key(n int) string { return fmt.Sprintf("%s/%d", o.item(n), o.fence.Partition.Number) }
-
-func (o *owned) keys(prefix string, size int) []string {
-	keys := make([]string, size)
-	for n := range keys {
-		keys[n] = prefix + o.key(n)
-	}
-	return keys
-}
 
 type call = func(ctx context.Context, tx *cassink.Tx) error
 
@@ -147,7 +126,10 @@ func (o *owned) calls(size int) (calls []call) {
 // call is a batch handler that loads its items first.
 func (o *owned) call(size int) []call {
 	return []call{func(ctx context.Context, tx *cassink.Tx) error {
-		keys := o.keys("", size)
+		keys := make([]string, size)
+		for n := range keys {
+			keys[n] = o.key(n)
+		}
 		if err := tx.Load(ctx, keys...); err != nil {
 			return err
 		}
@@ -170,18 +152,6 @@ func (o *owned) commits(calls []call, size int) error {
 	err := o.sink.Commit(o.ctx, []epoch.Advance{a}, epoch.TxOptions{}, calls...)
 	f.Next = a.To
 	return err
-}
-
-// guards changes items one after the other, each for a message of its own.
-func (o *owned) guards(size int) error {
-	for n := range size {
-		o.done++
-		m := epoch.Message{Partition: o.fence.Partition, Offset: epoch.Offset(o.done), Mark: epoch.NoMark, Under: &o.fence}
-		if _, err := guard.At(o.store, m).Update(o.ctx, "guarded/"+o.key(n), sets); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // byHand replaces items without a sink.
