@@ -200,8 +200,10 @@ func lostTogether(w *world) {
 		for i := range 5 {
 			writes = append(writes, cas.Write{Seen: cas.Item{Key: fmt.Sprint("orders/", n, "/", i)}})
 		}
-		for i, r := range cas.SwapAll(w.ctx, c.Store, writes) { // clients prepare what they send the first time
-			writes[i] = cas.Write{Seen: r.Item, Value: []byte("x")}
+		for _, value := range []string{"0", "x"} { // clients prepare what they send the first time
+			for i, r := range cas.SwapAll(w.ctx, c.Store, writes) {
+				writes[i] = cas.Write{Seen: r.Item, Value: []byte(value)}
+			}
 		}
 		p.LoseAnswer()
 		ctx, cancel := context.WithTimeout(w.ctx, time.Second)
