@@ -19,6 +19,10 @@ type Facts struct {
 	// for another, as for a connection. 0 counts as 1. A consumer with the zero options opens so many, up to 4.
 	Transactions int
 
+	// Beside says that the calls of a Commit may run beside each other: see [TxOptions.Beside]. Each has a TX of
+	// its own, and what one does wrong is not blamed on another.
+	Beside bool
+
 	// Replaced is closed when the sink notices that another server, such as a promoted standby, has taken
 	// over its database. That server may lack the last commits. It is nil if the sink cannot notice that:
 	// the consumer then polls the fences.

@@ -37,9 +37,10 @@ type Sink[TX any] interface {
 	// the methods Fence or Claim, that call returns [ErrTransient]. If the outcome is unknown, claim again with a new id.
 	Claim(ctx context.Context, seen Fence, c Claim) (Fence, error)
 
-	// Commit runs calls in a transaction, one after the other, then moves the fences of as and
+	// Commit runs calls in a transaction, as [TxOptions.Each] does, then moves the fences of as and
 	// commits. Each call runs at most once, with a TX of its own that refuses all use after the
-	// call has returned. Commit stops at the first call that fails. If ctx ends before the commit
+	// call has returned. Commit begins no call after one
+	// that has failed. If ctx ends before the commit
 	// was sent, nothing is committed.
 	//
 	// as has at least one advance, and at most one for each partition. Otherwise Commit returns an

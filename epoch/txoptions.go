@@ -20,6 +20,25 @@ type TxOptions struct {
 	// earlier, so that a handler that returns at its deadline gets an orderly rollback. Nil means
 	// that nobody abandons the transaction. Sinks call [TxOptions.AfterAbandoned].
 	Abandoned context.Context
+
+	// Beside runs the calls of a Commit beside each other. It calls call(i), on any goroutine, at most once for
+	// each i in [0, calls), and returns when all of these have returned. If one fails, or ends its goroutine, Beside
+	// returns an error. Nil means one after the other. A caller sets Beside only if the sink's [Facts] allow it.
+	// Sinks call [TxOptions.Each].
+	Beside func(calls int, call func(i int) error) error
+}
+
+// Each is for sinks. It runs the calls of a Commit: as Beside does or, if that is nil, in order until one fails.
+func (o TxOptions) Each(calls int, call func(i int) error) error {
+	if o.Beside != nil {
+		return o.Beside(calls, call)
+	}
+	for i := range calls {
+		if err := call(i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // AfterAbandoned is for sinks. It calls f in its own goroutine when the transaction is abandoned. A

@@ -116,7 +116,7 @@ func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, er
 func (s *Sink) Facts() epoch.Facts {
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()
-	return epoch.Facts{Guarantee: epoch.Transactional, Replaced: s.db.replaced}
+	return epoch.Facts{Guarantee: epoch.Transactional, Beside: true, Replaced: s.db.replaced}
 }
 
 // Seed implements [epoch.Sink].
@@ -205,7 +205,7 @@ func transact[T any](ctx context.Context, db *database, as []epoch.Advance, o ep
 	tx := db.begin(as)
 	stop := o.AfterAbandoned(tx.abandon)
 	defer stop() // also when a call panics
-	err := tx.callAll(ctx, calls)
+	err := tx.callAll(ctx, o, calls)
 	if !stop() {
 		return epoch.Abandoned(err)
 	}

@@ -50,16 +50,13 @@ func (db *database) begin(as []epoch.Advance) *transaction {
 	}
 }
 
-func (t *transaction) callAll(ctx context.Context, calls []func(context.Context, *Tx) error) error {
-	for _, call := range calls {
+func (t *transaction) callAll(ctx context.Context, o epoch.TxOptions, calls []func(context.Context, *Tx) error) error {
+	return o.Each(len(calls), func(i int) error {
 		if t.isAbandoned() {
 			return epoch.ErrAbandoned
 		}
-		if err := t.call(ctx, call); err != nil {
-			return err
-		}
-	}
-	return nil
+		return t.call(ctx, calls[i])
+	})
 }
 
 func (t *transaction) isAbandoned() bool {

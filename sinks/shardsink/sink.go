@@ -85,7 +85,7 @@ func (s *Sink[TX]) Facts() epoch.Facts {
 	}
 	for _, shard := range s.shards[1:] {
 		f := shard.Facts()
-		least.Guarantee = min(least.Guarantee, f.Guarantee)
+		least.Guarantee, least.Beside = min(least.Guarantee, f.Guarantee), least.Beside && f.Beside
 		least.Transactions = min(least.Transactions, f.Transactions)
 		least.Partitions, least.Messages = lower(least.Partitions, f.Partitions), lower(least.Messages, f.Messages)
 	}

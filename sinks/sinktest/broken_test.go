@@ -465,7 +465,7 @@ var broken = []struct {
 	}, "poison message in the middle"},
 	{"a transaction outlives its handler", "R1", func(db *toy) {
 		db.append = func(tx *toyTx, list, value string) error {
-			if tx.ended {
+			if tx.ended.Load() {
 				db.lists[list] = append(db.lists[list], value)
 				return nil
 			}
@@ -591,6 +591,8 @@ var broken = []struct {
 		}
 	}, "a held claim is looked at last"},
 	{"a transaction is not abandoned", "L7", func(db *toy) { db.deaf = true }, "a handler that hangs is abandoned"},
+	{"calls that may run beside each other do not", "R1", func(db *toy) { db.inTurn = true }, "calls beside each other are open at one time"},
+	{"a call that fails beside others costs only its own writes", "R1", func(db *toy) { db.forgiving = true }, "of calls beside each other one fails"},
 	{"an abandoned transaction does not say so", "L7", func(db *toy) { db.lingering = true }, "a handler that hangs before its first write"},
 }
 

@@ -75,6 +75,7 @@ func everySink(abilities) bool           { return true }
 func commitsWhole(a abilities) bool      { return a.guarantee == epoch.Transactional }
 func severalPartitions(a abilities) bool { return a.bounds.Partitions != 1 }
 func severalMessages(a abilities) bool   { return a.bounds.Messages != 1 }
+func runsBeside(a abilities) bool        { return a.bounds.Beside }
 func fewPartitions(a abilities) bool     { return a.bounds.Partitions > 0 }
 func holdsClaims(a abilities) bool       { return a.holding && commitsWhole(a) }
 
@@ -86,6 +87,7 @@ func sets() []set {
 		{"transactions of several partitions", severalPartitions, together},
 		{"transactions of several messages", severalMessages, calls},
 		{"a bound on partitions (epoch.Facts)", fewPartitions, bounded},
+		{"calls beside each other (epoch.Facts)", runsBeside, besides},
 		{"epoch.Holding and epoch.Transactional", holdsClaims, concat(held, underHeldClaims(concat(handlers, []history{cutOff})), underHeldClaims(abandoned[:2]))},
 	}
 }

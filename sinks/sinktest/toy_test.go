@@ -37,6 +37,8 @@ type toy struct {
 	twice        bool // two advances of one partition are only judged after apply
 	deaf         bool // to abandonment, and writes are taken
 	lingering    bool // likewise, but writes are refused
+	inTurn       bool // calls run one after the other, whatever they are asked for
+	forgiving    bool // of a call that fails, only the writes are dropped
 	lasting      bool // a call's transaction is of use after the call
 	lockable     bool // Append can be made to wait
 	locked       atomic.Bool
@@ -45,10 +47,11 @@ type toy struct {
 
 // toyTx is what a transaction of a toy has written.
 type toyTx struct {
-	db             *toy
-	list, value    []string
-	ended, escaped bool
-	abandoned      *atomic.Bool
+	db          *toy
+	list, value []string
+	ended       atomic.Bool
+	escaped     bool
+	abandoned   *atomic.Bool
 }
 
 func newToy() *toy {
@@ -91,7 +94,7 @@ func (db *toy) soundHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, a
 
 func (db *toy) transact(ctx context.Context, o epoch.TxOptions, fenced func() error, apply func(context.Context, *toyTx) error) error {
 	tx := &toyTx{db: db, abandoned: &atomic.Bool{}}
-	defer func() { tx.ended = true }()
+	defer tx.ended.Store(true)
 	stop := o.AfterAbandoned(func() { tx.abandoned.Store(!db.deaf) })
 	defer stop()
 	err := apply(ctx, tx)
@@ -146,14 +149,19 @@ func (tx *toyTx) call(ctx context.Context, do func(context.Context, *toyTx) erro
 		return epoch.ErrAbandoned
 	}
 	view := &toyTx{db: tx.db, abandoned: tx.abandoned}
-	defer func() { view.ended = !tx.db.lasting }()
+	defer func() { view.ended.Store(!tx.db.lasting) }()
 	if tx.db.lasting {
 		view = tx
 	}
 	if err := do(ctx, view); err != nil {
+		if tx.db.forgiving {
+			return nil
+		}
 		return err
 	}
 	if view != tx {
+		tx.db.mu.Lock()
+		defer tx.db.mu.Unlock()
 		tx.list, tx.value = append(tx.list, view.list...), append(tx.value, view.value...)
 		tx.escaped = tx.escaped || view.escaped
 	}
@@ -172,7 +180,7 @@ func (tx *toyTx) soundAppend(list, value string) error {
 	if tx.abandoned != nil && tx.abandoned.Load() {
 		return epoch.ErrAbandoned
 	}
-	if tx.ended {
+	if tx.ended.Load() {
 		return errors.New("toy: transaction has ended")
 	}
 	tx.list, tx.value = append(tx.list, list), append(tx.value, value)
@@ -234,7 +242,9 @@ func (s toySink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, 
 	return s.db.look(s.db.fences, ps)
 }
 
-func (s toySink) Facts() epoch.Facts { return epoch.Facts{Guarantee: epoch.Transactional} }
+func (s toySink) Facts() epoch.Facts {
+	return epoch.Facts{Guarantee: epoch.Transactional, Beside: true}
+}
 
 func (s toySink) Seed(ctx context.Context, starts []epoch.Start) error {
 	if err := ctx.Err(); err != nil {
@@ -256,12 +266,10 @@ func (s toySink) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (ep
 
 func (s toySink) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *toyTx) error) error {
 	return s.db.commit(ctx, as, o, func(ctx context.Context, tx *toyTx) error {
-		for _, call := range calls {
-			if err := tx.call(ctx, call); err != nil {
-				return err
-			}
+		if s.db.inTurn {
+			o.Beside = nil
 		}
-		return nil
+		return o.Each(len(calls), func(i int) error { return tx.call(ctx, calls[i]) })
 	})
 }
 
