@@ -284,13 +284,13 @@ func (b *background) commit(caller context.Context, commit commitHeld, free func
 	r := result{at: -1}
 	began, goroutine := time.Now(), stacks.Name()
 	var under underCall
-	defer under.finish()
+	defer under.abandon() // a deadline that passes later abandons nothing
 	defer waits.AfterEnd(ctx, b.owner.run.hangTimeout(timeout), func() {
-		call, open := under.abandon()
+		calls, open := under.abandon()
 		switch {
 		case !open:
 			return
-		case call >= 0:
+		case len(calls) > 0:
 			b.end(outcome{action: abandon, hang: b.hangs(began, goroutine, FunctionBackground)})
 		default:
 			b.end(outcome{action: claimAgain, err: fmt.Errorf("%w: %w", epoch.ErrInDoubt, errHung)})
@@ -300,7 +300,7 @@ func (b *background) commit(caller context.Context, commit commitHeld, free func
 		free()
 	}).Stop()
 	r.err = commit(ctx, epoch.TxOptions{Abandoned: abandoned}, func(apply func() error) error {
-		if !under.enter(0) {
+		if !under.enter(0, goroutine) {
 			return epoch.ErrAbandoned
 		}
 		defer under.leave(0)

@@ -56,6 +56,7 @@ type work struct {
 	batch    Batch           // a transaction takes some or all of its messages, from the first on
 	most     int             // but no more than so many
 	alone    bool            // as its transaction is expected to fail
+	inOrder  bool            // one call after the other
 	failed   error           // if set, OnFailure is called for the first message instead of the handler
 	replay   *replay         // set for the message of a dead letter
 	trial    trial           // what is known of the first message
@@ -77,14 +78,15 @@ type answer struct {
 
 	abandoned bool  // the transaction runs on after its context has ended, and was given up
 	hang      *hang // and it is the call for this partition that hangs
-	place     place // of that call
+	place     place // of that call, the first if there are several
+	last      int   // index of the message of the last
 }
 
 func newCommitter(base context.Context, r *runner, shard int) *committer {
 	lanes := lane{most: r.Committers}
 	return &committer{
 		run: r, shard: shard, base: base, slots: make(chan struct{}, r.Committers), wake: make(chan struct{}, 1),
-		shared: lanes, alone: lanes, replays: lanes, sizing: newSizing(r.MaxBatch, r.usual),
+		shared: lanes, alone: lanes, replays: lanes, sizing: newSizing(r.MaxBatch, r.usual).beside(r.beside),
 		width: width{most: r.Committers, now: r.Committers},
 	}
 }
@@ -266,7 +268,7 @@ func (c *committer) start(t *transaction) {
 	go func() {
 		defer t.release()
 		defer c.ended(t)
-		t.commit(c.base, func(stack string) { c.abandon(t, stack) })
+		t.commit(c.base, func() { c.abandon(t) })
 	}()
 }
 

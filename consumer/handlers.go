@@ -68,31 +68,32 @@ type TransactionHandler[TX any] func(ctx context.Context, tx TX, ms []Message) e
 // the message.
 type FailureHandler[TX any] func(ctx context.Context, tx TX, m Message, e epoch.Epoch, cause error) error
 
-// Handlers are the user's functions that [Run] calls. [Each], [Batches] and [EachTransaction] return
-// them. Run refuses the zero value.
+// Handlers are the user's functions that [Run] calls. [Each], [EachKey], [Batches] and [EachTransaction]
+// return them. Run refuses the zero value.
 type Handlers[TX any] struct {
 	each       Handler[TX]
 	batch      BatchHandler[TX]
 	whole      TransactionHandler[TX]
+	beside     int // calls of each at a time
 	onFailure  FailureHandler[TX]
 	background []func(ctx context.Context, b Background[TX])
 }
 
 // Each returns Handlers that call handle for each message.
 func Each[TX any](handle Handler[TX]) Handlers[TX] {
-	return Handlers[TX]{each: handle}
+	return Handlers[TX]{each: handle, beside: 1}
 }
 
 // Batches returns Handlers that call handle once for all messages that a transaction takes
 // of a partition; see [Options.MaxBatch].
 func Batches[TX any](handle BatchHandler[TX]) Handlers[TX] {
-	return Handlers[TX]{batch: handle}
+	return Handlers[TX]{batch: handle, beside: 1}
 }
 
 // EachTransaction returns Handlers that call handle once for all messages of a transaction; see
 // [Options.MaxBatch]. A statement for a set is then one for all partitions.
 func EachTransaction[TX any](handle TransactionHandler[TX]) Handlers[TX] {
-	return Handlers[TX]{whole: handle}
+	return Handlers[TX]{whole: handle, beside: 1}
 }
 
 // OnFailure returns h with a function for messages that fail for good. Without one, such a
@@ -120,6 +121,12 @@ func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX]
 func (h Handlers[TX]) suits(o Options, sink epoch.Sink[TX]) error {
 	if given := sink.Facts().Guarantee; given < o.Guarantee {
 		return fmt.Errorf("consumer: Options.Guarantee asks for a %v sink, and this one is %v: choose another sink, or ask for less", o.Guarantee, given)
+	}
+	if h.beside < 1 {
+		return fmt.Errorf("consumer: EachKey is given %d messages at a time: want at least 1", h.beside)
+	}
+	if h.beside > 1 && !sink.Facts().Beside {
+		return errors.New("consumer: EachKey needs a sink that runs the calls of a transaction beside each other (epoch.Facts), and this one runs them in order: use Each, or choose another sink")
 	}
 	if _, ok := epoch.As[epoch.Holding[TX]](sink); !ok && len(h.background) > 0 {
 		return errors.New("consumer: Handlers.Background needs a sink that commits under a claim without moving a position (epoch.Holding), and this one cannot: choose another sink")

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer/internal/stacks"
@@ -189,69 +188,107 @@ func (r *runner) returned(h *hang) {
 	close(h.returned)
 }
 
-// underCall is the running call of a transaction: its index plus 1, 0 for none, or noCall.
-type underCall struct{ n atomic.Int64 }
+// underCall are the running calls of a transaction.
+type underCall struct {
+	mu   sync.Mutex
+	over bool
+	runs []running
+}
 
-const noCall = -1
+// running is a call, and who runs it.
+type running struct {
+	call      int
+	goroutine string
+}
 
 // enter reports whether the call may begin. None may after the transaction was abandoned.
-func (u *underCall) enter(call int) bool { return u.n.CompareAndSwap(0, int64(call)+1) }
+func (u *underCall) enter(call int, goroutine string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.over {
+		u.runs = append(u.runs, running{call, goroutine})
+	}
+	return !u.over
+}
 
-func (u *underCall) leave(call int) { u.n.CompareAndSwap(int64(call)+1, 0) }
+func (u *underCall) leave(call int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.runs = slices.DeleteFunc(u.runs, func(r running) bool { return r.call == call })
+}
 
-// running reports whether a call is under way. Between two calls, and once finish or abandon was
-// called, it is false.
-func (u *underCall) running() bool { return u.n.Load() > 0 }
+// running reports whether a call is under way. Between two calls, and once abandon was called, it is false.
+func (u *underCall) running() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return !u.over && len(u.runs) > 0
+}
 
-// finish marks the transaction as over: nothing of the user's runs in it any more, so a deadline
-// that passes later abandons nothing.
-func (u *underCall) finish() { u.n.Store(noCall) }
-
-// abandon stops further calls and returns the one under way, or a negative number. open reports
-// whether the transaction was neither finished nor abandoned before.
-func (u *underCall) abandon() (call int, open bool) {
-	n := u.n.Swap(noCall)
-	return int(n) - 1, n != noCall
+// abandon stops further calls and returns those under way, in order. open reports whether the transaction was
+// not over before.
+func (u *underCall) abandon() (calls []running, open bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	open, u.over = !u.over, true
+	calls = slices.Clone(u.runs)
+	slices.SortFunc(calls, func(a, b running) int { return cmp.Compare(a.call, b.call) })
+	return calls, open
 }
 
 // abandon answers the partitions of a transaction that runs on long after its context has ended (L7).
-// The partition whose call hangs is given up. The others continue, because none of their handlers
+// The partitions whose calls hang are given up. The others continue, because none of their handlers
 // runs. If no call is under way, the sink hangs, and only a new claim shows what is committed.
-func (c *committer) abandon(t *transaction, stack string) {
+func (c *committer) abandon(t *transaction) {
 	if !c.close(t) {
 		return
 	}
 	// Whatever the call does from here on, its transaction cannot commit: the sink refuses it once
 	// the context in its options has ended, which t.abandon does below.
-	call, _ := t.under.abandon()
-	at, o, with := place{-1, -1}, t.overdue(0), []epoch.Partition(nil)
-	o.Function = FunctionSink
-	if call >= 0 {
-		at = t.placeOf(call)
-		o = t.overdueAt(at)
-		if t.whole() {
-			for i := range t.parts {
-				with = append(with, t.parts[i].advance.Partition)
+	calls, _ := t.under.abandon()
+	answers := make([]answer, len(t.parts)) // with what hangs
+	first := t.overdue(0)
+	hangs := func(o Overdue, goroutine string, with ...epoch.Partition) *hang {
+		o.Stack = stacks.Of(goroutine)
+		t.hangs = append(t.hangs, c.run.hangs(o, goroutine, with...))
+		if len(t.hangs) == 1 {
+			first = o
+		}
+		return t.hangs[len(t.hangs)-1]
+	}
+	switch {
+	case len(calls) == 0:
+		first.Function = FunctionSink
+		hangs(first, t.goroutine)
+	case t.whole():
+		at := t.placeOf(0)
+		h := hangs(t.overdueAt(at), t.goroutine, t.partitions()...)
+		for i := range answers {
+			answers[i].hang, answers[i].place, answers[i].last = h, at, at.at
+		}
+	default:
+		for _, call := range calls {
+			at := t.placeOf(call.call)
+			a := &answers[at.batch]
+			if a.hang == nil { // one stands for all calls of a partition
+				a.hang, a.place = hangs(t.overdueAt(at), call.goroutine), at
 			}
+			a.last = at.at
 		}
 	}
-	o.Stack = stack
-	t.hang = c.run.hangs(o, t.goroutine, with...)
 	close(t.abandoned)
 	t.abandon()
 	t.release()
 	took := time.Since(t.began)
-	r := result{err: &hungError{o}, called: true, batch: max(at.batch, 0), timedOut: true, took: took, handling: took, handler: errHung}
-	if call < 0 {
+	batch := max(slices.IndexFunc(answers, func(a answer) bool { return a.hang != nil }), 0)
+	r := result{err: &hungError{first}, called: true, batch: batch, timedOut: true, took: took, handling: took, handler: errHung}
+	if len(calls) == 0 {
 		r.err = fmt.Errorf("%w: %w", epoch.ErrInDoubt, r.err)
 	}
 	tried := t.trials()
 	c.run.Observe(transacted(tried, r))
 	c.answer(t, func(i int) answer {
-		a := answer{part: &t.parts[i], tried: tried, of: i, result: r, abandoned: true, place: at}
-		if i == at.batch || len(with) > 0 {
-			a.hang = t.hang
-		}
+		a := answers[i]
+		a.part, a.tried, a.of, a.result, a.abandoned = &t.parts[i], tried, i, r, true
 		return a
 	})
 }
@@ -264,7 +301,9 @@ func (r *runner) abandonedEnds(t *transaction) {
 			r.endedTx(t.parts[i].advance.Partition, t.result.err)
 		}
 	}
-	r.returned(t.hang)
+	for _, h := range t.hangs {
+		r.returned(h)
+	}
 }
 
 // abandoned returns what follows for a partition of an abandoned transaction: if the call of another
@@ -321,7 +360,7 @@ func (hs *hangs) forget(p epoch.Partition) {
 }
 
 // blame remembers which message a call hangs on, so that the next transaction tries it alone. If
-// the call has all messages of a part, the whole range is remembered: any of them may be the one.
+// the call has all messages of a part, or several hang, the whole range is remembered: any of them may be the one.
 // The attempts that the first message had before the hang still count.
 func (p *partition) blame(a answer) {
 	ms, t, at := a.part.messages, a.tried[a.of], a.place.at
@@ -330,7 +369,7 @@ func (p *partition) blame(a answer) {
 	}
 	m := hungMessage{first: ms[0].Offset, last: ms[len(ms)-1].Offset, failed: a.part.failed}
 	if at >= 0 {
-		m.first, m.last = ms[at].Offset, ms[at].Offset
+		m.first, m.last = ms[at].Offset, ms[a.last].Offset
 	}
 	if m.first == t.first && m.failed == nil {
 		m.attempts = t.attempts

@@ -85,7 +85,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	defer stop(nil)
 	d := door[TX]{Sink: sink, handlers: h}
 	r := &runner{
-		Options: o, usual: usual, batches: h.each == nil, whole: h.whole != nil, backgrounds: len(h.background), policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil},
+		Options: o, usual: usual, batches: h.each == nil, whole: h.whole != nil, beside: h.beside, backgrounds: len(h.background), policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil},
 		bounds: bounds, stop: stop,
 		shards: shardsOf(sink), troubles: troubleLog{troubles.New[epoch.Partition](o.Logger, "partitions")}, lags: newLags(o.Observe),
 		ended: map[epoch.Partition]error{}, hung: newHangs(o.MaxHung), acted: &waits.Signal{}, owners: map[epoch.Partition]*partition{},
@@ -114,6 +114,7 @@ type runner struct {
 	usual       int  // messages in a transaction; only a brief one may have more
 	batches     bool // the handler is called once for all messages of a partition in a transaction,
 	whole       bool // or of all partitions
+	beside      int  // calls of a transaction that may run at a time
 	backgrounds int  // functions of Handlers.Background
 	policy      policy
 	effects     effects

@@ -25,6 +25,7 @@ import (
 type sizing struct {
 	most     int
 	usual    int           // only a brief transaction takes more
+	first    int           // what the first one takes
 	capacity int           // what the next transaction takes
 	cooldown time.Duration // calm time before capacity grows
 	typical  time.Duration // average duration of a transaction that was not refused
@@ -60,7 +61,7 @@ const (
 )
 
 func newSizing(most, usual int) sizing {
-	return sizing{most: most, usual: usual, capacity: min(firstCapacity, most), typical: 100 * time.Millisecond}
+	return sizing{most: most, usual: usual, first: min(firstCapacity, most), capacity: min(firstCapacity, most), typical: 100 * time.Millisecond}
 }
 
 // applied records a transaction that was not refused. A small one proves nothing about larger ones.
@@ -69,7 +70,7 @@ func (s *sizing) applied(messages int, took, timeout time.Duration) {
 	s.cooldown = max(s.cooldown-took, 0)
 	switch {
 	case took > timeout/4:
-		s.capacity = max(messages/2, min(s.capacity, firstCapacity))
+		s.capacity = max(messages/2, min(s.capacity, s.first))
 	case took > 2*brief && messages > s.usual:
 		s.capacity = s.usual
 	case s.capacity >= s.usual && took > brief:

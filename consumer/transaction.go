@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer/internal/stacks"
@@ -32,17 +33,20 @@ type transaction struct {
 	abandon   context.CancelFunc // ends it although a call may never return
 	release   func()             // makes Run no longer wait for it
 
-	// Of its own goroutine.
+	// Of its own goroutine, and of its calls.
+	mu       sync.Mutex
 	result   result
 	handling time.Time // since when handlers are called
 	last     int       // number of the last call that began, or -1
 	failed   error     // what a user's function returned, or how it ended
 	at       place     // of the call that failed
+	by       int       // its number
+	keyed    *keyed    // if calls run beside each other
 
 	under     underCall
 	over      bool          // it has an answer. The committer's lock guards it
-	abandoned chan struct{} // closed once hang is set
-	hang      *hang
+	abandoned chan struct{} // closed once hangs is set
+	hangs     []*hang
 }
 
 // part is what a transaction takes of the work of one partition.
@@ -61,10 +65,9 @@ func newPart(w *work, n int) part {
 
 var errTimeout = errors.New("transaction took longer than BatchTimeout")
 
-// commit runs the transaction. late is called if it runs on long after its context has ended, with the
-// stack of its goroutine. If a handler ends this goroutine, the sink has rolled back, and the result is
+// commit runs the transaction. late is called if it runs on long after its context has ended. If a handler ends this goroutine, the sink has rolled back, and the result is
 // as it was then.
-func (t *transaction) commit(base context.Context, late func(stack string)) {
+func (t *transaction) commit(base context.Context, late func()) {
 	t.began, t.goroutine, t.last = time.Now(), stacks.Name(), -1
 	t.result = result{at: -1, err: errGoexit, handler: errGoexit}
 	abandoned, abandon := context.WithCancel(context.Background())
@@ -75,7 +78,7 @@ func (t *transaction) commit(base context.Context, late func(stack string)) {
 	// R12: the sink gives up with the context, and the database by its own timeouts.
 	ctx, done := context.WithTimeoutCause(ctx, t.timeout, errTimeout)
 	defer done()
-	overdue := waits.AfterEnd(ctx, t.run.hangTimeout(t.timeout), func() { late(stacks.Of(t.goroutine)) })
+	overdue := waits.AfterEnd(ctx, t.run.hangTimeout(t.timeout), late)
 	defer overdue.Stop()
 	overrun := waits.NewLateness(func() {
 		if t.under.running() {
@@ -104,7 +107,7 @@ func (t *transaction) commit(base context.Context, late func(stack string)) {
 	r := &t.result
 	defer func() { r.took = time.Since(t.began) }()
 	// The sink compares the fences after all calls, right before COMMIT (R4).
-	r.err = t.run.effects.commit(ctx, t, epoch.TxOptions{LockWait: t.lockWait, Abandoned: abandoned})
+	r.err = t.run.effects.commit(ctx, t, epoch.TxOptions{LockWait: t.lockWait, Abandoned: abandoned, Beside: t.besideEachOther()})
 	t.conclude()
 	r.froze = watch.Stop()
 	r.timedOut = r.err != nil && errors.Is(context.Cause(ctx), errTimeout)
@@ -114,7 +117,7 @@ func (t *transaction) commit(base context.Context, late func(stack string)) {
 func (t *transaction) conclude() {
 	r := &t.result
 	r.at, r.handler, r.limit, r.whole = -1, nil, t.timeout, t.whole()
-	if t.last >= 0 {
+	if t.last >= 0 && t.keyed == nil { // beside each other, any that were reached may be the one
 		r.reached, r.cut = t.placeOf(t.last), t.last < t.calls()-1
 	}
 	if t.failed != nil {
@@ -138,29 +141,56 @@ func (t *transaction) conclude() {
 // call runs f, a user's function, as call n, for the message at index at of a part, or for all of them if
 // at is -1. The result names it while it runs: it may end its goroutine.
 func (t *transaction) call(ctx context.Context, n, part, at int, f func() error) error {
-	r := &t.result
-	if n == 0 {
+	r, goroutine := &t.result, t.goroutine
+	if t.keyed != nil {
+		goroutine = t.keyed.goroutines[n]
+	}
+	t.mu.Lock()
+	if !r.called {
 		r.called, t.handling = true, time.Now()
 	}
 	r.batch, r.at, t.last = part, at, n
-	if !t.under.enter(n) {
+	t.mu.Unlock()
+	if !t.under.enter(n, goroutine) {
 		return epoch.ErrAbandoned
 	}
 	defer t.under.leave(n)
-	defer func() { r.handling = time.Since(t.handling) }()
 	err := context.Cause(ctx)
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		r.handling = time.Since(t.handling)
+		if err != nil && t.failed == nil { // beside each other, those after the first may fail because of it
+			t.failed, t.at, t.by = err, place{part, at}, n
+		}
+	}()
 	if err == nil || n == 0 { // otherwise its time is up between two messages
+		err = errGoexit
 		err = guard(f)
 	}
 	if err != nil {
-		t.failed, t.at = err, place{part, at}
 		return &maskedError{err}
 	}
 	return nil
 }
 
+// failedAt reports whether the transaction is blamed on call n.
+func (t *transaction) failedAt(n int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failed != nil && t.by == n
+}
+
 // whole reports whether one call has the messages of several partitions.
 func (t *transaction) whole() bool { return t.run.whole && len(t.parts) > 1 }
+
+func (t *transaction) partitions() []epoch.Partition {
+	ps := make([]epoch.Partition, len(t.parts))
+	for i := range t.parts {
+		ps[i] = t.parts[i].advance.Partition
+	}
+	return ps
+}
 
 // calls returns how many calls the transaction has, at least one.
 func (t *transaction) calls() int {

@@ -14,7 +14,7 @@ import (
 
 // The limits of one slice. A reader's memory does not depend on the size of the log.
 const (
-	maxSlice      = 256
+	maxSlice      = 4096
 	maxSliceBytes = 1 << 20
 )
 

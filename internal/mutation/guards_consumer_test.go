@@ -159,7 +159,7 @@ var guardsOfConsumer = []guard{
 		{sizes, "if !b.active() && b.refusals < 2 {", "if !b.active() {"},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"L4", "a call that hangs blocks its committer", []edit{
-		{committing, "func(stack string) { c.abandon(t, stack) }", "func(string) {}"},
+		{committing, "func() { c.abandon(t) }", "func() {}"},
 	}, "consumer", "TestAHandlerThatHangsCostsItsOwnPartitionAlone/1 committers"},
 	{"L4", "what shares a transaction with a call that hangs is not tried again", []edit{
 		{hanging, "\tcase a.hang == nil:\n\t\treturn outcome{action: advance}", "\tcase a.hang == nil:\n\t\treturn outcome{action: halt, err: a.err}"},
