@@ -99,7 +99,7 @@ func TestATransactionThatDidNotFitIsHalvedAndHasToBeEarned(t *testing.T) {
 
 func TestTheTypicalDurationFollowsAnEighthOfEachChange(t *testing.T) {
 	s := newSizing(100, 50)
-	if want := (sizing{most: 100, usual: 50, capacity: 100, typical: 100 * time.Millisecond}); s != want {
+	if want := (sizing{most: 100, usual: 50, first: 100, capacity: 100, typical: 100 * time.Millisecond}); s != want {
 		t.Errorf("%+v; want %+v", s, want)
 	}
 	if s.applied(1, 900*time.Millisecond, time.Minute); s.typical != 200*time.Millisecond {

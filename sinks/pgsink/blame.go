@@ -85,13 +85,22 @@ func (t *handlerTx) why(err error) error {
 	}
 }
 
+// note notes what was done with the connection, if the call has it.
 func (t *handlerTx) note(err error) {
+	if t.fenced.turn == nil || t.has {
+		t.noteOwn(err)
+	}
+}
+
+// noteOwn notes an error of the call's own.
+func (t *handlerTx) noteOwn(err error) {
 	t.follow()
 	if err == nil {
 		return
 	}
 	if t.broke == nil && t.conn.IsClosed() {
 		t.broke = inert.Error(err)
+		t.fails()
 	}
 	pg, is := inert.As[*pgconn.PgError](err) // an argument's method may have returned it
 	if !is {
@@ -106,12 +115,20 @@ func (t *handlerTx) note(err error) {
 	}
 	if pg.Code != codeAborted {
 		t.last = f
+		t.fails()
 	}
 	if f.as != nil {
 		t.blameless = append(t.blameless[max(0, len(t.blameless)-maxBlameless):], f)
 	}
 	if outlives(pg) {
 		t.fenced.spoilt = true
+	}
+}
+
+// fails blames the call for the transaction, unless it may go back to a savepoint.
+func (t *handlerTx) fails() {
+	if turn := t.fenced.turn; turn != nil && (!t.savepoints.Open() || t.conn.IsClosed()) {
+		t.blamed = t.blamed || turn.blame(t.call) == t.call
 	}
 }
 

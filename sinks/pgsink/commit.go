@@ -65,7 +65,10 @@ func (s *Sink) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, 
 func (s *Sink) commit(ctx context.Context, as *advances, o epoch.TxOptions, alone bool, calls ...func(context.Context, Tx) error) error {
 	return s.onCommit(ctx, o, func(conn *pgx.Conn) (err error) {
 		t := s.newFenced(ctx, conn, as, o, alone)
-		if !t.mayBeginLate() {
+		if o.Beside != nil && len(calls) > 1 {
+			t.turn = newTurn()
+		}
+		if t.turn != nil || !t.mayBeginLate() {
 			if err := t.begin(ctx); err != nil {
 				return err
 			}
@@ -89,6 +92,9 @@ func (s *Sink) commit(ctx context.Context, as *advances, o epoch.TxOptions, alon
 // call runs one call. After an error the transaction is over, and the calls behind it are not made.
 func (t *fenced) call(ctx context.Context, i int, call func(context.Context, Tx) error) error {
 	tx := &handlerTx{fenced: t, conn: t.conn, as: t.as, call: i}
+	if t.turn != nil {
+		return tx.runBeside(ctx, call)
+	}
 	err := tx.judge(tx.run(ctx, call))
 	switch {
 	case tx.unbegun != nil:
@@ -139,21 +145,22 @@ type fenced struct {
 	spoilt  bool   // the session is not what it was, though no text shows it
 
 	isCut atomic.Bool
+	turn  *turn // nil unless calls run beside each other
 }
 
-// callAll runs the calls one after the other, until one fails. If the transaction is abandoned
-// meanwhile, the call that hangs keeps a closed connection.
+// callAll runs the calls until one fails. If the transaction is abandoned meanwhile, the call that
+// hangs keeps a closed connection.
 func (t *fenced) callAll(ctx context.Context, calls []func(context.Context, Tx) error) error {
 	stop := t.asked.AfterAbandoned(t.cut)
 	defer stop() // also when a call panics
-	var err error
-	for i, call := range calls {
-		if err = t.uncut(); err == nil {
-			err = t.call(ctx, i, call)
+	err := t.asked.Each(len(calls), func(i int) error {
+		if err := t.uncut(); err != nil {
+			return err
 		}
-		if err != nil {
-			break
-		}
+		return t.call(ctx, i, calls[i])
+	})
+	if t.turn != nil {
+		err = t.abandonBeside(ctx, err)
 	}
 	if !stop() {
 		closeNow(t.conn)
@@ -167,6 +174,9 @@ func (t *fenced) callAll(ctx context.Context, calls []func(context.Context, Tx) 
 func (t *fenced) cut() {
 	t.isCut.Store(true)
 	_ = t.conn.PgConn().Conn().Close()
+	if t.turn != nil {
+		close(t.turn.gone)
+	}
 }
 
 // uncut returns an error once cut was called.

@@ -289,7 +289,9 @@ func newServer(l *slog.Logger) server {
 func (s *Sink) Facts() epoch.Facts {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
-	return epoch.Facts{Guarantee: epoch.Transactional, Transactions: int(s.pool.Stat().MaxConns() / 2), Replaced: s.server.replaced}
+	return epoch.Facts{
+		Guarantee: epoch.Transactional, Beside: true, Transactions: int(s.pool.Stat().MaxConns() / 2), Replaced: s.server.replaced,
+	}
 }
 
 func (v *server) lost() {

@@ -27,3 +27,11 @@ func Prove(s *Sink, f epoch.Fence, at time.Time) { s.proofs.claimed(f, at) }
 
 // FewAlone is how many claims are made by themselves at a time.
 const FewAlone = fewAlone
+
+// Waiting returns how many Execs wait for the connection, of calls beside each other.
+func Waiting(tx Tx) int {
+	turn := tx.(*handlerTx).fenced.turn
+	turn.mu.Lock()
+	defer turn.mu.Unlock()
+	return len(turn.waiting)
+}

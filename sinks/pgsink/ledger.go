@@ -134,7 +134,7 @@ func (t *handlerTx) settle(ctx context.Context, cs []operate.Change) (err error)
 		return err
 	}
 	t.undone = false
-	if err := t.use(); err != nil {
+	if err := t.use(ctx); err != nil {
 		return err
 	}
 	t.ours = true

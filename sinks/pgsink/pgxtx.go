@@ -185,7 +185,7 @@ func (c control) do(ctx context.Context, tx Tx) error {
 }
 
 func (t *handlerTx) control(ctx context.Context, c control) (err error) {
-	if err := t.use(); err != nil {
+	if err := t.use(ctx); err != nil {
 		return err
 	}
 	defer func() { t.done(err) }()

@@ -58,6 +58,7 @@ type queue struct {
 	asked   epoch.TxOptions
 	alone   bool
 	gone    atomic.Bool // the transaction was abandoned
+	mu      sync.Mutex  // of items: calls may run beside each other
 	items   []queuedStatement
 	replays bool // it deletes a dead letter that was replayed
 }
@@ -77,6 +78,8 @@ func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 	sql, args, err := rewritten(ctx, sql, args) // before the lock, because the rewriter may use q
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.queue.mu.Lock()
+	defer q.queue.mu.Unlock()
 	switch {
 	case q.gone.Load():
 		return pgconn.CommandTag{}, fmt.Errorf("pgsink: %w", epoch.ErrAbandoned)
@@ -103,21 +106,21 @@ func (q *Queue) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 func (q *queue) callAll(ctx context.Context, calls []func(context.Context, *Queue) error) error {
 	stop := q.asked.AfterAbandoned(func() { q.gone.Store(true) })
 	defer stop() // also when a call panics
-	for i, call := range calls {
-		err := q.call(ctx, i, call)
+	err := q.asked.Each(len(calls), func(i int) error {
+		err := q.call(ctx, i, calls[i])
 		switch {
 		case q.gone.Load():
 			return epoch.Abandoned(err)
 		case ctx.Err() != nil:
 			return ended(ctx, err)
-		case err != nil:
-			return err
 		}
-	}
+		return err
+	})
+	q.asked.Beside = nil // what follows is one call
 	if !stop() {
-		return epoch.ErrAbandoned
+		return epoch.Abandoned(err)
 	}
-	return nil
+	return err
 }
 
 // call runs one call. A refused text fails it, whatever it returns.

@@ -55,6 +55,7 @@ func (r *rows) end() {
 		r.did()
 	}
 	r.tx.note(err)
+	r.tx.passTurn()
 }
 
 func (r *rows) Close() {
@@ -90,6 +91,7 @@ type row struct {
 	inner pgx.Row
 	batch pgx.BatchResults
 	did   func() // nil, or what to call when the statement was executed
+	read  bool
 }
 
 func (r *row) Scan(dest ...any) error {
@@ -105,6 +107,11 @@ func (r *row) Scan(dest ...any) error {
 		r.did()
 	}
 	r.tx.note(err)
+	if !r.read {
+		r.read = true
+		r.tx.unread--
+		r.tx.passTurn()
+	}
 	return err
 }
 
@@ -115,10 +122,11 @@ type batchResults struct {
 	inner     pgx.BatchResults
 	callbacks []func(pgx.BatchResults) error // by query; nil if a query has none
 	next      int
+	closed    bool
 }
 
 func (r *batchResults) Exec() (tag pgconn.CommandTag, err error) {
-	if err := r.tx.use(); err != nil {
+	if err := r.tx.use(context.Background()); err != nil {
 		return tag, err
 	}
 	defer func() { r.tx.done(err) }()
@@ -127,7 +135,7 @@ func (r *batchResults) Exec() (tag pgconn.CommandTag, err error) {
 }
 
 func (r *batchResults) Query() (_ pgx.Rows, err error) {
-	if err := r.tx.use(); err != nil {
+	if err := r.tx.use(context.Background()); err != nil {
 		return failedRows{err: err}, err
 	}
 	defer func() { r.tx.done(err) }()
@@ -137,12 +145,12 @@ func (r *batchResults) Query() (_ pgx.Rows, err error) {
 }
 
 func (r *batchResults) QueryRow() pgx.Row {
-	if err := r.tx.use(); err != nil {
+	if err := r.tx.use(context.Background()); err != nil {
 		return failedRow{err}
 	}
 	defer r.tx.done(nil)
 	r.next++
-	return &row{tx: r.tx, inner: r.inner.QueryRow()}
+	return &row{tx: r.tx, inner: r.inner.QueryRow(), read: true}
 }
 
 // Close calls the callbacks of the results that were not read, as pgx does, and closes.
@@ -154,10 +162,14 @@ func (r *batchResults) Close() (err error) {
 			_, err = r.Exec()
 		}
 	}
-	if use := r.tx.use(); use != nil {
+	if use := r.tx.use(context.Background()); use != nil {
 		return cmp.Or(err, use)
 	}
 	closed := r.inner.Close()
+	if !r.closed {
+		r.closed = true
+		r.tx.unread--
+	}
 	r.tx.done(closed)
 	return cmp.Or(err, closed)
 }
@@ -184,7 +196,7 @@ type failedRow struct{ err error }
 func (r failedRow) Scan(...any) error { return r.err }
 
 func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (n int64, err error) {
-	if err := t.use(); err != nil {
+	if err := t.use(ctx); err != nil {
 		return 0, err
 	}
 	defer func() { t.done(err) }()

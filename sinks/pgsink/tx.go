@@ -29,7 +29,8 @@ import (
 //
 // A Tx belongs to one call of the handler. Only one goroutine may use it at a time. Its methods
 // return an error once the call has returned, or once the transaction was abandoned
-// ([epoch.ErrAbandoned]). A [pgx.QueryRewriter] is called without a connection, and the Conn method
+// ([epoch.ErrAbandoned]). Of calls beside each other, one waits while another has rows, a batch or a savepoint
+// open, and an Exec may travel with those of others: once it was sent, its context no longer ends it. A [pgx.QueryRewriter] is called without a connection, and the Conn method
 // of rows returns nil.
 type Tx interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
@@ -78,6 +79,11 @@ type handlerTx struct {
 	sent       bool
 	savepoints txdb.Savepoints
 	undone     bool // a handle was rolled back, so the call's writes are too
+
+	// If calls run beside each other.
+	has    bool // the call has the turn
+	unread int  // rows and batches whose error is not known
+	blamed bool // the transaction fails because of this call
 }
 
 // fault is a statement's error. as is its meaning if it is no message's fault, and otherwise nil.
@@ -97,6 +103,9 @@ func (t *handlerTx) run(ctx context.Context, apply func(context.Context, Tx) err
 func (t *handlerTx) close() {
 	if !t.mu.TryLock() {
 		t.leaked = true
+		if t.fenced.turn != nil {
+			t.fenced.turn.blame(t.call)
+		}
 		_ = t.conn.PgConn().Conn().Close() // ends the goroutine's wait
 		t.mu.Lock()
 	}
@@ -112,7 +121,19 @@ func (t *handlerTx) ready() bool {
 }
 
 // use takes the connection. After a nil error the caller must call done.
-func (t *handlerTx) use() error {
+func (t *handlerTx) use(ctx context.Context) error {
+	err := t.lock()
+	if err != nil {
+		return err
+	}
+	if err = t.takeTurn(ctx); err != nil {
+		t.mu.Unlock()
+	}
+	return err
+}
+
+// lock is use without the turn.
+func (t *handlerTx) lock() error {
 	if err := t.fenced.uncut(); err != nil {
 		return err
 	}
@@ -163,6 +184,7 @@ func (t *handlerTx) usable() error {
 func (t *handlerTx) done(err error) {
 	t.note(err)
 	t.ours = false
+	t.passTurn()
 	t.mu.Unlock()
 }
 
@@ -220,7 +242,7 @@ func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgco
 	if c, is := ctx.Value(controlKey{}).(control); is {
 		return tag, t.control(ctx, c)
 	}
-	if err := t.use(); err != nil {
+	if err := t.lock(); err != nil {
 		return tag, err
 	}
 	t.ours = pgschema.IsOwn(ctx)
@@ -229,7 +251,12 @@ func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (tag pgco
 	if err != nil {
 		return tag, err
 	}
-	if tag, err = t.exec(ctx, sql, args...); err == nil {
+	if q := t.gathers(sql, args); q != nil {
+		tag, err = t.gather(ctx, q)
+	} else if err = t.takeTurn(ctx); err == nil {
+		tag, err = t.exec(ctx, sql, args...)
+	}
+	if err == nil {
 		did()
 	}
 	return tag, err
@@ -249,7 +276,7 @@ func (t *handlerTx) exec(ctx context.Context, sql string, args ...any) (tag pgco
 }
 
 func (t *handlerTx) Query(ctx context.Context, sql string, args ...any) (_ pgx.Rows, err error) {
-	if err := t.use(); err != nil {
+	if err := t.use(ctx); err != nil {
 		return failedRows{err: err}, err
 	}
 	defer func() { t.done(err) }()
@@ -273,7 +300,7 @@ func (t *handlerTx) Query(ctx context.Context, sql string, args ...any) (_ pgx.R
 }
 
 func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := t.use(); err != nil {
+	if err := t.use(ctx); err != nil {
 		return failedRow{err}
 	}
 	defer t.done(nil)
@@ -285,6 +312,7 @@ func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 	if err != nil {
 		return failedRow{err}
 	}
+	t.unread++
 	if r != nil {
 		return &row{tx: t, inner: r.QueryRow(), batch: r, did: did}
 	}
@@ -293,7 +321,7 @@ func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 
 // SendBatch sends the statements of b. If one of them is refused, none is sent.
 func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if err := t.use(); err != nil {
+	if err := t.use(ctx); err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
 	defer t.done(nil)
@@ -312,6 +340,7 @@ func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	if err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
+	t.unread++
 	if results.inner = r; r == nil {
 		results.inner = t.conn.SendBatch(ctx, own)
 	}

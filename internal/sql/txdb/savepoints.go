@@ -203,6 +203,9 @@ func (s *Savepoints) Fail(why error) error {
 	return why
 }
 
+// Open reports whether a savepoint has not ended.
+func (s *Savepoints) Open() bool { return len(s.open) > 0 }
+
 // Failed returns why the message cannot be committed any more, so that the rest of it need not run.
 func (s *Savepoints) Failed() error { return s.failed }
 

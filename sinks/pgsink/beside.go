@@ -1,0 +1,280 @@
+package pgsink
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/text/inert"
+)
+
+// This file is for calls that run beside each other in one transaction: which of them uses the connection, what
+// travels together, and on which call a failure is blamed. Everything else is as for one call after the other.
+//
+// A call has the turn while it uses the connection: for a statement, or until its rows, its batch and its
+// savepoints are closed. Each Exec that waits for the turn is sent by the next call that gets it, with all others
+// that wait, in one batch. A failed statement aborts the transaction of all, so the call whose statement was the
+// first to fail is blamed, whichever call notices it. Others then get errBeside, and are not asked why.
+
+var errBeside = errors.New("pgsink: the transaction cannot commit any more: a handler beside this one has failed")
+
+// turn belongs to a transaction whose calls run beside each other.
+type turn struct {
+	taken chan struct{} // has an element while a call has the turn
+	gone  chan struct{} // closed when the transaction is abandoned
+
+	mu      sync.Mutex
+	waiting []*execution
+	blamed  int   // the call that the transaction fails for, or -1
+	failure error // what it fails with, once that call has returned
+}
+
+// execution is an Exec that waits.
+type execution struct {
+	tx       *handlerTx
+	query    *pgx.QueuedQuery
+	tag      pgconn.CommandTag
+	err      error
+	answered chan struct{}
+}
+
+func newTurn() *turn {
+	return &turn{taken: make(chan struct{}, 1), gone: make(chan struct{}), blamed: -1}
+}
+
+// blame makes call the one that the transaction fails for, if it is the first, and returns which one is.
+func (u *turn) blame(call int) int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.blamed < 0 {
+		u.blamed = call
+	}
+	return u.blamed
+}
+
+// refused returns errBeside if the transaction fails because of another call than this one.
+func (u *turn) refused(call int) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.blamed >= 0 && u.blamed != call {
+		return errBeside
+	}
+	return nil
+}
+
+// await waits for the turn, or for answered if it is not nil. An error says that the call need not wait.
+func (t *fenced) await(ctx context.Context, answered <-chan struct{}) (has bool, err error) {
+	select {
+	case t.turn.taken <- struct{}{}:
+		return true, nil
+	case <-answered:
+		return false, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-t.ctx.Done():
+		return false, context.Cause(t.ctx)
+	case <-t.turn.gone:
+		return false, t.uncut()
+	}
+}
+
+// takeTurn returns nil once the call may use the connection. It has the lock.
+func (t *handlerTx) takeTurn(ctx context.Context) error {
+	turn := t.fenced.turn
+	if turn == nil || t.has {
+		return nil
+	}
+	if _, err := t.fenced.await(ctx, nil); err != nil {
+		return err
+	}
+	t.has = true
+	err := t.fenced.uncut()
+	if err == nil {
+		err = turn.refused(t.call)
+	}
+	if err != nil {
+		t.passTurn()
+	}
+	return err
+}
+
+// passTurn ends the turn, unless what the call has begun is not at its end.
+func (t *handlerTx) passTurn() {
+	if t.has && t.unread == 0 && !t.conn.PgConn().IsBusy() && !t.savepoints.Open() {
+		t.has = false
+		<-t.fenced.turn.taken
+	}
+}
+
+// runBeside runs a call beside others.
+func (t *handlerTx) runBeside(ctx context.Context, apply func(context.Context, Tx) error) error {
+	turn, returned := t.fenced.turn, false
+	defer func() {
+		if !returned { // it panics, or ends its goroutine
+			turn.blame(t.call)
+		}
+		if t.has {
+			t.has = false
+			<-turn.taken
+		}
+	}()
+	err := t.run(ctx, apply)
+	t.mu.Lock() // of use only to a goroutine that the handler has left behind
+	defer t.mu.Unlock()
+	returned = true
+	fine := err == nil && !t.has && !t.leaked && !t.left && !t.undone && t.refused == nil && t.savepoints.Err() == nil
+	if t.blamed = t.blamed || !fine && turn.blame(t.call) == t.call; !t.blamed {
+		return err
+	}
+	if !t.has {
+		if t.has, _ = t.fenced.await(context.Background(), nil); !t.has {
+			return err
+		}
+	}
+	judged := t.judge(err)
+	if judged == nil {
+		judged = errOpen
+	}
+	if _, is := judged.(*epoch.CallError); !is { //nolint:errorlint // outermost only
+		judged = &epoch.CallError{Call: t.call, Err: judged}
+	}
+	turn.mu.Lock()
+	defer turn.mu.Unlock()
+	turn.failure = judged
+	return judged
+}
+
+// end returns what the transaction fails with, if it does. err is that of [epoch.TxOptions.Each].
+func (u *turn) end(err error) error {
+	if u.failure != nil {
+		return u.failure
+	}
+	return err
+}
+
+// gather executes a statement together with those of others. It has the lock. Once the statement was sent, it
+// waits for the answer even if ctx ends: others are in the same batch.
+func (t *handlerTx) gather(ctx context.Context, q *pgx.QueuedQuery) (pgconn.CommandTag, error) {
+	turn, e := t.fenced.turn, &execution{tx: t, query: q, answered: make(chan struct{})}
+	turn.mu.Lock()
+	turn.waiting = append(turn.waiting, e)
+	turn.mu.Unlock()
+	has, err := t.fenced.await(ctx, e.answered)
+	if has {
+		t.fenced.sendWaiting()
+	}
+	if err != nil && turn.withdraw(e) {
+		return e.tag, err
+	}
+	<-e.answered
+	return e.tag, e.err
+}
+
+func (u *turn) withdraw(e *execution) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n := len(u.waiting)
+	u.waiting = slices.DeleteFunc(u.waiting, func(w *execution) bool { return w == e })
+	return len(u.waiting) < n
+}
+
+// sendWaiting sends every Exec that waits, and passes the turn on.
+func (t *fenced) sendWaiting() {
+	turn := t.turn
+	turn.mu.Lock()
+	es, blamed := turn.waiting, turn.blamed
+	turn.waiting = nil
+	turn.mu.Unlock()
+	defer func() {
+		for _, e := range es {
+			e.err = errBeside
+			close(e.answered)
+		}
+		<-turn.taken
+	}()
+	es = slices.DeleteFunc(es, func(e *execution) bool {
+		refused := blamed >= 0 && blamed != e.tx.call
+		if refused {
+			e.err = errBeside
+			close(e.answered)
+		}
+		return refused
+	})
+	if len(es) == 0 {
+		return
+	}
+	b := &pgx.Batch{}
+	for _, e := range es {
+		b.QueuedQueries = append(b.QueuedQueries, e.query)
+	}
+	r := t.conn.SendBatch(t.ctx, b)
+	var err error
+	for len(es) > 0 {
+		e := es[0]
+		if e.tag, err = r.Exec(); err != nil {
+			break
+		}
+		es = es[1:]
+		close(e.answered)
+	}
+	if closed := r.Close(); err == nil {
+		return
+	} else if t.conn.IsClosed() && closed != nil && !unencodable(err) {
+		err = errors.Join(err, closed)
+	}
+	at := 0
+	var unsent pgx.ErrPreprocessingBatch
+	if errors.As(err, &unsent) { // the first with this text, of several with one text
+		at = max(slices.IndexFunc(es, func(e *execution) bool { return e.query.SQL == unsent.SQL() }), 0)
+	}
+	e := es[at]
+	es = slices.Delete(es, at, at+1)
+	e.err = inert.Error(err)
+	e.tx.noteOwn(e.err)
+	close(e.answered)
+}
+
+// gathers returns the statement if it may travel with those of others. No argument has a method that pgx might
+// call: it would run, panic or hang on the goroutine of another handler.
+func (t *handlerTx) gathers(sql string, args []any) *pgx.QueuedQuery {
+	if t.fenced.turn == nil || t.has || t.fenced.sink.unnamed.Load() || queryMode(t.conn) != pgx.QueryExecModeCacheStatement {
+		return nil
+	}
+	q := along(sql, args)
+	if q == nil || slices.ContainsFunc(args, func(a any) bool { return a != nil && !isPlain(reflect.TypeOf(a)) }) {
+		return nil
+	}
+	return q[0]
+}
+
+var timeType = reflect.TypeFor[time.Time]()
+
+func isPlain(t reflect.Type) bool {
+	switch k := t.Kind(); {
+	case t == timeType, t.PkgPath() == pgtypePath:
+		return true
+	case t.NumMethod() > 0:
+		return false
+	case k == reflect.Pointer, k == reflect.Slice, k == reflect.Array:
+		return isPlain(t.Elem())
+	default:
+		return k >= reflect.Bool && k <= reflect.Float64 || k == reflect.String
+	}
+}
+
+const pgtypePath = "github.com/jackc/pgx/v5/pgtype"
+
+// abandonBeside is the end of calls beside each other of which one has failed, or whose connection was lost.
+func (t *fenced) abandonBeside(ctx context.Context, err error) error {
+	if err = t.turn.end(err); err != nil || t.conn.IsClosed() {
+		return t.abandon(ctx, err)
+	}
+	return nil
+}

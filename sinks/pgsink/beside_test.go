@@ -1,0 +1,348 @@
+package pgsink_test
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+var errGoexit = errors.New("a call ended its goroutine")
+
+// beside runs calls beside each other, as a consumer does: panics are errors.
+func beside(calls int, call func(i int) error) error {
+	errs := make(chan error, calls)
+	var all sync.WaitGroup
+	for i := range calls {
+		all.Go(func() {
+			err := errGoexit
+			defer func() {
+				if v := recover(); v != nil {
+					err = fmt.Errorf("panic: %v", v)
+				}
+				errs <- err
+			}()
+			err = call(i)
+		})
+	}
+	all.Wait()
+	close(errs)
+	for err := range errs { // in the order in which they have returned
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// together commits calls beside each other. Each begins when all have begun, so that the connection is
+// wanted by all.
+func together(t testing.TB, s *pgsink.Sink, f epoch.Fence, n int, call func(ctx context.Context, tx pgsink.Tx, i int) error) error {
+	t.Helper()
+	var open sync.WaitGroup
+	open.Add(n)
+	calls := make([]func(context.Context, pgsink.Tx) error, n)
+	for i := range calls {
+		calls[i] = func(ctx context.Context, tx pgsink.Tx) (err error) {
+			open.Done()
+			open.Wait()
+			return call(ctx, tx, i)
+		}
+	}
+	return s.Commit(t.Context(), advance(f, epoch.Offset(n)), epoch.TxOptions{Beside: beside}, calls...)
+}
+
+// panicking is an argument whose method panics.
+type panicking struct{}
+
+func (panicking) Value() (driver.Value, error) { panic("out of stock") }
+
+// Of calls beside each other, one does something wrong. It is the one that is blamed, whatever that does to the
+// others, and with the error that it had.
+func TestOfCallsBesideEachOtherTheOneAtFaultIsBlamed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	for name, c := range map[string]struct {
+		says  string
+		wrong func(ctx context.Context, tx pgsink.Tx) error
+	}{
+		"a constraint": {"effects_value_check", func(ctx context.Context, tx pgsink.Tx) error { return put(ctx, tx, "l", "refused") }},
+		"hidden":       {"effects_value_check", func(ctx context.Context, tx pgsink.Tx) error { _ = put(ctx, tx, "l", "refused"); return nil }},
+		"its own words": {"sold out", func(ctx context.Context, tx pgsink.Tx) error {
+			_ = put(ctx, tx, "l", "refused")
+			return errors.New("sold out")
+		}},
+		"without arguments": {"effects_value_check", func(ctx context.Context, tx pgsink.Tx) error {
+			_, err := tx.Exec(ctx, "insert into effects (value) values ('refused')")
+			return err
+		}},
+		"no statement": {"sold out", func(context.Context, pgsink.Tx) error { return errors.New("sold out") }},
+		"not prepared": {"42703", func(ctx context.Context, tx pgsink.Tx) error {
+			_, err := tx.Exec(ctx, "insert into effects (nothing) values ($1::text)", "x")
+			return err
+		}},
+		"not encoded": {"encode", func(ctx context.Context, tx pgsink.Tx) error {
+			_, err := tx.Exec(ctx, "insert into effects (value, list) values ($1::text, 'x')", 1.5)
+			return err
+		}},
+		"a query": {"22012", func(ctx context.Context, tx pgsink.Tx) error {
+			return tx.QueryRow(ctx, "select 1 / $1::int", 0).Scan(new(int))
+		}},
+		"a batch": {"effects_value_check", func(ctx context.Context, tx pgsink.Tx) error {
+			b := &pgx.Batch{}
+			b.Queue("insert into effects (value) values ($1::text)", "refused")
+			return tx.SendBatch(ctx, b).Close()
+		}},
+		"rows left open": {"left a result open", func(ctx context.Context, tx pgsink.Tx) error {
+			_, err := tx.Query(ctx, "select generate_series(1, 10000)")
+			return err
+		}},
+		"a row left":       {"left a result open", func(ctx context.Context, tx pgsink.Tx) error { tx.QueryRow(ctx, "select $1::int", 1); return nil }},
+		"a savepoint left": {"neither committed nor rolled back", func(ctx context.Context, tx pgsink.Tx) error { _, err := pgsink.AsPgxTx(tx).Begin(ctx); return err }},
+		"a panic":          {"sold out", func(ctx context.Context, tx pgsink.Tx) error { _ = put(ctx, tx, "l", "x"); panic("sold out") }},
+		"a panicking value": {"out of stock", func(ctx context.Context, tx pgsink.Tx) error {
+			_, err := tx.Exec(ctx, "insert into effects (value) values ($1::text)", panicking{})
+			return err
+		}},
+		"Goexit": {errGoexit.Error(), func(ctx context.Context, tx pgsink.Tx) error { runtime.Goexit(); return nil }},
+		"Goexit with rows": {errGoexit.Error(), func(ctx context.Context, tx pgsink.Tx) error {
+			_, _ = tx.Query(ctx, "select generate_series(1, 10000)")
+			runtime.Goexit()
+			return nil
+		}},
+		"a transaction's end": {epoch.ErrTxControl.Error(), func(ctx context.Context, tx pgsink.Tx) error { _, _ = tx.Exec(ctx, "commit"); return nil }},
+		"a setting": {epoch.ErrOwnTransaction.Error(), func(ctx context.Context, tx pgsink.Tx) error {
+			_, _ = tx.Exec(ctx, "set local work_mem = '1MB'")
+			return nil
+		}},
+	} {
+		f := claim(t, s, orders, 5)
+		err := together(t, s, f, 16, func(ctx context.Context, tx pgsink.Tx, i int) error {
+			if i == 11 {
+				return c.wrong(ctx, tx)
+			}
+			for n := range 5 {
+				if err := put(ctx, tx, "l", fmt.Sprintf("%d/%d", i, n)); err != nil {
+					return fmt.Errorf("beside: %w", err)
+				}
+			}
+			return nil
+		})
+		var at *epoch.CallError
+		if err == nil || !strings.Contains(err.Error(), c.says) || errors.As(err, &at) && at.Call != 11 || at == nil && !strings.Contains(name, "Goexit") && !strings.Contains(name, "panic") ||
+			strings.Contains(err.Error(), "25P02") || strings.Contains(err.Error(), "beside") {
+			t.Errorf("%s: err = %v", name, err)
+		}
+		for _, not := range []error{epoch.ErrInDoubt, epoch.ErrTransient, epoch.ErrTxEndedByHandler} {
+			if errors.Is(err, not) {
+				t.Errorf("%s: err = %v; it is %v", name, err, not)
+			}
+		}
+		r.wantList("l")
+	}
+	f := claim(t, s, orders, 5)
+	must(t, together(t, s, f, 16, func(ctx context.Context, tx pgsink.Tx, i int) error { return put(ctx, tx, fmt.Sprint("l", i), "x") }))
+}
+
+// Whatever a call does with the connection, those beside it wait meanwhile.
+func TestCallsBesideEachOtherTakeTurns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	kinds := []func(ctx context.Context, tx pgsink.Tx, list string) error{
+		func(ctx context.Context, tx pgsink.Tx, list string) error { return put(ctx, tx, list, "x") },
+		func(ctx context.Context, tx pgsink.Tx, list string) error {
+			rows, err := tx.Query(ctx, "select n from generate_series(1, 3000) n")
+			if err != nil {
+				return err
+			}
+			for rows.Next() {
+				runtime.Gosched()
+			}
+			if rows.Err() != nil {
+				return rows.Err()
+			}
+			return put(ctx, tx, list, "x")
+		},
+		func(ctx context.Context, tx pgsink.Tx, list string) error {
+			var n int
+			if err := tx.QueryRow(ctx, "select $1::int", 7).Scan(&n); err != nil || n != 7 {
+				return fmt.Errorf("%d, %w", n, err)
+			}
+			return put(ctx, tx, list, "x")
+		},
+		func(ctx context.Context, tx pgsink.Tx, list string) error { // a failure within a savepoint
+			inner, err := pgsink.AsPgxTx(tx).Begin(ctx)
+			if err != nil {
+				return err
+			}
+			if err := put(ctx, inner, list, "refused"); err == nil {
+				return errors.New("it was not refused")
+			}
+			if err := inner.Rollback(ctx); err != nil {
+				return err
+			}
+			return put(ctx, tx, list, "x")
+		},
+		func(ctx context.Context, tx pgsink.Tx, list string) error {
+			b := &pgx.Batch{}
+			b.Queue("insert into effects (list, value) values ($1::text, 'x')", list)
+			b.Queue("select $1::int", 1)
+			return tx.SendBatch(ctx, b).Close()
+		},
+		func(ctx context.Context, tx pgsink.Tx, list string) error {
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{"effects"}, []string{"list", "value"}, pgx.CopyFromRows([][]any{{list, "x"}}))
+			return err
+		},
+		func(ctx context.Context, tx pgsink.Tx, list string) error {
+			db := pgsink.OpenDB(tx)
+			defer db.Close()
+			inner, err := db.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			if _, err := inner.ExecContext(ctx, "insert into effects (list, value) values ($1, $2)", list, "x"); err != nil {
+				return err
+			}
+			return inner.Commit()
+		},
+		func(ctx context.Context, tx pgsink.Tx, list string) error { // one whose context ends while it waits
+			over, cancel := context.WithCancel(ctx)
+			cancel()
+			for range 3 {
+				_ = put(over, tx, list, "x")
+			}
+			return nil
+		},
+	}
+	const n = 48
+	for range 3 {
+		f := claim(t, s, orders, 5)
+		r.sql("truncate effects")
+		must(t, together(t, s, f, n, func(ctx context.Context, tx pgsink.Tx, i int) error {
+			return kinds[i%len(kinds)](ctx, tx, fmt.Sprint(i))
+		}))
+		for i := range n {
+			if i%len(kinds) < len(kinds)-1 {
+				r.wantList(fmt.Sprint(i), "x")
+			}
+		}
+	}
+}
+
+// batches counts the statements of each batch.
+type batches struct{ most atomic.Int64 }
+
+func (b *batches) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+func (b *batches) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (b *batches) TraceBatchStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceBatchStartData) context.Context {
+	if n := int64(d.Batch.Len()); n > b.most.Load() {
+		b.most.Store(n)
+	}
+	return ctx
+}
+func (b *batches) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (b *batches) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+
+func TestExecsThatWaitForTheConnectionTravelTogether(t *testing.T) {
+	t.Parallel()
+	r, seen := newRig(t), &batches{}
+	s := r.openOn(r.pool(func(c *pgxpool.Config) { c.ConnConfig.Tracer = seen }))
+	seed(t, s, orders)
+	const n = 50
+	must(t, together(t, s, claim(t, s, orders, 5), n+1, func(ctx context.Context, tx pgsink.Tx, i int) error {
+		if i > 0 {
+			return put(ctx, tx, fmt.Sprint(i), "x")
+		}
+		rows, err := tx.Query(ctx, "select 1")
+		for err == nil && pgsink.Waiting(tx) < n-1 { // one may have gone before
+			if err = ctx.Err(); err == nil && pgsink.Waiting(tx) == 0 && seen.most.Load() > 20 {
+				break // most of them have
+			}
+			runtime.Gosched()
+		}
+		rows.Close()
+		return err
+	}))
+	if seen.most.Load() < 20 {
+		t.Errorf("the largest batch had %d statements, want most of %d", seen.most.Load(), n)
+	}
+	for i := 1; i <= n; i++ {
+		r.wantList(fmt.Sprint(i), "x")
+	}
+}
+
+// EachKey beside Each, where a handler waits 10 ms for another service, or for nothing, and inserts a row. One
+// partition, 100 keys.
+//
+//	go test ./sinks/pgsink -run '^$' -bench EachKey -benchtime 1x
+func BenchmarkEachKey(b *testing.B) {
+	const keys = 100
+	for _, wait := range []time.Duration{10 * time.Millisecond, 0} {
+		for _, n := range []int{1, keys} {
+			messages := 40_000
+			if n == 1 && wait > 0 {
+				messages = 500
+			}
+			b.Run(fmt.Sprintf("waits %v, %d at a time", wait, n), func(b *testing.B) {
+				for range b.N {
+					r := newRig(b)
+					log := memsource.New("orders", 1)
+					for i := range messages {
+						log.AppendMessages(0, consumer.Message{Key: fmt.Appendf(nil, "k%d", i%keys), Value: fmt.Append(nil, i)})
+					}
+					s := r.open()
+					ctx, stop := context.WithCancel(b.Context())
+					done := make(chan error, 1)
+					var transactions, most atomic.Int64
+					began := time.Now()
+					go func() {
+						done <- consumer.Run(ctx, log.Member("a"), s, consumer.EachKey(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+							if wait > 0 {
+								<-time.After(wait)
+							}
+							return put(ctx, tx, string(m.Key), string(m.Value))
+						}, n), consumer.Options{Logger: slog.New(slog.DiscardHandler), Observe: func(e consumer.Event) {
+							if e, is := e.(consumer.Transacted); is {
+								transactions.Add(1)
+								most.Store(max(most.Load(), int64(e.Messages)))
+							}
+						}})
+					}()
+					<-log.UntilApplied(ctx).Done()
+					took := time.Since(began)
+					stop()
+					must(b, <-done)
+					var rows int
+					must(b, r.reader.QueryRow(b.Context(), "select count(*) from effects").Scan(&rows))
+					if rows != messages {
+						b.Fatalf("%d rows of %d messages", rows, messages)
+					}
+					b.ReportMetric(float64(messages)/took.Seconds(), "messages/s")
+					b.ReportMetric(float64(transactions.Load()), "transactions")
+					b.ReportMetric(float64(most.Load()), "largest")
+				}
+			})
+		}
+	}
+}
