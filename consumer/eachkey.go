@@ -68,48 +68,38 @@ func (t *transaction) besideEachOther() func(calls int, call func(i int) error) 
 	return func(_ int, call func(i int) error) error {
 		var all sync.WaitGroup
 		for range workers {
-			all.Go(func() { k.work(t, call) })
+			all.Go(func() { k.work(call) })
 		}
 		all.Wait()
 		return k.err
 	}
 }
 
-// work runs calls until none is left, or one has failed.
-func (k *keyed) work(t *transaction, call func(i int) error) {
+// work runs calls until none is left that may begin.
+func (k *keyed) work(call func(i int) error) {
 	name := stacks.Name()
 	for i := range k.ready {
-		if !k.begins() {
-			return
-		}
 		k.goroutines[i] = name
 		err := errGoexit
 		func() {
-			defer func() { k.ended(t, i, err) }()
+			defer func() { k.ended(i, err) }()
 			err = call(i)
 		}()
 	}
 }
 
-func (k *keyed) begins() bool {
+// ended lets the next call with the key begin. After a failure, none begins.
+func (k *keyed) ended(i int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.err == nil
-}
-
-// ended lets the next call begin. The error of the transaction is that of the call that it is blamed on.
-func (k *keyed) ended(t *transaction, i int, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	over := k.left == 0 || k.err != nil
 	k.left--
-	if err != nil && (k.err == nil || t.failedAt(i)) {
-		k.err = err
-	}
 	switch {
-	case over:
-	case k.err != nil, k.left == 0:
+	case k.err != nil:
+	case err != nil, k.left == 0:
+		k.err = err
 		close(k.ready)
+		for range k.ready { // they may not begin any more
+		}
 	case k.next[i] > 0:
 		k.ready <- k.next[i]
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -188,25 +189,22 @@ func (r *runner) returned(h *hang) {
 	close(h.returned)
 }
 
-// underCall are the running calls of a transaction.
+// underCall are the running calls of a transaction, with their goroutines.
 type underCall struct {
 	mu   sync.Mutex
 	over bool
-	runs []running
-}
-
-// running is a call, and who runs it.
-type running struct {
-	call      int
-	goroutine string
+	runs map[int]string
 }
 
 // enter reports whether the call may begin. None may after the transaction was abandoned.
 func (u *underCall) enter(call int, goroutine string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if u.runs == nil {
+		u.runs = map[int]string{}
+	}
 	if !u.over {
-		u.runs = append(u.runs, running{call, goroutine})
+		u.runs[call] = goroutine
 	}
 	return !u.over
 }
@@ -214,7 +212,7 @@ func (u *underCall) enter(call int, goroutine string) bool {
 func (u *underCall) leave(call int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.runs = slices.DeleteFunc(u.runs, func(r running) bool { return r.call == call })
+	delete(u.runs, call)
 }
 
 // running reports whether a call is under way. Between two calls, and once abandon was called, it is false.
@@ -224,15 +222,13 @@ func (u *underCall) running() bool {
 	return !u.over && len(u.runs) > 0
 }
 
-// abandon stops further calls and returns those under way, in order. open reports whether the transaction was
-// not over before.
-func (u *underCall) abandon() (calls []running, open bool) {
+// abandon stops further calls and returns those under way. open reports whether the transaction was not over
+// before.
+func (u *underCall) abandon() (calls map[int]string, open bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	open, u.over = !u.over, true
-	calls = slices.Clone(u.runs)
-	slices.SortFunc(calls, func(a, b running) int { return cmp.Compare(a.call, b.call) })
-	return calls, open
+	return maps.Clone(u.runs), open
 }
 
 // abandon answers the partitions of a transaction that runs on long after its context has ended (L7).
@@ -266,11 +262,11 @@ func (c *committer) abandon(t *transaction) {
 			answers[i].hang, answers[i].place, answers[i].last = h, at, at.at
 		}
 	default:
-		for _, call := range calls {
-			at := t.placeOf(call.call)
+		for _, call := range slices.Sorted(maps.Keys(calls)) {
+			at := t.placeOf(call)
 			a := &answers[at.batch]
 			if a.hang == nil { // one stands for all calls of a partition
-				a.hang, a.place = hangs(t.overdueAt(at), call.goroutine), at
+				a.hang, a.place = hangs(t.overdueAt(at), calls[call]), at
 			}
 			a.last = at.at
 		}

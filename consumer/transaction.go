@@ -40,7 +40,6 @@ type transaction struct {
 	last     int       // number of the last call that began, or -1
 	failed   error     // what a user's function returned, or how it ended
 	at       place     // of the call that failed
-	by       int       // its number
 	keyed    *keyed    // if calls run beside each other
 
 	under     underCall
@@ -65,8 +64,8 @@ func newPart(w *work, n int) part {
 
 var errTimeout = errors.New("transaction took longer than BatchTimeout")
 
-// commit runs the transaction. late is called if it runs on long after its context has ended. If a handler ends this goroutine, the sink has rolled back, and the result is
-// as it was then.
+// commit runs the transaction. late is called if it runs on long after its context has ended. If a
+// handler ends this goroutine, the sink has rolled back, and the result is as it was then.
 func (t *transaction) commit(base context.Context, late func()) {
 	t.began, t.goroutine, t.last = time.Now(), stacks.Name(), -1
 	t.result = result{at: -1, err: errGoexit, handler: errGoexit}
@@ -161,7 +160,7 @@ func (t *transaction) call(ctx context.Context, n, part, at int, f func() error)
 		defer t.mu.Unlock()
 		r.handling = time.Since(t.handling)
 		if err != nil && t.failed == nil { // beside each other, those after the first may fail because of it
-			t.failed, t.at, t.by = err, place{part, at}, n
+			t.failed, t.at = err, place{part, at}
 		}
 	}()
 	if err == nil || n == 0 { // otherwise its time is up between two messages
@@ -172,13 +171,6 @@ func (t *transaction) call(ctx context.Context, n, part, at int, f func() error)
 		return &maskedError{err}
 	}
 	return nil
-}
-
-// failedAt reports whether the transaction is blamed on call n.
-func (t *transaction) failedAt(n int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.failed != nil && t.by == n
 }
 
 // whole reports whether one call has the messages of several partitions.

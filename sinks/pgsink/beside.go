@@ -33,7 +33,7 @@ type turn struct {
 	mu      sync.Mutex
 	waiting []*execution
 	blamed  int   // the call that the transaction fails for, or -1
-	failure error // what it fails with, once that call has returned
+	failure error // what it fails with; set by that call alone, as it returns
 }
 
 // execution is an Exec that waits.
@@ -49,7 +49,8 @@ func newTurn() *turn {
 	return &turn{taken: make(chan struct{}, 1), gone: make(chan struct{}), blamed: -1}
 }
 
-// blame makes call the one that the transaction fails for, if it is the first, and returns which one is.
+// blame makes call the one that the transaction fails for, if it is the first, and returns which one is. With -1
+// it only returns that.
 func (u *turn) blame(call int) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -57,16 +58,6 @@ func (u *turn) blame(call int) int {
 		u.blamed = call
 	}
 	return u.blamed
-}
-
-// refused returns errBeside if the transaction fails because of another call than this one.
-func (u *turn) refused(call int) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.blamed >= 0 && u.blamed != call {
-		return errBeside
-	}
-	return nil
 }
 
 // await waits for the turn, or for answered if it is not nil. An error says that the call need not wait.
@@ -86,23 +77,26 @@ func (t *fenced) await(ctx context.Context, answered <-chan struct{}) (has bool,
 }
 
 // takeTurn returns nil once the call may use the connection. It has the lock.
-func (t *handlerTx) takeTurn(ctx context.Context) error {
-	turn := t.fenced.turn
-	if turn == nil || t.has {
+func (t *handlerTx) takeTurn(ctx context.Context) (err error) {
+	if t.fenced.turn == nil || t.has {
 		return nil
 	}
-	if _, err := t.fenced.await(ctx, nil); err != nil {
+	if t.has, err = t.fenced.await(ctx, nil); err != nil {
 		return err
 	}
-	t.has = true
-	err := t.fenced.uncut()
-	if err == nil {
-		err = turn.refused(t.call)
+	if err = t.fenced.uncut(); err == nil && t.fenced.turn.isOver(t.call) {
+		err = errBeside
 	}
 	if err != nil {
 		t.passTurn()
 	}
 	return err
+}
+
+// isOver reports whether the transaction fails for another call than this one.
+func (u *turn) isOver(call int) bool {
+	blamed := u.blame(-1)
+	return blamed >= 0 && blamed != call
 }
 
 // passTurn ends the turn, unless what the call has begun is not at its end.
@@ -111,6 +105,12 @@ func (t *handlerTx) passTurn() {
 		t.has = false
 		<-t.fenced.turn.taken
 	}
+}
+
+// opens counts a result whose error only its end shows.
+func (t *handlerTx) opens() (ended func()) {
+	t.unread++
+	return sync.OnceFunc(func() { t.unread-- })
 }
 
 // runBeside runs a call beside others.
@@ -130,7 +130,10 @@ func (t *handlerTx) runBeside(ctx context.Context, apply func(context.Context, T
 	defer t.mu.Unlock()
 	returned = true
 	fine := err == nil && !t.has && !t.leaked && !t.left && !t.undone && t.refused == nil && t.savepoints.Err() == nil
-	if t.blamed = t.blamed || !fine && turn.blame(t.call) == t.call; !t.blamed {
+	if !fine {
+		turn.blame(t.call)
+	}
+	if turn.blame(-1) != t.call {
 		return err
 	}
 	if !t.has {
@@ -138,25 +141,24 @@ func (t *handlerTx) runBeside(ctx context.Context, apply func(context.Context, T
 			return err
 		}
 	}
-	judged := t.judge(err)
-	if judged == nil {
-		judged = errOpen
+	if turn.failure = t.judge(err); turn.failure == nil {
+		turn.failure = errOpen
 	}
-	if _, is := judged.(*epoch.CallError); !is { //nolint:errorlint // outermost only
-		judged = &epoch.CallError{Call: t.call, Err: judged}
+	if _, is := turn.failure.(*epoch.CallError); !is { //nolint:errorlint // outermost only
+		turn.failure = &epoch.CallError{Call: t.call, Err: turn.failure}
 	}
-	turn.mu.Lock()
-	defer turn.mu.Unlock()
-	turn.failure = judged
-	return judged
+	return turn.failure
 }
 
-// end returns what the transaction fails with, if it does. err is that of [epoch.TxOptions.Each].
-func (u *turn) end(err error) error {
-	if u.failure != nil {
-		return u.failure
+// endBeside is the end of calls beside each other. err is that of [epoch.TxOptions.Each].
+func (t *fenced) endBeside(ctx context.Context, err error) error {
+	if t.turn.failure != nil {
+		err = t.turn.failure
 	}
-	return err
+	if err != nil || t.conn.IsClosed() {
+		return t.abandon(ctx, err)
+	}
+	return nil
 }
 
 // gather executes a statement together with those of others. It has the lock. Once the statement was sent, it
@@ -177,6 +179,7 @@ func (t *handlerTx) gather(ctx context.Context, q *pgx.QueuedQuery) (pgconn.Comm
 	return e.tag, e.err
 }
 
+// withdraw reports whether e was not sent, and will not be.
 func (u *turn) withdraw(e *execution) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -187,27 +190,25 @@ func (u *turn) withdraw(e *execution) bool {
 
 // sendWaiting sends every Exec that waits, and passes the turn on.
 func (t *fenced) sendWaiting() {
-	turn := t.turn
-	turn.mu.Lock()
-	es, blamed := turn.waiting, turn.blamed
-	turn.waiting = nil
-	turn.mu.Unlock()
-	defer func() {
+	defer func() { <-t.turn.taken }()
+	t.turn.mu.Lock()
+	es, over := t.turn.waiting, t.turn.blamed
+	t.turn.waiting = nil
+	t.turn.mu.Unlock()
+	answer := func(e *execution, err error) {
+		e.err = err
+		close(e.answered)
+	}
+	defer func() { // also if a tracer panics
 		for _, e := range es {
-			e.err = errBeside
-			close(e.answered)
+			if err := e.tx.failed; err != nil && e.tx.call == over {
+				answer(e, err)
+			} else {
+				answer(e, errBeside)
+			}
 		}
-		<-turn.taken
 	}()
-	es = slices.DeleteFunc(es, func(e *execution) bool {
-		refused := blamed >= 0 && blamed != e.tx.call
-		if refused {
-			e.err = errBeside
-			close(e.answered)
-		}
-		return refused
-	})
-	if len(es) == 0 {
+	if over >= 0 {
 		return
 	}
 	b := &pgx.Batch{}
@@ -216,29 +217,23 @@ func (t *fenced) sendWaiting() {
 	}
 	r := t.conn.SendBatch(t.ctx, b)
 	var err error
-	for len(es) > 0 {
-		e := es[0]
-		if e.tag, err = r.Exec(); err != nil {
-			break
+	for len(es) > 0 && err == nil {
+		if es[0].tag, err = r.Exec(); err == nil {
+			answer(es[0], nil)
+			es = es[1:]
 		}
-		es = es[1:]
-		close(e.answered)
 	}
-	if closed := r.Close(); err == nil {
+	if _ = r.Close(); err == nil {
 		return
-	} else if t.conn.IsClosed() && closed != nil && !unencodable(err) {
-		err = errors.Join(err, closed)
 	}
 	at := 0
-	var unsent pgx.ErrPreprocessingBatch
-	if errors.As(err, &unsent) { // the first with this text, of several with one text
+	if unsent, is := errors.AsType[pgx.ErrPreprocessingBatch](err); is { // the first with this text, of several with it
 		at = max(slices.IndexFunc(es, func(e *execution) bool { return e.query.SQL == unsent.SQL() }), 0)
 	}
-	e := es[at]
+	failed := es[at]
 	es = slices.Delete(es, at, at+1)
-	e.err = inert.Error(err)
-	e.tx.noteOwn(e.err)
-	close(e.answered)
+	failed.tx.noteOwn(inert.Error(err))
+	answer(failed, inert.Error(err))
 }
 
 // gathers returns the statement if it may travel with those of others. No argument has a method that pgx might
@@ -270,11 +265,3 @@ func isPlain(t reflect.Type) bool {
 }
 
 const pgtypePath = "github.com/jackc/pgx/v5/pgtype"
-
-// abandonBeside is the end of calls beside each other of which one has failed, or whose connection was lost.
-func (t *fenced) abandonBeside(ctx context.Context, err error) error {
-	if err = t.turn.end(err); err != nil || t.conn.IsClosed() {
-		return t.abandon(ctx, err)
-	}
-	return nil
-}

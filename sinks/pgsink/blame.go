@@ -127,8 +127,8 @@ func (t *handlerTx) noteOwn(err error) {
 
 // fails blames the call for the transaction, unless it may go back to a savepoint.
 func (t *handlerTx) fails() {
-	if turn := t.fenced.turn; turn != nil && (!t.savepoints.Open() || t.conn.IsClosed()) {
-		t.blamed = t.blamed || turn.blame(t.call) == t.call
+	if turn := t.fenced.turn; turn != nil && (t.leaked || t.conn.IsClosed() || !t.savepoints.Open()) {
+		turn.blame(t.call)
 	}
 }
 

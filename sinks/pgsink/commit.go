@@ -160,7 +160,7 @@ func (t *fenced) callAll(ctx context.Context, calls []func(context.Context, Tx) 
 		return t.call(ctx, i, calls[i])
 	})
 	if t.turn != nil {
-		err = t.abandonBeside(ctx, err)
+		err = t.endBeside(ctx, err)
 	}
 	if !stop() {
 		closeNow(t.conn)

@@ -91,7 +91,7 @@ type row struct {
 	inner pgx.Row
 	batch pgx.BatchResults
 	did   func() // nil, or what to call when the statement was executed
-	read  bool
+	read  func()
 }
 
 func (r *row) Scan(dest ...any) error {
@@ -107,11 +107,8 @@ func (r *row) Scan(dest ...any) error {
 		r.did()
 	}
 	r.tx.note(err)
-	if !r.read {
-		r.read = true
-		r.tx.unread--
-		r.tx.passTurn()
-	}
+	r.read()
+	r.tx.passTurn()
 	return err
 }
 
@@ -122,7 +119,7 @@ type batchResults struct {
 	inner     pgx.BatchResults
 	callbacks []func(pgx.BatchResults) error // by query; nil if a query has none
 	next      int
-	closed    bool
+	closed    func()
 }
 
 func (r *batchResults) Exec() (tag pgconn.CommandTag, err error) {
@@ -150,7 +147,7 @@ func (r *batchResults) QueryRow() pgx.Row {
 	}
 	defer r.tx.done(nil)
 	r.next++
-	return &row{tx: r.tx, inner: r.inner.QueryRow(), read: true}
+	return &row{tx: r.tx, inner: r.inner.QueryRow(), read: func() {}}
 }
 
 // Close calls the callbacks of the results that were not read, as pgx does, and closes.
@@ -166,10 +163,7 @@ func (r *batchResults) Close() (err error) {
 		return cmp.Or(err, use)
 	}
 	closed := r.inner.Close()
-	if !r.closed {
-		r.closed = true
-		r.tx.unread--
-	}
+	r.closed()
 	r.tx.done(closed)
 	return cmp.Or(err, closed)
 }

@@ -29,9 +29,11 @@ import (
 //
 // A Tx belongs to one call of the handler. Only one goroutine may use it at a time. Its methods
 // return an error once the call has returned, or once the transaction was abandoned
-// ([epoch.ErrAbandoned]). Of calls beside each other, one waits while another has rows, a batch or a savepoint
-// open, and an Exec may travel with those of others: once it was sent, its context no longer ends it. A [pgx.QueryRewriter] is called without a connection, and the Conn method
+// ([epoch.ErrAbandoned]). A [pgx.QueryRewriter] is called without a connection, and the Conn method
 // of rows returns nil.
+//
+// Of calls beside each other, one waits while another has rows, a batch or a savepoint open. An Exec
+// may travel with those of others: once it was sent, its context no longer ends it.
 type Tx interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -80,10 +82,8 @@ type handlerTx struct {
 	savepoints txdb.Savepoints
 	undone     bool // a handle was rolled back, so the call's writes are too
 
-	// If calls run beside each other.
-	has    bool // the call has the turn
+	has    bool // the turn, if calls run beside each other
 	unread int  // rows and batches whose error is not known
-	blamed bool // the transaction fails because of this call
 }
 
 // fault is a statement's error. as is its meaning if it is no message's fault, and otherwise nil.
@@ -103,9 +103,7 @@ func (t *handlerTx) run(ctx context.Context, apply func(context.Context, Tx) err
 func (t *handlerTx) close() {
 	if !t.mu.TryLock() {
 		t.leaked = true
-		if t.fenced.turn != nil {
-			t.fenced.turn.blame(t.call)
-		}
+		t.fails()
 		_ = t.conn.PgConn().Conn().Close() // ends the goroutine's wait
 		t.mu.Lock()
 	}
@@ -123,11 +121,10 @@ func (t *handlerTx) ready() bool {
 // use takes the connection. After a nil error the caller must call done.
 func (t *handlerTx) use(ctx context.Context) error {
 	err := t.lock()
-	if err != nil {
-		return err
-	}
-	if err = t.takeTurn(ctx); err != nil {
-		t.mu.Unlock()
+	if err == nil {
+		if err = t.takeTurn(ctx); err != nil {
+			t.mu.Unlock()
+		}
 	}
 	return err
 }
@@ -312,11 +309,10 @@ func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 	if err != nil {
 		return failedRow{err}
 	}
-	t.unread++
 	if r != nil {
-		return &row{tx: t, inner: r.QueryRow(), batch: r, did: did}
+		return &row{tx: t, inner: r.QueryRow(), batch: r, did: did, read: t.opens()}
 	}
-	return &row{tx: t, inner: t.conn.QueryRow(ctx, sql, args...), did: did}
+	return &row{tx: t, inner: t.conn.QueryRow(ctx, sql, args...), did: did, read: t.opens()}
 }
 
 // SendBatch sends the statements of b. If one of them is refused, none is sent.
@@ -340,7 +336,7 @@ func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	if err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
-	t.unread++
+	results.closed = t.opens()
 	if results.inner = r; r == nil {
 		results.inner = t.conn.SendBatch(ctx, own)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -15,30 +16,22 @@ import (
 
 var besides = []history{
 	{"calls beside each other are open at one time, and all that they write is committed", "R1", besideCommits},
-	{"of calls beside each other one fails: nothing is committed, and its error is returned", "R1", besideFails},
-	{"of calls beside each other one ends its goroutine: nothing is committed", "R1", besideGoexit},
+	{"of calls beside each other one fails, or ends its goroutine: nothing is committed, and its error is returned", "R1", besideFails},
 	{"the transaction of a call is of no use after the call, while others beside it use theirs", "R1", besideKept},
 	{"calls beside each other hang: both are abandoned, and what they still write is refused", "R12 L7", besideHangs},
-	{"calls beside each other under a replaced claim are refused", "R1", besideStale},
 }
 
 var errGoexit = errors.New("a call ended its goroutine")
 
 // besideAll runs each call on a goroutine of its own.
 func besideAll(calls int, call func(i int) error) error {
-	errs := make([]error, calls)
+	errs := slices.Repeat([]error{errGoexit}, calls)
 	var all sync.WaitGroup
 	for i := range calls {
-		errs[i] = errGoexit
 		all.Go(func() { errs[i] = call(i) })
 	}
 	all.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // beside runs calls for as many messages beside each other. Each appends to a list of its own, and once all
@@ -75,13 +68,6 @@ func (t *tenure) beside(o epoch.TxOptions, calls int, then func(ctx context.Cont
 
 func besideList(i int) string { return fmt.Sprint("beside ", i) }
 
-func (w *world) wantBeside(calls int, want ...string) {
-	w.Helper()
-	for i := range calls {
-		w.wantList(besideList(i), want...)
-	}
-}
-
 func besideCommits(w *world) {
 	ta := w.owned(5)
 	for range 2 {
@@ -92,39 +78,29 @@ func besideCommits(w *world) {
 		}
 	}
 	ta.wantFence()
-	w.wantBeside(5, "first", "second", "first", "second")
-	ta.applies(1)
+	for i := range 5 {
+		w.wantList(besideList(i), "first", "second", "first", "second")
+	}
 }
 
 func besideFails(w *world) {
 	ta, failure := w.owned(5), errors.New("out of stock")
-	err := ta.beside(epoch.TxOptions{}, 4, func(ctx context.Context, tx any, i int) error {
-		if i == 2 {
-			return failure
+	for _, want := range []error{failure, errGoexit} {
+		err := ta.beside(epoch.TxOptions{}, 4, func(ctx context.Context, tx any, i int) error {
+			if i == 2 && want == errGoexit {
+				runtime.Goexit()
+			} else if i == 2 {
+				return want
+			}
+			return w.db.Append(ctx, tx, besideList(i), "second")
+		})
+		if !errors.Is(err, want) || len(class(err)) > 0 {
+			w.Errorf("err = %v, want %v", err, want)
 		}
-		return w.db.Append(ctx, tx, besideList(i), "second")
-	})
-	if !errors.Is(err, failure) || len(class(err)) > 0 {
-		w.Errorf("err = %v, want that of the call", err)
+		ta.wantFence()
+		w.wantList(besideList(0))
+		w.wantList(besideList(2))
 	}
-	ta.wantFence()
-	w.wantBeside(4)
-	ta.applies(1)
-}
-
-func besideGoexit(w *world) {
-	ta := w.owned(5)
-	err := ta.beside(epoch.TxOptions{}, 3, func(ctx context.Context, tx any, i int) error {
-		if i == 0 {
-			runtime.Goexit()
-		}
-		return w.db.Append(ctx, tx, besideList(i), "second")
-	})
-	if !errors.Is(err, errGoexit) || len(class(err)) > 0 {
-		w.Errorf("err = %v, want that of TxOptions.Beside", err)
-	}
-	ta.wantFence()
-	w.wantBeside(3)
 	ta.applies(1)
 }
 
@@ -144,8 +120,7 @@ func besideKept(w *world) {
 		return w.db.Append(ctx, tx, besideList(i), "second")
 	})
 	if err != nil {
-		// A write that was running as its call returned fails the transaction.
-		w.wantBeside(2)
+		w.wantList(besideList(1)) // a write that was running as its call returned fails the transaction
 		return
 	}
 	last, err := w.db.List(w.ctx, besideList(1))
@@ -172,17 +147,8 @@ func besideHangs(w *world) {
 			w.Errorf("a write of call %d returned %v, want ErrAbandoned", i, err)
 		}
 	}
-	w.wantBeside(2)
+	w.wantList(besideList(0))
 	w.wantList("late")
 	ta.applies(1)
 	w.wantEffects(orders0, "0@5")
-}
-
-func besideStale(w *world) {
-	ta := w.owned(5)
-	tb := w.process("B").claims(orders0, 6)
-	err := ta.beside(epoch.TxOptions{}, 3, func(context.Context, any, int) error { return nil })
-	w.wantOnly(err, epoch.ErrStale, "A, under a claim that B has replaced")
-	w.wantBeside(3)
-	tb.applies(1)
 }
