@@ -29,6 +29,7 @@ type processSpec struct {
 	Name               string
 	Effect             string // the statement that is a message's effect
 	Hangs              bool   // whether it hangs on a message that is trap
+	PostgreSQL         string // instead of the file, with messages of different keys beside each other
 }
 
 // session is short, so that the broker soon misses a frozen process.
@@ -63,15 +64,6 @@ func processMain(spec string) int {
 	defer stop()
 	fmt.Println("ready")
 
-	db, err := sql.Open("sqlite", s.Database)
-	if err != nil {
-		return complain(err)
-	}
-	defer db.Close()
-	sink, err := sqlsink.Open(ctx, db, sqlsink.SQLite, sqlsink.Options{})
-	if err != nil {
-		return complain(err)
-	}
 	source, err := kafkasource.New(kafkasource.Options{
 		Group: s.Group, Topics: []string{s.Topic},
 		Client: []kgo.Opt{
@@ -79,6 +71,23 @@ func processMain(spec string) int {
 			kgo.SessionTimeout(session), kgo.HeartbeatInterval(session / 10), kgo.RebalanceTimeout(10 * time.Second),
 		},
 	})
+	if err != nil {
+		return complain(err)
+	}
+	o := consumer.Options{
+		RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
+		HaltMin: 100 * time.Millisecond, HaltMax: 500 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	if s.PostgreSQL != "" {
+		return processKeys(ctx, s, source, told, o)
+	}
+	db, err := sql.Open("sqlite", s.Database)
+	if err != nil {
+		return complain(err)
+	}
+	defer db.Close()
+	sink, err := sqlsink.Open(ctx, db, sqlsink.SQLite, sqlsink.Options{})
 	if err != nil {
 		return complain(err)
 	}
@@ -94,11 +103,7 @@ func processMain(spec string) int {
 		_, err := tx.ExecContext(context.WithoutCancel(ctx), s.Effect, m.Partition.Number, m.Value, e, s.Name)
 		return err
 	}
-	err = consumer.Run(ctx, source, sink, consumer.Each(handle), consumer.Options{
-		RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
-		HaltMin: 100 * time.Millisecond, HaltMax: 500 * time.Millisecond,
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
+	err = consumer.Run(ctx, source, sink, consumer.Each(handle), o)
 	if err != nil {
 		return complain(err)
 	}
