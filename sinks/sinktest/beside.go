@@ -15,8 +15,7 @@ import (
 // This file has the histories of calls that run beside each other in one transaction.
 
 var besides = []history{
-	{"calls beside each other are open at one time, and all that they write is committed", "R1", besideCommits},
-	{"of calls beside each other one fails, or ends its goroutine: nothing is committed, and its error is returned", "R1", besideFails},
+	{"calls beside each other are open at one time; all that they write is committed, or nothing if one fails or ends its goroutine", "R1", besideEnds},
 	{"the transaction of a call is of no use after the call, while others beside it use theirs", "R1", besideKept},
 	{"calls beside each other hang: both are abandoned, and what they still write is refused", "R12 L7", besideHangs},
 }
@@ -68,38 +67,28 @@ func (t *tenure) beside(o epoch.TxOptions, calls int, then func(ctx context.Cont
 
 func besideList(i int) string { return fmt.Sprint("beside ", i) }
 
-func besideCommits(w *world) {
-	ta := w.owned(5)
-	for range 2 {
-		if err := ta.beside(epoch.TxOptions{}, 5, func(ctx context.Context, tx any, i int) error {
-			return w.db.Append(ctx, tx, besideList(i), "second")
-		}); err != nil {
-			w.Fatal(err)
-		}
-	}
-	ta.wantFence()
-	for i := range 5 {
-		w.wantList(besideList(i), "first", "second", "first", "second")
-	}
-}
-
-func besideFails(w *world) {
+func besideEnds(w *world) {
 	ta, failure := w.owned(5), errors.New("out of stock")
-	for _, want := range []error{failure, errGoexit} {
+	var there []string
+	for _, how := range []struct {
+		want error
+		end  func() error
+	}{{nil, func() error { return nil }}, {failure, func() error { return failure }}, {errGoexit, func() error { runtime.Goexit(); return nil }}} {
 		err := ta.beside(epoch.TxOptions{}, 4, func(ctx context.Context, tx any, i int) error {
-			if i == 2 && want == errGoexit {
-				runtime.Goexit()
-			} else if i == 2 {
-				return want
+			if err := w.db.Append(ctx, tx, besideList(i), "second"); err != nil || i != 2 {
+				return err
 			}
-			return w.db.Append(ctx, tx, besideList(i), "second")
+			return how.end()
 		})
-		if !errors.Is(err, want) || len(class(err)) > 0 {
-			w.Errorf("err = %v, want %v", err, want)
+		if !errors.Is(err, how.want) || len(class(err)) > 0 {
+			w.Errorf("err = %v, want %v", err, how.want)
 		}
-		ta.wantFence()
-		w.wantList(besideList(0))
-		w.wantList(besideList(2))
+		if ta.wantFence(); how.want == nil {
+			there = append(there, "first", "second")
+		}
+		for i := range 4 {
+			w.wantList(besideList(i), there...)
+		}
 	}
 	ta.applies(1)
 }

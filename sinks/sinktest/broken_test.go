@@ -592,7 +592,7 @@ var broken = []struct {
 	}, "a held claim is looked at last"},
 	{"a transaction is not abandoned", "L7", func(db *toy) { db.deaf = true }, "a handler that hangs is abandoned"},
 	{"calls that may run beside each other do not", "R1", func(db *toy) { db.inTurn = true }, "calls beside each other are open at one time"},
-	{"a call that fails beside others costs only its own writes", "R1", func(db *toy) { db.forgiving = true }, "of calls beside each other one fails"},
+	{"a call that fails beside others costs only its own writes", "R1", func(db *toy) { db.forgiving = true }, "calls beside each other are open at one time"},
 	{"an abandoned transaction does not say so", "L7", func(db *toy) { db.lingering = true }, "a handler that hangs before its first write"},
 }
 
