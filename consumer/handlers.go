@@ -32,7 +32,7 @@ type Header = epoch.Header
 // rolled back. It must not use tx after it has returned. It must return when ctx ends: after
 // [Options.HangTimeout] it is abandoned, and what it still writes is refused
 // ([epoch.ErrAbandoned]). Calls for different partitions may overlap, even if [Options.Committers] is 1.
-// In one process, calls for one partition never do.
+// In one process, calls for one partition never do, except those of [EachKey].
 //
 // An error or a panic rolls the whole transaction back; see [Options.MaxAttempts],
 // [Permanent] and [Handlers.OnFailure].

@@ -209,6 +209,12 @@ var guardsOfConsumer = []guard{
 	{"L7", "a drain waits for a call that hangs", []edit{
 		{transact, "overrun.Within(overrunGrace)", "_ = overrunGrace"},
 	}, "consumer", "TestADrainDoesNotWaitForAHandlerThatHangs"},
+	{"L6", "a message begins beside the one before it that has its key", []edit{
+		{"consumer/eachkey.go", "if before, is := last[of]; is {", "if before, is := last[of]; is && before < 0 {"},
+	}, "consumer", "TestMessagesOfOneKeyAreInOrderAndThoseOfOthersBesideThem"},
+	{"L2", "a message is blamed for the failed statement of one beside it", []edit{
+		{"sinks/pgsink/blame.go", "\t\tturn.blame(t.call)\n", ""},
+	}, "sinks/pgsink", "TestOfCallsBesideEachOtherTheOneAtFaultIsBlamed"},
 	{"L7", "background work that outlives its context holds its partition", []edit{
 		{background, "count := waits.AfterAwake(p.run.hangTimeout(p.timeout), func() { close(late) })", "count := waits.AfterAwake(p.run.hangTimeout(p.timeout), func() {})"},
 	}, "consumer", "TestBackgroundWorkThatOutlivesItsContextDoesNotHoldItsPartition"},

@@ -84,19 +84,14 @@ func (t *handlerTx) takeTurn(ctx context.Context) (err error) {
 	if t.has, err = t.fenced.await(ctx, nil); err != nil {
 		return err
 	}
-	if err = t.fenced.uncut(); err == nil && t.fenced.turn.isOver(t.call) {
+	err = t.fenced.uncut()
+	if at := t.fenced.turn.blame(-1); err == nil && at >= 0 && at != t.call {
 		err = errBeside
 	}
 	if err != nil {
 		t.passTurn()
 	}
 	return err
-}
-
-// isOver reports whether the transaction fails for another call than this one.
-func (u *turn) isOver(call int) bool {
-	blamed := u.blame(-1)
-	return blamed >= 0 && blamed != call
 }
 
 // passTurn ends the turn, unless what the call has begun is not at its end.
@@ -129,8 +124,7 @@ func (t *handlerTx) runBeside(ctx context.Context, apply func(context.Context, T
 	t.mu.Lock() // of use only to a goroutine that the handler has left behind
 	defer t.mu.Unlock()
 	returned = true
-	fine := err == nil && !t.has && !t.leaked && !t.left && !t.undone && t.refused == nil && t.savepoints.Err() == nil
-	if !fine {
+	if err != nil || t.has || t.leaked || t.left || t.undone || t.refused != nil || t.savepoints.Err() != nil {
 		turn.blame(t.call)
 	}
 	if turn.blame(-1) != t.call {
