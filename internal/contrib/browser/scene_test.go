@@ -55,7 +55,7 @@ func open(t *testing.T, s setting) *scene {
 	c := &scene{broker: broker, log: broker.Create(s.topic, s.partitions), sink: memsink.New(), stats: stats.New()}
 	c.group = broker.Group(s.group, s.topic)
 	c.group.SetTerm(term)
-	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.ctx, c.stop = context.WithCancel(t.Context())
 	op := c.sink.Operator()
 	if s.outbox {
 		op = waiting{op}
