@@ -232,8 +232,7 @@ func (t *tenure) publish(ctx context.Context) {
 func (t *tenure) learn(ctx context.Context, at epoch.Fence) error {
 	return t.Learn(func() (epoch.Offset, bool, error) {
 		m, ok, err := t.mirrored(ctx)
-		var broken *brokenPositionError
-		if errors.As(err, &broken) && at.Epoch > 0 {
+		if broken, ok := errors.AsType[*brokenPositionError](err); ok && at.Epoch > 0 {
 			t.s.log.Warn("the key of a position held something else, and is overwritten with ours", "key", broken.key, "next", at.Next, "err", broken.err)
 			return 0, false, nil
 		}

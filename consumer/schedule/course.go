@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -36,12 +37,7 @@ func (c *course) returned(step epoch.Offset, last bool, by epoch.ClaimID) {
 func (c *course) isOver(step epoch.Offset, claims ...epoch.ClaimID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, claim := range claims {
-		if c.by == claim {
-			return c.step == step && c.last
-		}
-	}
-	return false
+	return slices.Contains(claims, c.by) && c.step == step && c.last
 }
 
 // begins returns how long this process has worked on a run before a step. An operator who has set the

@@ -86,16 +86,8 @@ func Stored(ctx context.Context, js jetstream.JetStream, stream string, request 
 
 // HasCode reports whether the server refused a request with one of these codes.
 func HasCode(err error, codes ...jetstream.ErrorCode) bool {
-	var api *jetstream.APIError
-	if !errors.As(err, &api) {
-		return false
-	}
-	for _, c := range codes {
-		if api.ErrorCode == c {
-			return true
-		}
-	}
-	return false
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && slices.Contains(codes, api.ErrorCode)
 }
 
 // CodeNoPeers is nats-server's JSClusterNoPeersErr: the JetStream leader knows too few servers to

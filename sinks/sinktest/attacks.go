@@ -295,8 +295,7 @@ func logChanged(w *world) {
 	l.Log = "cluster-1/topic-2"
 	_, err := a.sink.Claim(w.ctx, a.reads(orders0), epoch.NewClaim(l))
 	w.wantOnly(err, epoch.ErrLogChanged, "A claims the recreated topic")
-	var changed *epoch.LogChangedError
-	if !errors.As(err, &changed) || changed.Fence != "cluster-1/topic-1" || changed.Source != "cluster-1/topic-2" || changed.Next != 3 {
+	if changed, ok := errors.AsType[*epoch.LogChangedError](err); !ok || changed.Fence != "cluster-1/topic-1" || changed.Source != "cluster-1/topic-2" || changed.Next != 3 {
 		w.Errorf("the refusal is %#v; want both logs and the position 3", changed)
 	}
 	ta.wantFence()
@@ -331,8 +330,7 @@ func twoDeployments(w *world) {
 	l.Source = "cluster-2"
 	_, err := b.sink.Claim(w.ctx, b.reads(orders0), epoch.NewClaim(l))
 	w.wantOnly(err, epoch.ErrForeignLease, "B claims by another cluster's lease")
-	var foreign *epoch.ForeignLeaseError
-	if !errors.As(err, &foreign) || foreign.Fence != "cluster-1" || foreign.Source != "cluster-2" || foreign.Owner != "A" {
+	if foreign, ok := errors.AsType[*epoch.ForeignLeaseError](err); !ok || foreign.Fence != "cluster-1" || foreign.Source != "cluster-2" || foreign.Owner != "A" {
 		w.Errorf("the refusal is %#v; want both issuers and the owner", foreign)
 	}
 	ta.applies(1)

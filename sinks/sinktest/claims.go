@@ -41,8 +41,7 @@ func missingFence(w *world) {
 		}(),
 	} {
 		w.wantOnly(err, epoch.ErrMissing, "%s of a fence that is not there", name)
-		var missing *epoch.MissingError
-		if !errors.As(err, &missing) || missing.Partition != orders0 {
+		if missing, ok := errors.AsType[*epoch.MissingError](err); !ok || missing.Partition != orders0 {
 			w.Errorf("%s: the refusal is %#v; want a MissingError of %s", name, missing, orders0)
 		}
 	}

@@ -108,8 +108,7 @@ func missingAdvance(w *world) {
 	lost.Partition = orders1
 	err := lost.tries(1)
 	w.wantOnly(err, epoch.ErrMissing, "A applies where there is no fence")
-	var missing *epoch.MissingError
-	if !errors.As(err, &missing) || missing.Partition != orders1 {
+	if missing, ok := errors.AsType[*epoch.MissingError](err); !ok || missing.Partition != orders1 {
 		w.Errorf("the refusal is %#v; want a MissingError of %s", missing, orders1)
 	}
 	w.wantEffects(orders1, "")

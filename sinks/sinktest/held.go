@@ -109,8 +109,7 @@ func heldMissing(w *world) {
 	lost.Partition = orders1
 	err := lost.writesHeld("without a fence")
 	w.wantOnly(err, epoch.ErrMissing, "A holds a claim where there is no fence")
-	var missing *epoch.MissingError
-	if !errors.As(err, &missing) || missing.Partition != orders1 {
+	if missing, ok := errors.AsType[*epoch.MissingError](err); !ok || missing.Partition != orders1 {
 		w.Errorf("the refusal is %#v; want a MissingError of %s", missing, orders1)
 	}
 	w.wantList("outbox")

@@ -84,8 +84,7 @@ func actCompares(w *world) {
 	for _, a := range []operate.Act{to(operate.ActRewind, seen, 0), to(operate.ActSkip, seen, 9)} {
 		_, err := h.op.Act(w.ctx, a)
 		w.wantOnly(err, epoch.ErrMoved, "%s seen before the last advance", a.Kind)
-		var m *epoch.MovedError
-		if !errors.As(err, &m) || *m != (epoch.MovedError{Partition: orders0, From: 2, Next: 3}) {
+		if m, ok := errors.AsType[*epoch.MovedError](err); !ok || *m != (epoch.MovedError{Partition: orders0, From: 2, Next: 3}) {
 			w.Errorf("the refusal is %#v", err)
 		}
 		tb.wantFence()

@@ -127,8 +127,7 @@ func (d *Database) drop() error {
 		statements = append(statements, "drop role if exists "+role)
 	}
 	err := d.admin(ctx, statements...)
-	var gone *unreachableError
-	if errors.As(err, &gone) {
+	if _, ok := errors.AsType[*unreachableError](err); ok {
 		return nil // the test has stopped the server; its data is deleted with it
 	}
 	return err

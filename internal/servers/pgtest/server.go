@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -144,9 +145,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if s.options.TLS != nil {
 		settings["ssl"] = "on"
 	}
-	for k, v := range s.options.Settings {
-		settings[k] = v
-	}
+	maps.Copy(settings, s.options.Settings)
 	args := []string{"-D", s.data()}
 	for k, v := range settings {
 		args = append(args, "-c", k+"="+v)
