@@ -233,7 +233,7 @@ func (t *fenced) sendWaiting() {
 // gathers returns the statement if it may travel with those of others. No argument has a method that pgx might
 // call: it would run, panic or hang on the goroutine of another handler.
 func (t *handlerTx) gathers(sql string, args []any) *pgx.QueuedQuery {
-	if t.fenced.turn == nil || t.has || t.fenced.sink.unnamed.Load() || queryMode(t.conn) != pgx.QueryExecModeCacheStatement {
+	if t.fenced.turn == nil || t.has || t.fenced.sink.unnamed.Load() || t.fenced.mode != pgx.QueryExecModeCacheStatement {
 		return nil
 	}
 	q := along(sql, args)

@@ -128,7 +128,8 @@ type fenced struct {
 	as    *advances
 	asked epoch.TxOptions
 	conn  *pgx.Conn
-	alone bool   // there is one call, or none
+	alone bool // there is one call, or none
+	mode  pgx.QueryExecMode
 	nonce string // distinguishes the functions' results and errors from those of a handler's statements
 	xid   *int64 // nil until the server has returned it
 
@@ -204,7 +205,7 @@ func (t *fenced) own(err error) error {
 }
 
 func (s *Sink) newFenced(ctx context.Context, conn *pgx.Conn, as *advances, o epoch.TxOptions, alone bool) *fenced {
-	return &fenced{sink: s, ctx: ctx, as: as, asked: o, conn: conn, alone: alone, nonce: strconv.FormatUint(rand.Uint64(), 36), proven: s.proofs.spend(as)}
+	return &fenced{sink: s, ctx: ctx, as: as, asked: o, conn: conn, alone: alone, mode: queryMode(conn), nonce: strconv.FormatUint(rand.Uint64(), 36), proven: s.proofs.spend(as)}
 }
 
 // last returns the last statement before COMMIT, which checks the fences.

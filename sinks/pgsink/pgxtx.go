@@ -131,7 +131,7 @@ func (t *pgxTx) Conn() *pgx.Conn { return nil }
 // no configuration that it has not parsed itself.
 func (t *pgxTx) Config() *pgxpool.Config {
 	if own, is := t.tx.(*handlerTx); is {
-		return &pgxpool.Config{ConnConfig: &pgx.ConnConfig{DefaultQueryExecMode: queryMode(own.conn)}}
+		return &pgxpool.Config{ConnConfig: &pgx.ConnConfig{DefaultQueryExecMode: own.fenced.mode}}
 	}
 	return nil
 }
