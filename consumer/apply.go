@@ -118,9 +118,11 @@ func (p *partition) beforeTheNext(in time.Duration) outcome {
 				out = p.replayOne()
 			case <-p.acted: // a message that fails compares no fence
 				p.acted = p.run.acted.Next()
-				if err := p.look(); err != nil {
-					out = foundOut(err)
+				ctx, cancel := p.untilRevoked(p.claim)
+				if changed, _ := p.look(ctx); changed != nil {
+					out = foundOut(changed)
 				}
+				cancel()
 			case <-p.tenure.Draining():
 				waiting = false
 			case <-p.claim.Done():
@@ -151,7 +153,7 @@ func (p *partition) applySome() (out outcome, in time.Duration) {
 	// report needs the wait.
 	t := a.tried[a.of]
 	p.inOrder = p.bisect.active() && (p.inOrder || v.finding == oneOfThem)
-	in = p.bisect.learn(v, t, a.handler != nil, len(a.tried) > 1)
+	in = p.bisect.learn(v, t, a.handler != nil && !a.whole, len(a.tried) > 1)
 	if v.finding == died {
 		p.death = &death{t, v.err}
 	}

@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -129,12 +128,19 @@ func (p *partition) compare(now epoch.Fence) (back bool) {
 	return true
 }
 
-// look returns an error unless the sink is known to have the fence as it was claimed and advanced.
-func (p *partition) look() error {
-	ctx, cancel := context.WithTimeout(p.lease, p.timeout)
+// look reads the fence, and returns how it differs from the one that was claimed and advanced, or why it
+// could not be read.
+func (p *partition) look(ctx context.Context) (changed, failed error) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	f, err := p.run.effects.Fence(ctx, p.id)
-	return cmp.Or(err, p.fence.CheckUnchanged(f))
+	switch {
+	case errors.Is(err, epoch.ErrMissing):
+		return err, nil
+	case err != nil:
+		return nil, err
+	}
+	return p.fence.CheckUnchanged(f), nil
 }
 
 // goBack continues from the sink's position after the sink went back. The effects beyond it are gone

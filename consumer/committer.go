@@ -78,6 +78,7 @@ type answer struct {
 
 	abandoned bool  // the transaction runs on after its context has ended, and was given up
 	hang      *hang // and it is the call for this partition that hangs
+	several   bool  // or others beside it, or with it, and it waits for them
 	place     place // of that call, the first if there are several
 	last      int   // index of the message of the last
 }

@@ -22,7 +22,8 @@ import (
 //
 // The sink must run calls beside each other ([epoch.Facts]): pgsink does, on one connection, and memsink. If n is
 // 1, any sink will do. A handler that holds the connection, by rows that it has not closed or a savepoint, makes
-// the others wait: do not wait for another handler meanwhile.
+// the others wait: do not wait for another handler meanwhile. If calls for several partitions hang, each counts for
+// [Options.MaxHung].
 func EachKey[TX any](handle Handler[TX], n int) Handlers[TX] {
 	return Handlers[TX]{each: handle, beside: n}
 }

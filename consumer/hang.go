@@ -72,12 +72,16 @@ func (hs *hangs) add(h *hang) (tooMany bool) {
 	return true
 }
 
-// call returns the report of a hang. Its stack may be replaced at any time, so it is copied under
-// the lock.
-func (hs *hangs) call(h *hang) Overdue {
+// call returns the report of a hang to one of its partitions. Its stack may be replaced at any time, so it is
+// copied under the lock.
+func (hs *hangs) call(h *hang, p epoch.Partition, e epoch.Epoch) Overdue {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	return h.Overdue
+	o := h.Overdue
+	if p != o.Partition {
+		o.Partition, o.Epoch, o.From, o.To, o.Offset = p, e, -1, -1, hs.messages[p].first
+	}
+	return o
 }
 
 func (hs *hangs) calls() []Overdue {
@@ -242,6 +246,7 @@ func (c *committer) abandon(t *transaction) {
 	// the context in its options has ended, which t.abandon does below.
 	calls, _ := t.under.abandon()
 	answers := make([]answer, len(t.parts)) // with what hangs
+	several := t.whole() || len(calls) > 1
 	first := t.overdue(0)
 	hangs := func(o Overdue, goroutine string, with ...epoch.Partition) *hang {
 		o.Stack = stacks.Of(goroutine)
@@ -284,7 +289,7 @@ func (c *committer) abandon(t *transaction) {
 	c.run.Observe(transacted(tried, r))
 	c.answer(t, func(i int) answer {
 		a := answers[i]
-		a.part, a.tried, a.of, a.result, a.abandoned = &t.parts[i], tried, i, r, true
+		a.part, a.tried, a.of, a.result, a.abandoned, a.several = &t.parts[i], tried, i, r, true, several
 		return a
 	})
 }
@@ -370,6 +375,9 @@ func (p *partition) blame(a answer) {
 	if m.first == t.first && m.failed == nil {
 		m.attempts = t.attempts
 	}
+	if a.several && m.first == m.last {
+		m.last++ // no attempt of this message: perhaps it is another one that hangs
+	}
 	p.run.hung.blame(p.id, m)
 }
 
@@ -433,7 +441,7 @@ func (p *partition) haltedBy(err error) error {
 
 // recordHang writes what hangs. The partition is this process's until recordHang has returned.
 func (p *partition) recordHang() {
-	call, f := p.run.hung.call(p.hang), p.fence
+	call, f := p.run.hung.call(p.hang, p.id, p.fence.Epoch), p.fence
 	d := operate.Decision{
 		Kind: operate.DecidedHang, Partition: p.id, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
 		From: -1, To: -1, Reason: "given up: " + call.String(),

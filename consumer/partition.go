@@ -173,8 +173,9 @@ func (p *partition) ended(out outcome) time.Duration {
 	}
 	// The sink has our fence although it refused it: then the transaction had changed the fence itself,
 	// as a handler may that writes to its table. No other process has the partition.
-	if _, refused := fenceAt(p.fence, out.err); refused && p.look() == nil {
-		if out.own = true; out.action == replaced {
+	if _, refused := fenceAt(p.fence, out.err); refused {
+		changed, failed := p.look(p.lease)
+		if out.own = changed == nil && failed == nil; out.own && out.action == replaced {
 			out.action = claimAgain
 		}
 	}

@@ -115,7 +115,7 @@ func (t *transaction) commit(base context.Context, late func()) {
 // conclude says of which message the error of the transaction is.
 func (t *transaction) conclude() {
 	r := &t.result
-	r.at, r.handler, r.limit, r.whole = -1, nil, t.timeout, t.whole()
+	r.at, r.handler, r.limit, r.whole, r.beside = -1, nil, t.timeout, t.whole(), t.keyed != nil
 	if t.last >= 0 && t.keyed == nil { // beside each other, any that were reached may be the one
 		r.reached, r.cut = t.placeOf(t.last), t.last < t.calls()-1
 	}

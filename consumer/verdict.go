@@ -35,6 +35,7 @@ type result struct {
 	handler  error         // a handler's error, for which the sink rolled back
 	batch    int           // index of the trial whose handler that was,
 	whole    bool          // unless it was the handler of all of them
+	beside   bool          // calls ran beside each other
 	at       int           // index of the message, or -1 if it is not known
 	offset   epoch.Offset  // of that message, or of the first if at is -1
 	cut      bool          // calls were left that did not begin, and no handler failed
@@ -113,7 +114,7 @@ func (p policy) judge(tried []trial, r result) []verdict {
 			guilty := tried[r.batch]
 			vs = each(tried, verdict{action: haltForGood,
 				err: &HandlerError{Partition: guilty.partition, Offset: r.offset, Attempts: guilty.attempts + 1, Err: err}})
-			for i := r.batch + 1; i < len(vs); i++ {
+			for i := r.batch + 1; i < len(vs) && !r.beside; i++ {
 				vs[i].action = retry
 			}
 		}
@@ -136,16 +137,19 @@ func (p policy) judge(tried []trial, r result) []verdict {
 		return each(tried, verdict{action: claimAgain, err: err})
 
 	// A handler returned an error, panicked, or had its context end. The calls after it were not
-	// made, so only its partition is judged.
-	case r.handler != nil && !r.whole:
+	// made, so only its partition is judged. If calls beside it ran out of time, the slow one may be another.
+	case r.handler != nil && !r.whole && !(r.beside && r.timedOut):
 		failed := p.failure(tried[r.batch], r, len(tried) > 1)
 		return but(each(tried, verdict{action: retry, err: err}), r.batch, failed)
 
 	// A deferred constraint, for example. Any message of any partition may be the cause, so each
 	// partition is judged as if it had failed: alone, its next transaction shows whether it does.
 	default: // the database refused the commit, and did not say for whom, or a handler of all of them failed
-		vs := make([]verdict, len(tried))
+		vs, at := make([]verdict, len(tried)), r.at
 		for i, t := range tried {
+			if r.at = at; i != r.batch {
+				r.at = -1
+			}
 			vs[i] = p.failure(t, r, len(tried) > 1)
 		}
 		return vs

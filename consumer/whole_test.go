@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -137,6 +139,40 @@ func TestACommonCallThatHangsGivesUpAllItsPartitions(t *testing.T) {
 		}
 		if l := r.sink.DeadLetters(); len(l) != 1 || l[0].Message.Offset != 2 || l[0].Message.Partition.Number != 1 {
 			t.Errorf("dead letters: %v", l)
+		}
+		h.release()
+		over(ps...)
+	})
+}
+
+// Each of its messages may be the one that hangs. That is an attempt of none of them: with few attempts, they would
+// go to OnFailure and were never tried.
+func TestACommonCallThatHangsIsNoAttemptOfItsMessages(t *testing.T) {
+	const partitions = 3
+	inBubble(t, partitions, func(r *rig) {
+		h := hangsOn("1/0")
+		handlers := whole(h.handle).OnFailure(r.sink.DeadLetter)
+		ps := []*process{r.start("a", handlers, hangOptions(1))}
+		r.together(ps[0], func(_ context.Context, _ []epoch.Advance, do func() error) error { return do() }, func() {
+			for n := range int32(partitions) {
+				r.fill(n, 1)
+			}
+		})
+		r.pass(5 * time.Second)
+		for _, name := range []string{"b", "c"} {
+			ps = append(ps, r.start(name, handlers, hangOptions(1)))
+		}
+		r.pass(5 * time.Minute)
+		r.wantEffects(0, "first", "0/0")
+		r.wantEffects(1)
+		r.wantEffects(2, "2/0")
+		if l := r.sink.DeadLetters(); len(l) != 1 || l[0].Message.Partition.Number != 1 {
+			t.Errorf("dead letters: %v", l)
+		}
+		for _, d := range r.decided(2, operate.DecidedHang) {
+			if !strings.Contains(d.Reason, "orders[2]") && !strings.Contains(d.Reason, "orders/2") {
+				t.Errorf("the audit log of partition 2 says %s", d.Reason)
+			}
 		}
 		h.release()
 		over(ps...)

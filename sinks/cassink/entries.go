@@ -119,13 +119,18 @@ func (t *transaction) writeEntries(ctx context.Context) error {
 			writes, of = append(writes, cas.Write{Seen: seen, Value: at.entry.Body, Note: note}), append(of, at)
 		}
 	}
-	for i, r := range cas.SwapAll(ctx, t.sink.store, writes) {
-		switch of[i].stored = r.Item; {
-		case err != nil || r.Err == nil:
-		case errors.Is(r.Err, cas.ErrConflict):
-			err = fmt.Errorf("%w: another transaction has written entry %d of the outbox: %w", epoch.ErrTransient, of[i].entry.ID, r.Err)
-		default:
-			err = doubtful(r.Err)
+	for some := range slices.Chunk(writes, mostWritten) {
+		for i, r := range cas.SwapAll(ctx, t.sink.store, some) {
+			switch of[i].stored = r.Item; {
+			case err != nil || r.Err == nil:
+			case errors.Is(r.Err, cas.ErrConflict):
+				err = fmt.Errorf("%w: another transaction has written entry %d of the outbox: %w", epoch.ErrTransient, of[i].entry.ID, r.Err)
+			default:
+				err = doubtful(r.Err)
+			}
+		}
+		if of = of[len(some):]; err != nil {
+			break
 		}
 	}
 	t.mu.Lock()
@@ -133,6 +138,9 @@ func (t *transaction) writeEntries(ctx context.Context) error {
 	copy(t.added, added)
 	return err
 }
+
+// mostWritten limits the entries of one request, and so how long it takes and how many may be in doubt.
+const mostWritten = 128
 
 func (at entryItem) isNew() bool { return at.entry.ID == 0 }
 

@@ -285,12 +285,13 @@ func newServer(l *slog.Logger) server {
 
 // Facts implements [epoch.Sink]. The channel Replaced is closed when a connection is lost, because the
 // next one may lead to another server, and when another server answers, even behind a pooler that
-// kept the connection. Transactions leaves half of the pool to handlers, claims and what else the process does.
+// kept the connection. Transactions leaves half of the pool, and one more, to handlers, claims and what else the
+// process does.
 func (s *Sink) Facts() epoch.Facts {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
 	return epoch.Facts{
-		Guarantee: epoch.Transactional, Beside: true, Transactions: int(s.pool.Stat().MaxConns() / 2), Replaced: s.server.replaced,
+		Guarantee: epoch.Transactional, Beside: true, Transactions: int(s.pool.Stat().MaxConns()/2) - 1, Replaced: s.server.replaced,
 	}
 }
 

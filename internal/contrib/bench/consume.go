@@ -39,7 +39,7 @@ func consumeObserved[TX any, S epoch.Sink[TX]](
 		if err != nil {
 			return outcome{}, err
 		}
-		config.MaxConns = max(config.MaxConns, 8) // for four transactions at a time
+		config.MaxConns = max(config.MaxConns, 10) // for four transactions at a time
 		pool, err := pgxpool.NewWithConfig(ctx, config)
 		if err != nil {
 			return outcome{}, err
