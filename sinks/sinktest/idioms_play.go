@@ -226,7 +226,7 @@ func (p *play) open(ctx context.Context, s *story, read <-chan struct{}) {
 
 func (p *play) options(s *story) consumer.Options {
 	o := consumer.Options{
-		MaxAttempts: 2, RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond, HaltMin: 5 * time.Millisecond, HaltMax: 20 * time.Millisecond,
+		MaxAttempts: 2, Committers: 1, RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond, HaltMin: 5 * time.Millisecond, HaltMax: 20 * time.Millisecond,
 		Logger: slog.New(slog.DiscardHandler), Observe: s.observe,
 	}
 	if p.idiom.Impatient {
