@@ -68,9 +68,7 @@ func init() {
 			return apply(ctx, tx, ms, 0)
 		})
 	})
-	for _, form := range []string{"kafka/run-sets", "kafka/run-batches", "kafka/run-batches-queued"} {
-		variants[form+"-1"] = committers(1, variants[form])
-	}
+	variants["kafka/run-sets-1"] = committers(1, variants["kafka/run-sets"])
 	variants["kafka/run-observed"] = consumeObserved(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
 		return consumer.Batches(applySet[pgsink.Tx](table))
 	}, scraped)

@@ -125,7 +125,7 @@ func TestTheReadmeHasTheCommittedFigures(t *testing.T) {
 		row, ours, peer string
 		text            string // what the README says, with the figure in place of #
 	}{
-		{"kafka/network", "kafka/run-batches", "kafka/set", "**#** times; "},
+		{"kafka/network", "kafka/run-sets", "kafka/set", "**#** times; "},
 	} {
 		want := strings.ReplaceAll(f.text, "#", rs.Median(f.row, f.ours, f.peer, throughput))
 		if !strings.Contains(costs, want) {
