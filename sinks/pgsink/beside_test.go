@@ -24,48 +24,61 @@ import (
 
 var errGoexit = errors.New("a call ended its goroutine")
 
-// beside runs calls beside each other, as a consumer does: panics are errors.
+// beside runs calls beside each other, as a consumer does.
 func beside(calls int, call func(i int) error) error {
 	errs := make(chan error, calls)
 	var all sync.WaitGroup
 	for i := range calls {
 		all.Go(func() {
 			err := errGoexit
-			defer func() {
-				if v := recover(); v != nil {
-					err = fmt.Errorf("panic: %v", v)
-				}
-				errs <- err
-			}()
+			defer func() { errs <- err }()
 			err = call(i)
 		})
 	}
 	all.Wait()
 	close(errs)
-	var first error
 	for err := range errs { // in the order in which they have returned
-		if first == nil || errors.Is(err, errGoexit) { // of which the sink does not know; a consumer blames it, too
-			first = err
+		if err != nil {
+			return err
 		}
 	}
-	return first
+	return nil
 }
 
 // together commits calls beside each other. Each begins when all have begun, so that the connection is
-// wanted by all.
+// wanted by all. An error is a CallError if a consumer would blame a call: the one that the sink blames, or else
+// the first that has failed. To a consumer, panics are errors.
 func together(t testing.TB, s *pgsink.Sink, f epoch.Fence, n int, call func(ctx context.Context, tx pgsink.Tx, i int) error) error {
 	t.Helper()
 	var open sync.WaitGroup
 	open.Add(n)
+	var mu sync.Mutex
+	var first *epoch.CallError
 	calls := make([]func(context.Context, pgsink.Tx) error, n)
 	for i := range calls {
 		calls[i] = func(ctx context.Context, tx pgsink.Tx) (err error) {
+			err = errGoexit
+			defer func() {
+				if v := recover(); v != nil {
+					err = fmt.Errorf("panic: %v", v)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil && first == nil {
+					first = &epoch.CallError{Call: i, Err: err}
+				}
+			}()
 			open.Done()
 			open.Wait()
 			return call(ctx, tx, i)
 		}
 	}
-	return s.Commit(t.Context(), advance(f, epoch.Offset(n)), epoch.TxOptions{Beside: beside}, calls...)
+	err := s.Commit(t.Context(), advance(f, epoch.Offset(n)), epoch.TxOptions{Beside: beside}, calls...)
+	if at := (*epoch.CallError)(nil); err == nil || first == nil || errors.As(err, &at) ||
+		errors.Is(err, epoch.ErrInDoubt) || errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrTxEndedByHandler) {
+		return err
+	}
+	return first
 }
 
 // panicking is an argument whose method panics.
@@ -123,6 +136,17 @@ func TestOfCallsBesideEachOtherTheOneAtFaultIsBlamed(t *testing.T) {
 			return err
 		}},
 		"Goexit": {errGoexit.Error(), func(ctx context.Context, tx pgsink.Tx) error { runtime.Goexit(); return nil }},
+		"rolled back after a failure in a savepoint": {"effects_value_check", func(ctx context.Context, tx pgsink.Tx) error {
+			whole := pgsink.AsPgxTx(tx)
+			inner, err := whole.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			failed := put(ctx, inner, "l", "refused")
+			_ = whole.Rollback(ctx)
+			time.Sleep(50 * time.Millisecond)
+			return failed
+		}},
 		"Goexit with rows": {errGoexit.Error(), func(ctx context.Context, tx pgsink.Tx) error {
 			_, _ = tx.Query(ctx, "select generate_series(1, 10000)")
 			runtime.Goexit()
@@ -147,7 +171,7 @@ func TestOfCallsBesideEachOtherTheOneAtFaultIsBlamed(t *testing.T) {
 			return nil
 		})
 		var at *epoch.CallError
-		if err == nil || !strings.Contains(err.Error(), c.says) || errors.As(err, &at) && at.Call != 11 || at == nil && !strings.Contains(name, "Goexit") && !strings.Contains(name, "panic") ||
+		if err == nil || !strings.Contains(err.Error(), c.says) || !errors.As(err, &at) || at.Call != 11 ||
 			strings.Contains(err.Error(), "25P02") || strings.Contains(err.Error(), "beside") {
 			t.Errorf("%s: err = %v", name, err)
 		}
@@ -247,6 +271,59 @@ func TestCallsBesideEachOtherTakeTurns(t *testing.T) {
 			}
 		}
 	}
+}
+
+// holding has the connection from when it calls until done is closed.
+func holding(ctx context.Context, tx pgsink.Tx, until func(), done <-chan struct{}) error {
+	rows, err := tx.Query(ctx, "select 1")
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	until()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(5 * time.Second):
+		return errors.New("another call waits for the connection")
+	}
+}
+
+// What a handler has rolled back is not committed, although the context of its Rollback was over and others had
+// the connection.
+func TestARollbackBesideOthersCountsWhenItsContextIsOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	written, held, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	err := together(t, s, claim(t, s, orders, 5), 2, func(ctx context.Context, tx pgsink.Tx, i int) error {
+		if i == 1 {
+			<-written
+			return holding(ctx, tx, func() { close(held) }, ended)
+		}
+		defer close(ended)
+		short, cancel := context.WithCancel(ctx)
+		defer cancel()
+		p := pgsink.AsPgxTx(tx)
+		if err := put(short, p, "l", "x"); err != nil {
+			return err
+		}
+		close(written)
+		<-held
+		cancel()
+		if err := p.Rollback(short); err != nil {
+			t.Errorf("Rollback: %v", err)
+		}
+		return nil
+	})
+	var at *epoch.CallError
+	if !errors.As(err, &at) || at.Call != 0 || !errors.Is(err, epoch.ErrOwnTransaction) {
+		t.Errorf("err = %v", err)
+	}
+	r.wantList("l")
 }
 
 // batches counts the statements of each batch.

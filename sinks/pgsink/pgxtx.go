@@ -185,20 +185,23 @@ func (c control) do(ctx context.Context, tx Tx) error {
 }
 
 func (t *handlerTx) control(ctx context.Context, c control) (err error) {
-	if err := t.use(ctx); err != nil {
+	if err := t.lock(); err != nil {
 		return err
 	}
 	defer func() { t.done(err) }()
-	switch c.what {
+	switch c.what { // what sends nothing must not wait for the turn: ctx may be over, and the handler ignore the error
 	case commitAll:
-		if t.conn.PgConn().TxStatus() == abortedTransaction {
-			return pgx.ErrTxCommitRollback
-		}
-		return nil
+		return t.commits()
 	case rollbackAll:
 		t.undone = true
+		if t.fenced.turn != nil && t.sent {
+			t.fenced.turn.blame(t.call) // before others have the connection that it leaves
+		}
 		t.savepoints.Reset()
 		return nil
+	}
+	if err := t.takeTurn(ctx); err != nil {
+		return err
 	}
 	send := func(text string) error {
 		_, err := t.exec(ctx, text)
@@ -213,6 +216,24 @@ func (t *handlerTx) control(ctx context.Context, c control) (err error) {
 		err = t.savepoints.Rollback(c.handle, send)
 	}
 	return closedTo(c.handle, err)
+}
+
+// commits returns an error if the transaction cannot commit any more. Without the turn, others use the connection.
+func (t *handlerTx) commits() error {
+	if turn := t.fenced.turn; turn != nil && !t.has {
+		switch turn.blame(-1) {
+		case -1:
+			return nil
+		case t.call:
+			return pgx.ErrTxCommitRollback
+		default:
+			return errBeside
+		}
+	}
+	if t.conn.PgConn().TxStatus() == abortedTransaction {
+		return pgx.ErrTxCommitRollback
+	}
+	return nil
 }
 
 // closedTo returns pgx's error instead of that of database/sql if h is a handle of pgx.
