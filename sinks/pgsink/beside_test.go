@@ -326,6 +326,30 @@ func TestARollbackBesideOthersCountsWhenItsContextIsOver(t *testing.T) {
 	r.wantList("l")
 }
 
+// Neither Commit nor a Rollback of nothing waits for others, or fails the message.
+func TestAnEndBesideOthersDoesNotWait(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	held, ended := make(chan struct{}), make(chan struct{})
+	must(t, together(t, s, claim(t, s, orders, 5), 2, func(ctx context.Context, tx pgsink.Tx, i int) error {
+		if i == 1 {
+			if err := holding(ctx, tx, func() { close(held) }, ended); err != nil {
+				return err
+			}
+			return put(ctx, tx, "l", "x")
+		}
+		defer close(ended)
+		<-held
+		if err := pgsink.AsPgxTx(tx).Commit(ctx); err != nil {
+			return err
+		}
+		return pgsink.AsPgxTx(tx).Rollback(ctx)
+	}))
+	r.wantList("l", "x")
+}
+
 // batches counts the statements of each batch.
 type batches struct{ most atomic.Int64 }
 
