@@ -1,6 +1,7 @@
 package pgsink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"reflect"
@@ -24,6 +25,8 @@ import (
 // first to fail is blamed, whichever call notices it. Others then get errBeside, and are not asked why.
 
 var errBeside = errors.New("pgsink: the transaction cannot commit any more: a handler beside this one has failed")
+
+var errExited = errors.New("the handler panicked or ended its goroutine after the transaction had failed because of it")
 
 // turn belongs to a transaction whose calls run beside each other.
 type turn struct {
@@ -113,6 +116,9 @@ func (t *handlerTx) runBeside(ctx context.Context, apply func(context.Context, T
 	turn, returned := t.fenced.turn, false
 	defer func() {
 		if !returned { // it panics, or ends its goroutine
+			if turn.blame(-1) == t.call { // since a statement: others may have failed because of it, and returned
+				turn.failure = &epoch.CallError{Call: t.call, Err: errors.Join(errExited, cmp.Or(t.failed, t.broke))}
+			}
 			turn.blame(t.call)
 		}
 		if t.has {

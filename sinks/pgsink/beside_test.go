@@ -136,6 +136,12 @@ func TestOfCallsBesideEachOtherTheOneAtFaultIsBlamed(t *testing.T) {
 			return err
 		}},
 		"Goexit": {errGoexit.Error(), func(ctx context.Context, tx pgsink.Tx) error { runtime.Goexit(); return nil }},
+		"Goexit after a failure": {"effects_value_check", func(ctx context.Context, tx pgsink.Tx) error {
+			_ = put(ctx, tx, "l", "refused")
+			time.Sleep(50 * time.Millisecond) // the others fail, and return
+			runtime.Goexit()
+			return nil
+		}},
 		"rolled back after a failure in a savepoint": {"effects_value_check", func(ctx context.Context, tx pgsink.Tx) error {
 			whole := pgsink.AsPgxTx(tx)
 			inner, err := whole.Begin(ctx)
