@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"sync"
@@ -142,7 +143,7 @@ func (t *handlerTx) runBeside(ctx context.Context, apply func(context.Context, T
 		}
 	}
 	if turn.failure = t.judge(err); turn.failure == nil {
-		turn.failure = errOpen
+		turn.failure = cmp.Or(t.failed, errOpen)
 	}
 	if _, is := turn.failure.(*epoch.CallError); !is { //nolint:errorlint // outermost only
 		turn.failure = &epoch.CallError{Call: t.call, Err: turn.failure}
@@ -226,14 +227,21 @@ func (t *fenced) sendWaiting() {
 	if _ = r.Close(); err == nil {
 		return
 	}
-	at := 0
-	if unsent, is := errors.AsType[pgx.ErrPreprocessingBatch](err); is { // the first with this text, of several with it
-		at = max(slices.IndexFunc(es, func(e *execution) bool { return e.query.SQL == unsent.SQL() }), 0)
+	at, err := 0, inert.Error(err)
+	if unsent, is := errors.AsType[pgx.ErrPreprocessingBatch](err); is {
+		same := func(e *execution) bool { return e.query.SQL == unsent.SQL() }
+		at = max(slices.IndexFunc(es, same), 0)
+		if unencodable(err) && slices.ContainsFunc(es[at+1:], same) { // nobody knows whose argument it was
+			err = fmt.Errorf("%w: an argument of one of several with this text: %w", epoch.ErrOwnTransaction, err)
+			es[at].tx.refused = err
+		}
 	}
 	failed := es[at]
 	es = slices.Delete(es, at, at+1)
-	failed.tx.noteOwn(inert.Error(err))
-	answer(failed, inert.Error(err))
+	failed.tx.noteOwn(err)
+	failed.tx.failed = cmp.Or(failed.tx.failed, err)
+	t.turn.blame(failed.tx.call)
+	answer(failed, err)
 }
 
 // gathers returns the statement if it may travel with those of others. No argument has a method that pgx might

@@ -356,6 +356,42 @@ func TestAnEndBesideOthersDoesNotWait(t *testing.T) {
 	r.wantList("l", "x")
 }
 
+// pgx says only the text of a statement whose argument it cannot encode. Several may have it.
+func TestOfStatementsWithTheSameTextBesideEachOtherNoneIsBlamedForTheArgumentOfAnother(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	const n = 8
+	held := make(chan struct{})
+	err := together(t, s, claim(t, s, orders, 5), n+1, func(ctx context.Context, tx pgsink.Tx, i int) error {
+		if i == n {
+			return holding(ctx, tx, func() {
+				for close(held); pgsink.Waiting(tx) < n; runtime.Gosched() {
+				}
+			}, held)
+		}
+		<-held
+		for pgsink.Waiting(tx) < i {
+			runtime.Gosched()
+		}
+		value := int64(i)
+		if i == 5 {
+			value = 1 << 40
+		}
+		_, err := tx.Exec(ctx, "insert into effects (list, value) values ('l', ($1::int4)::text)", value)
+		return err
+	})
+	var at *epoch.CallError
+	if !errors.As(err, &at) || at.Call != 5 && !errors.Is(at.Err, epoch.ErrOwnTransaction) || !strings.Contains(err.Error(), "encode") {
+		t.Errorf("err = %v", err)
+	}
+	if errors.Is(err, epoch.ErrInDoubt) {
+		t.Errorf("err = %v, which is in doubt", err)
+	}
+	r.wantList("l")
+}
+
 // batches counts the statements of each batch.
 type batches struct{ most atomic.Int64 }
 
