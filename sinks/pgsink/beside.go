@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -261,7 +262,7 @@ var timeType = reflect.TypeFor[time.Time]()
 
 func isPlain(t reflect.Type) bool {
 	switch k := t.Kind(); {
-	case t == timeType, t.PkgPath() == pgtypePath:
+	case t == timeType, t.PkgPath() == pgtypePath && k == reflect.Struct && !strings.Contains(t.Name(), "["): // an element's type may be the handler's
 		return true
 	case t.NumMethod() > 0:
 		return false

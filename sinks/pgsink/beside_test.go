@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -390,6 +391,27 @@ func TestOfStatementsWithTheSameTextBesideEachOtherNoneIsBlamedForTheArgumentOfA
 		t.Errorf("err = %v, which is in doubt", err)
 	}
 	r.wantList("l")
+}
+
+// elements has types of pgtype with elements that are not.
+type elements struct{}
+
+func (elements) Value() (driver.Value, error) { return "x", nil }
+
+func TestAnExecTravelsWithOthersBesideItOnlyIfNoArgumentHasAMethodOfTheHandlers(t *testing.T) {
+	for _, arg := range []any{
+		pgtype.Array[elements]{}, &pgtype.Array[elements]{}, pgtype.FlatArray[elements]{}, pgtype.Range[elements]{},
+		pgtype.CompositeFields{elements{}}, elements{}, []elements{},
+	} {
+		if pgsink.IsPlain(arg) {
+			t.Errorf("%T travels with others", arg)
+		}
+	}
+	for _, arg := range []any{pgtype.Text{}, pgtype.Numeric{}, []pgtype.UUID{}, time.Time{}, []string{}, 1} {
+		if !pgsink.IsPlain(arg) {
+			t.Errorf("%T does not travel with others", arg)
+		}
+	}
 }
 
 // batches counts the statements of each batch.

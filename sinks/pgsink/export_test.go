@@ -1,6 +1,7 @@
 package pgsink
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -35,3 +36,6 @@ func Waiting(tx Tx) int {
 	defer turn.mu.Unlock()
 	return len(turn.waiting)
 }
+
+// IsPlain reports whether an Exec with this argument may travel with those of others.
+func IsPlain(arg any) bool { return isPlain(reflect.TypeOf(arg)) }
