@@ -414,6 +414,28 @@ func TestAnExecTravelsWithOthersBesideItOnlyIfNoArgumentHasAMethodOfTheHandlers(
 	}
 }
 
+func TestABatchThatIsClosedTwiceDoesNotWaitForThoseBeside(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	seed(t, s, orders)
+	closed, held, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	must(t, together(t, s, claim(t, s, orders, 5), 2, func(ctx context.Context, tx pgsink.Tx, i int) error {
+		if i == 1 {
+			<-closed
+			return holding(ctx, tx, func() { close(held) }, ended)
+		}
+		defer close(ended)
+		b := &pgx.Batch{}
+		b.Queue("select $1::int", 1)
+		results := tx.SendBatch(ctx, b)
+		err := results.Close()
+		close(closed)
+		<-held
+		return errors.Join(err, results.Close())
+	}))
+}
+
 // batches counts the statements of each batch.
 type batches struct{ most atomic.Int64 }
 

@@ -120,6 +120,8 @@ type batchResults struct {
 	callbacks []func(pgx.BatchResults) error // by query; nil if a query has none
 	next      int
 	closed    func()
+	over      bool  // it was closed
+	err       error // of that
 }
 
 func (r *batchResults) Exec() (tag pgconn.CommandTag, err error) {
@@ -152,6 +154,9 @@ func (r *batchResults) QueryRow() pgx.Row {
 
 // Close calls the callbacks of the results that were not read, as pgx does, and closes.
 func (r *batchResults) Close() (err error) {
+	if r.over { // the turn may be another call's
+		return r.err
+	}
 	for err == nil && r.next < len(r.callbacks) {
 		if call := r.callbacks[r.next]; call != nil {
 			err = call(r)
@@ -162,10 +167,10 @@ func (r *batchResults) Close() (err error) {
 	if use := r.tx.use(context.Background()); use != nil {
 		return cmp.Or(err, use)
 	}
-	closed := r.inner.Close()
+	r.over, r.err = true, r.inner.Close()
 	r.closed()
-	r.tx.done(closed)
-	return cmp.Or(err, closed)
+	r.tx.done(r.err)
+	return cmp.Or(err, r.err)
 }
 
 // Tx returns nil, because a handler must not end the transaction.
