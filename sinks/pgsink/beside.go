@@ -132,7 +132,7 @@ func (t *handlerTx) runBeside(ctx context.Context, apply func(context.Context, T
 	t.mu.Lock() // of use only to a goroutine that the handler has left behind
 	defer t.mu.Unlock()
 	returned = true
-	if err != nil || t.has || t.leaked || t.left || t.undone && t.sent || t.refused != nil || t.savepoints.Err() != nil {
+	if err != nil || t.has || t.leaked.Load() || t.left || t.undone && t.sent || t.refused != nil || t.savepoints.Err() != nil {
 		turn.blame(t.call)
 	}
 	if turn.blame(-1) != t.call {

@@ -436,6 +436,40 @@ func TestABatchThatIsClosedTwiceDoesNotWaitForThoseBeside(t *testing.T) {
 	}))
 }
 
+// slowFailure keeps a goroutine that has had an error.
+type slowFailure struct{ failed chan struct{} }
+
+func (s slowFailure) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (s slowFailure) TraceQueryEnd(_ context.Context, _ *pgx.Conn, d pgx.TraceQueryEndData) {
+	if d.Err != nil && strings.Contains(d.Err.Error(), "effects_value_check") {
+		close(s.failed)
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// The race detector watches.
+func TestAGoroutineLeftBehindBesideOthersFailsMeanwhile(t *testing.T) {
+	t.Parallel()
+	r, slow := newRig(t), slowFailure{make(chan struct{})}
+	s := r.openOn(r.pool(func(c *pgxpool.Config) { c.ConnConfig.Tracer = slow }))
+	seed(t, s, orders)
+	err := together(t, s, claim(t, s, orders, 5), 2, func(ctx context.Context, tx pgsink.Tx, i int) error {
+		if i == 0 {
+			go func() { _, _ = tx.Exec(ctx, "insert into effects (list, value) values ('l', 'refused')") }()
+			<-slow.failed
+		}
+		return nil
+	})
+	var at *epoch.CallError
+	if !errors.As(err, &at) || at.Call != 0 {
+		t.Errorf("err = %v", err)
+	}
+	r.wantList("l")
+}
+
 // batches counts the statements of each batch.
 type batches struct{ most atomic.Int64 }
 

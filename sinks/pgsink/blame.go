@@ -64,7 +64,7 @@ func tells(err error, e *pgconn.PgError) bool { return errors.Is(err, e) }
 func (t *handlerTx) why(err error) error {
 	pg := t.conn.PgConn()
 	switch {
-	case t.leaked:
+	case t.leaked.Load():
 		return errors.Join(errLeaked, err)
 	case t.left && err != nil:
 		return fmt.Errorf("%w; then: %w", errLeft, err)
@@ -127,7 +127,7 @@ func (t *handlerTx) noteOwn(err error) {
 
 // fails blames the call for the transaction, unless it may go back to a savepoint.
 func (t *handlerTx) fails() {
-	if turn := t.fenced.turn; turn != nil && (t.leaked || t.conn.IsClosed() || !t.savepoints.Open()) {
+	if turn := t.fenced.turn; turn != nil && (t.leaked.Load() || t.conn.IsClosed() || !t.savepoints.Open()) {
 		turn.blame(t.call)
 	}
 }

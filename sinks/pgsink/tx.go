@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -67,15 +68,15 @@ type handlerTx struct {
 
 	mu        sync.Mutex // held while the connection is in use
 	closed    bool
-	ours      bool    // the statement being sent is the sink's or the outbox's, not the handler's
-	unbegun   error   // why the transaction could not be begun
-	failed    error   // the first error of a statement
-	last      fault   // the last error, except 25P02, which only repeats that there was one
-	blameless []fault // the last errors that are no message's fault
-	broke     error   // the error that closed the connection
-	leaked    bool
-	left      bool // the handler ended the transaction
-	odd       bool // a text that is not plain was sent, which may have ended it
+	ours      bool        // the statement being sent is the sink's or the outbox's, not the handler's
+	unbegun   error       // why the transaction could not be begun
+	failed    error       // the first error of a statement
+	last      fault       // the last error, except 25P02, which only repeats that there was one
+	blameless []fault     // the last errors that are no message's fault
+	broke     error       // the error that closed the connection
+	leaked    atomic.Bool // set without mu
+	left      bool        // the handler ended the transaction
+	odd       bool        // a text that is not plain was sent, which may have ended it
 
 	refused    error // why the call fails, whatever it returns
 	sent       bool
@@ -102,7 +103,7 @@ func (t *handlerTx) run(ctx context.Context, apply func(context.Context, Tx) err
 // using it, the connection is closed, because nobody knows what that goroutine would still send.
 func (t *handlerTx) close() {
 	if !t.mu.TryLock() {
-		t.leaked = true
+		t.leaked.Store(true)
 		t.fails()
 		_ = t.conn.PgConn().Conn().Close() // ends the goroutine's wait
 		t.mu.Lock()
@@ -115,7 +116,7 @@ func (t *handlerTx) close() {
 // can use it: within the transaction, or before it if nothing was sent.
 func (t *handlerTx) ready() bool {
 	pg := t.conn.PgConn()
-	return !t.leaked && !t.left && !pg.IsClosed() && !pg.IsBusy() && (pg.TxStatus() == inTransaction || !t.fenced.begun)
+	return !t.leaked.Load() && !t.left && !pg.IsClosed() && !pg.IsBusy() && (pg.TxStatus() == inTransaction || !t.fenced.begun)
 }
 
 // use takes the connection. After a nil error the caller must call done.
