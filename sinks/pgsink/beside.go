@@ -232,16 +232,18 @@ func (t *fenced) sendWaiting() {
 	if unsent, is := errors.AsType[pgx.ErrPreprocessingBatch](err); is {
 		same := func(e *execution) bool { return e.query.SQL == unsent.SQL() }
 		at = max(slices.IndexFunc(es, same), 0)
-		if unencodable(err) && slices.ContainsFunc(es[at+1:], same) { // nobody knows whose argument it was
-			err = fmt.Errorf("%w: an argument of one of several with this text: %w", epoch.ErrOwnTransaction, err)
-			es[at].tx.refused = err
+		if unencodable(err) { // to the server nothing has failed, but the others are not sent either
+			if slices.ContainsFunc(es[at+1:], same) { // nobody knows whose argument it was
+				err = fmt.Errorf("%w: an argument of one of several with this text: %w", epoch.ErrOwnTransaction, err)
+				es[at].tx.refused = err
+			}
+			es[at].tx.failed = cmp.Or(es[at].tx.failed, err)
+			t.turn.blame(es[at].tx.call)
 		}
 	}
 	failed := es[at]
 	es = slices.Delete(es, at, at+1)
 	failed.tx.noteOwn(err)
-	failed.tx.failed = cmp.Or(failed.tx.failed, err)
-	t.turn.blame(failed.tx.call)
 	answer(failed, err)
 }
 
