@@ -2,8 +2,7 @@ package cas
 
 import (
 	"context"
-
-	"golang.org/x/sync/errgroup"
+	"sync"
 )
 
 // Write is what [Store.Swap] gets for one item.
@@ -29,14 +28,15 @@ func SwapAll(ctx context.Context, s Store, writes []Write) []Written {
 		return b.SwapAll(ctx, writes)
 	}
 	results := make([]Written, len(writes))
-	var writers errgroup.Group
-	writers.SetLimit(32)
+	var writers sync.WaitGroup
+	slots := make(chan struct{}, 32)
 	for i, w := range writes {
-		writers.Go(func() error {
+		slots <- struct{}{}
+		writers.Go(func() {
 			results[i].Item, results[i].Err = s.Swap(ctx, w.Seen, w.Value, w.Note)
-			return nil
+			<-slots
 		})
 	}
-	_ = writers.Wait()
+	writers.Wait()
 	return results
 }

@@ -138,7 +138,7 @@ func (p policy) judge(tried []trial, r result) []verdict {
 
 	// A handler returned an error, panicked, or had its context end. The calls after it were not
 	// made, so only its partition is judged. If calls beside it ran out of time, the slow one may be another.
-	case r.handler != nil && !r.whole && !(r.beside && r.timedOut):
+	case r.handler != nil && !r.whole && (!r.beside || !r.timedOut):
 		failed := p.failure(tried[r.batch], r, len(tried) > 1)
 		return but(each(tried, verdict{action: retry, err: err}), r.batch, failed)
 

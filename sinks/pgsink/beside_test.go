@@ -94,6 +94,7 @@ func TestOfCallsBesideEachOtherTheOneAtFaultIsBlamed(t *testing.T) {
 	r := newRig(t)
 	s := r.open()
 	seed(t, s, orders)
+	var others sync.WaitGroup // the calls beside the one at fault
 	for name, c := range map[string]struct {
 		says  string
 		wrong func(ctx context.Context, tx pgsink.Tx) error
@@ -139,7 +140,7 @@ func TestOfCallsBesideEachOtherTheOneAtFaultIsBlamed(t *testing.T) {
 		"Goexit": {errGoexit.Error(), func(ctx context.Context, tx pgsink.Tx) error { runtime.Goexit(); return nil }},
 		"Goexit after a failure": {"effects_value_check", func(ctx context.Context, tx pgsink.Tx) error {
 			_ = put(ctx, tx, "l", "refused")
-			time.Sleep(50 * time.Millisecond) // the others fail, and return
+			others.Wait() // until they have failed
 			runtime.Goexit()
 			return nil
 		}},
@@ -151,7 +152,7 @@ func TestOfCallsBesideEachOtherTheOneAtFaultIsBlamed(t *testing.T) {
 			}
 			failed := put(ctx, inner, "l", "refused")
 			_ = whole.Rollback(ctx)
-			time.Sleep(50 * time.Millisecond)
+			others.Wait()
 			return failed
 		}},
 		"Goexit with rows": {errGoexit.Error(), func(ctx context.Context, tx pgsink.Tx) error {
@@ -166,10 +167,12 @@ func TestOfCallsBesideEachOtherTheOneAtFaultIsBlamed(t *testing.T) {
 		}},
 	} {
 		f := claim(t, s, orders, 5)
+		others.Add(15)
 		err := together(t, s, f, 16, func(ctx context.Context, tx pgsink.Tx, i int) error {
 			if i == 11 {
 				return c.wrong(ctx, tx)
 			}
+			defer others.Done()
 			for n := range 5 {
 				if err := put(ctx, tx, "l", fmt.Sprintf("%d/%d", i, n)); err != nil {
 					return fmt.Errorf("beside: %w", err)
@@ -446,7 +449,7 @@ func (s slowFailure) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.Tra
 func (s slowFailure) TraceQueryEnd(_ context.Context, _ *pgx.Conn, d pgx.TraceQueryEndData) {
 	if d.Err != nil && strings.Contains(d.Err.Error(), "effects_value_check") {
 		close(s.failed)
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) //nolint:forbidigo // it is slow, and nothing waits for it
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+
+	"github.com/epochfence/epochfence/internal/suites/bubble"
 )
 
 // When a group spreads, a process makes hundreds of claims at once, and some are refused because another process
@@ -21,7 +23,7 @@ func TestOneCallThatIsRefusedDoesNotCostTheOthersTheirCommonTransaction(t *testi
 		"two":  {[]int{3, 500}, 17, 64},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				const calls = 512
 				refused := errors.New("refused")
 				var together, alone atomic.Int32
