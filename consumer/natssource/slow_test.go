@@ -153,7 +153,7 @@ func (o outcome) atTheRate(t *testing.T, rate int, times float64) {
 		t.Errorf("it took %v, and the link could have carried it in %.1f s", o.took, needs)
 	}
 	most := o.bytes + o.bytes/5
-	if o.stalled > lookEvery/4 { // meanwhile a message may have been taken for one that does not come, and asked for once more
+	if o.stalled > lookEvery/16 { // meanwhile a message may have been taken for one that does not come, and asked for once more
 		most += o.bytes / 3
 	}
 	if o.fetched > most {
