@@ -115,6 +115,6 @@ var guardsOfLeases = []guard{
 		"lease", "TestWhatIsNotGivenBackInTimeIsLost"},
 	{"L7", "a holder keeps its lease without progress", []edit{{held, "if m.MaxStall > 0 {", "if false {"}},
 		"lease", "TestAHolderWithoutProgressLosesItsLease"},
-	{"L7", "a holder keeps a resource by not returning", []edit{{held, "context.AfterFunc(h.held, h.abandon)", "_ = h.abandon"}},
+	{"L7", "a holder keeps a resource by not returning", []edit{{held, "h.keep = context.AfterFunc(h.held, h.abandon)", "h.keep = func() bool { return true }"}},
 		"lease", "TestAHolderThatDoesNotReturnKeepsTheResourceForATTLAndNoOtherBeginsBesideIt"},
 }
