@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,6 +151,41 @@ func TestAMessageThatIsTriedAgainIsSkippedWithinSeconds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A look that fails has found nothing: the claim is as good as before.
+func TestAFenceThatCannotBeReadBetweenAttemptsEndsNoClaim(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		var down, looks atomic.Int32
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if m.Partition.Number == 0 {
+				return epoch.ErrTransient
+			}
+			return record(ctx, tx, m, e)
+		}), options{}, memsink.Hooks{Fence: func(_ context.Context, at epoch.Partition, do func() error) error {
+			if down.Load() > 0 && at.Number == 0 {
+				looks.Add(1)
+				return errors.New("out of reach")
+			}
+			return do()
+		}})
+		r.fill(0, 1)
+		r.fill(1, 1)
+		r.pass(10 * time.Second)
+		down.Store(1)
+		r.acts(operate.ActSkip, 1, to(3))
+		r.pass(10 * time.Second)
+		claims := 0
+		for _, e := range seen[consumer.Claimed](p) {
+			if e.Fence.Partition.Number == 0 {
+				claims++
+			}
+		}
+		if n := len(seen[consumer.InDoubt](p)); looks.Load() == 0 || claims != 1 || n != 0 {
+			t.Errorf("%d looks, %d claims, %d in doubt", looks.Load(), claims, n)
+		}
+		p.end()
+	})
 }
 
 func TestAMessageThatHaltsItsPartitionIsSkippedWithinSeconds(t *testing.T) {
