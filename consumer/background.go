@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/aside"
 	"github.com/epochfence/epochfence/consumer/internal/stacks"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/waits"
@@ -280,7 +281,7 @@ func (b *background) commit(caller context.Context, commit commitHeld, free func
 	defer abort(nil)
 	defer context.AfterFunc(b.ctx, func() { abort(errClaimEnded) })()
 	defer context.AfterFunc(caller, func() { abort(context.Cause(caller)) })()
-	defer b.owner.run.underWay.add(Overdue{Partition: b.hold.Partition, Epoch: b.epoch, Timeout: timeout}, 0)()
+	defer b.owner.run.underWay.Add(aside.Transaction{Partition: b.hold.Partition, Timeout: timeout})()
 	r := result{at: -1}
 	began, goroutine := time.Now(), stacks.Name()
 	var under underCall

@@ -193,6 +193,20 @@ func (r *runner) returned(h *hang) {
 	close(h.returned)
 }
 
+// problems returns what a sign of life says besides that this process lives.
+func (r *runner) problems() (all []string) {
+	r.hung.mu.Lock()
+	calls := r.hung.calls()
+	r.hung.mu.Unlock()
+	for _, c := range calls {
+		all = append(all, c.String())
+	}
+	if why := r.membership.Cause(); why != nil {
+		all = append(all, fmt.Sprintf("not a member of the group: %v", why))
+	}
+	return all
+}
+
 // underCall are the running calls of a transaction, with their goroutines.
 type underCall struct {
 	mu   sync.Mutex

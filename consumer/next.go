@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 
+	"github.com/epochfence/epochfence/consumer/internal/aside"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -133,6 +134,9 @@ func nextClaim(err error, unconfirmed int) refusedClaim {
 		return refusedClaim{pause: retryPause, halted: true, level: slog.LevelWarn, what: notClaimed}
 	}
 }
+
+// notClaimed is the incident that a claim ends.
+const notClaimed = aside.NotClaimed
 
 // needsOperator reports whether only an operator can resolve the refusal of a claim.
 func needsOperator(err error) bool {

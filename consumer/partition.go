@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/aside"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/waits"
 )
@@ -85,7 +86,7 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 	r.owns(p)
 	defer r.disowns(p)
 	defer r.troubles.Left(p.id)
-	defer r.lags.left(p.id)
+	defer r.lags.Left(p.id)
 	defer p.dropClaim()
 	for p.hang == nil && p.running(ctx) {
 		p.acted = r.acted.Next() // before the claim, so that an action during the claim is not missed
@@ -139,7 +140,7 @@ func (r *runner) newPartition(ctx context.Context, t Tenure, timeout time.Durati
 	r.life.Leased(t.Term())
 	id := t.Origin().Partition
 	p := &partition{
-		run: r, tenure: t, id: id, committer: r.committerOf(id), logger: named(r.log(id), t), timeout: timeout, lease: ctx,
+		run: r, tenure: t, id: id, committer: r.committerOf(id), logger: aside.Named(r.log(id), t), timeout: timeout, lease: ctx,
 		bisect: newBisection(r.RetryMin, r.RetryMax), unclaimedAt: time.Now(),
 		halts:   waits.New(r.HaltMin, r.HaltMax),
 		retries: waits.New(r.RetryMin, r.RetryMax),
@@ -303,7 +304,7 @@ func (p *partition) waitOr(ctx context.Context, d time.Duration, until <-chan st
 
 // trouble logs an incident of the partition, without repeating a line that others have caused.
 func (p *partition) trouble(level slog.Level, what string, err error, args ...any) {
-	p.run.troubles.add(p.logger, level, p.id, what, err, args...)
+	p.run.troubles.Add(p.logger, level, p.id, what, err, args...)
 }
 
 // claim is one claim while it lasts. It is safe for concurrent use.

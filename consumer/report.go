@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/aside"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -18,12 +19,12 @@ type told struct {
 	halted   bool   // observers got a Halted, and it has not moved since
 	recorded Reason // of the halt in the audit log that counts since the last claim; ReasonNone without one
 	silent   bool   // the lag is requested from the source
-	still    standstill
-	tick     ticks // of a job of package schedule
+	still    aside.Standstill
+	tick     aside.Ticks // of a job of package schedule
 }
 
 // moved ends a standstill.
-func (t *told) moved() { t.still.moved() }
+func (t *told) moved() { t.still.Moved() }
 
 // keepTheTable is logged when a position is adopted: others may have applied more than that.
 const keepTheTable = "what others have applied beyond that is applied again, unless a dedupe table catches it: keep the table until epochfence moveover says that it may go"
@@ -42,16 +43,16 @@ func (p *partition) reportClaimed(got, seen epoch.Fence, took time.Duration) {
 	} else {
 		about = append(about, "replaced_epoch", seen.Epoch, "replaced_claim", seen.Claim, "replaced_owner", seen.Owner)
 	}
-	if p.run.troubles.claimed(p.id); level == slog.LevelInfo && p.run.troubles.Of(p.id) != "" {
+	if p.run.troubles.Claimed(p.id); level == slog.LevelInfo && p.run.troubles.Of(p.id) != "" {
 		level = slog.LevelDebug
 	}
 	p.logger.Log(context.Background(), level, "claimed", about...)
-	p.told.halted = p.told.halted && p.told.still.said // a new claim alone is no progress
+	p.told.halted = p.told.halted && p.told.still.Said // a new claim alone is no progress
 	p.told.recorded = ReasonNone                       // it hides the halt in the audit log
 	p.run.Observe(Claimed{Fence: got, Seen: seen, Halted: p.told.halted, Took: took, Attempts: p.attempts + 1, Waited: time.Since(p.unclaimedAt)})
 	p.attempts = 0
 	if p.told.silent = true; !p.told.halted {
-		p.run.lags.claimed(p.tenure, got)
+		p.run.lags.Claimed(p.tenure, got)
 	}
 }
 
@@ -173,11 +174,16 @@ func (p *partition) reportHalted(err error, in time.Duration) {
 }
 
 func (p *partition) reportAdvanced(did *part, took time.Duration) {
-	p.recordTick(did, took)
+	if p.fence.Log == operate.JobLog {
+		if due, d := p.told.tick.Moved(did.advance, did.messages, did.failed, took); due {
+			d.Partition, d.Epoch, d.Claim, d.Owner = p.id, did.epoch, p.fence.Claim, p.fence.Owner
+			p.run.recorder.Add(d)
+		}
+	}
 	p.told.halted, p.told.recorded = false, ReasonNone
 	if p.told.silent {
 		p.told.silent = false
-		p.run.lags.moves(p.id)
+		p.run.lags.Moves(p.id)
 	}
 	failed := 0
 	if did.failed != nil {
@@ -226,7 +232,7 @@ func (p *partition) reportFailed(v verdict, in, took time.Duration) {
 		offset = p.batch.Messages[0].Offset
 	}
 	if p.fence.Log == operate.JobLog {
-		p.told.tick.failed(offset, v.err, took)
+		p.told.tick.Failed(offset, v.err, took)
 	}
 	if v.finding == transient {
 		p.reportStandstill(v.err, took, in)
@@ -243,11 +249,11 @@ func (p *partition) reportFailed(v verdict, in, took time.Duration) {
 // failed attempt, in the wait before the next one.
 func (p *partition) reportStandstill(err error, took, in time.Duration) {
 	now, next := time.Now(), p.fence.Next
-	if !p.told.still.failed(now.Add(-took), now, in, p.tenure.Term()) {
+	if !p.told.still.Failed(now.Add(-took), now, in, p.tenure.Term()) {
 		p.recordHalt(err)
 		return
 	}
-	p.logger.Error("the partition does not move, trying again", "epoch", p.fence.Epoch, "next", next, "for", now.Sub(p.told.still.since), "reason", reasonOf(err), "remedy", p.remedy(), "err", err)
+	p.logger.Error("the partition does not move, trying again", "epoch", p.fence.Epoch, "next", next, "for", now.Sub(p.told.still.Since), "reason", reasonOf(err), "remedy", p.remedy(), "err", err)
 	p.observeHalt(err, in)
 }
 
@@ -266,7 +272,7 @@ func (p *partition) observeHalt(err error, in time.Duration) {
 	if at.Epoch == 0 {
 		at = p.seen
 	}
-	p.run.lags.halted(p.tenure, at)
+	p.run.lags.Halted(p.tenure, at)
 	p.run.Observe(Halted{Partition: p.id, Epoch: p.fence.Epoch, Next: p.next(), Reason: reasonOf(err), Err: err, RetryIn: in})
 }
 
@@ -286,8 +292,8 @@ func (p *partition) reportResumed() {
 		return
 	}
 	p.told.halted, p.told.recorded = false, ReasonNone
-	p.run.lags.claimed(p.tenure, p.fence)
-	p.told.still.moved()
+	p.run.lags.Claimed(p.tenure, p.fence)
+	p.told.still.Moved()
 	p.run.troubles.Well(p.id)
 	p.decide(operate.DecidedRecovery, nil, "it has nothing to apply")
 	p.run.Observe(Resumed{Partition: p.id, Epoch: p.fence.Epoch, Next: p.fence.Next})

@@ -36,7 +36,6 @@ import (
 	"github.com/epochfence/epochfence/consumer/internal/aside"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/text/inert"
-	"github.com/epochfence/epochfence/internal/text/troubles"
 	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -87,15 +86,20 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	r := &runner{
 		Options: o, usual: usual, batches: h.each == nil, whole: h.whole != nil, beside: h.beside, backgrounds: len(h.background), policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil},
 		bounds: bounds, stop: stop,
-		shards: shardsOf(sink), troubles: troubleLog{troubles.New[epoch.Partition](o.Logger, "partitions")}, lags: newLags(o.Observe),
+		shards: shardsOf(sink), troubles: aside.NewLog(o.Logger),
+		lags: aside.NewLags(func(p epoch.Partition, next epoch.Offset, lag int64) {
+			o.Observe(Behind{Partition: p, Next: next, Lag: lag})
+		}),
 		ended: map[epoch.Partition]error{}, hung: newHangs(o.MaxHung), acted: &waits.Signal{}, owners: map[epoch.Partition]*partition{},
 	}
-	r.membership = &membership{observe: o.Observe, log: o.Logger, idle: r.idle}
+	r.membership = &aside.Membership{
+		Joined: func() { o.Observe(Joined{}) }, Left: func(cause error) { o.Observe(Left{Cause: cause}) }, Idle: r.idle, Log: o.Logger,
+	}
 	if records, ok := operate.RecordsOf(sink); ok {
 		d.records, r.records = records, records
 		group, name := source.Identity()
 		r.life = aside.NewLife(group, name, records.Alive, records.Gone, r.problems, o.Logger)
-		r.membership.life = r.life
+		r.membership.Life = r.life
 		if s, ok := epoch.As[operate.Snapshots](sink); ok {
 			r.life.Snapshots = s.OldestSnapshots
 			r.life.Held = func(oldest []operate.Snapshot) { o.Observe(SnapshotsHeld{Oldest: oldest}) }
@@ -127,13 +131,13 @@ type runner struct {
 	life     *aside.Life
 	acted    *waits.Signal // operators have acted on fences
 
-	membership *membership
+	membership *aside.Membership
 	tenures    gate
 	running    sync.WaitGroup // committers, and what else runs beside the partitions
 	hung       *hangs
-	troubles   troubleLog
-	lags       *lags
-	underWay   underWay
+	troubles   aside.Log
+	lags       *aside.Lags
+	underWay   aside.UnderWay
 	committers []*committer // by shard
 	watches    []*watch     // by shard
 	seedings   seedings
@@ -159,15 +163,15 @@ func (r *runner) run(ctx context.Context, source Source) error {
 			r.running.Go(func() { q.poll(beside) })
 		}
 	}
-	r.running.Go(func() { r.lags.ask(beside) })
+	r.running.Go(func() { r.lags.Ask(beside) })
 	if r.life != nil {
 		r.running.Go(func() { r.life.Live(beside) })
 	}
 	over := make(chan struct{})
 	defer close(over)
-	defer context.AfterFunc(ctx, func() { r.sayWhatIsWaitedFor(over) })()
+	defer context.AfterFunc(ctx, func() { r.underWay.SayWhatIsWaitedFor(r.log, r.Logger, over) })()
 	m := r.membership
-	err := source.Run(ctx, m.changed, func(ctx context.Context, t Tenure) {
+	err := source.Run(ctx, m.Changed, func(ctx context.Context, t Tenure) {
 		if !r.tenures.enter() {
 			return // after its Run has returned, a source must grant nothing
 		}
@@ -179,7 +183,7 @@ func (r *runner) run(ctx context.Context, source Source) error {
 	r.tenures.close()
 	stopBeside()
 	r.running.Wait()
-	m.over(err)
+	m.Over(err)
 
 	var fatal *fatalError
 	if errors.As(inert.Error(context.Cause(ctx)), &fatal) {

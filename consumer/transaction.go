@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/aside"
 	"github.com/epochfence/epochfence/consumer/internal/stacks"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/waits"
@@ -100,8 +101,8 @@ func (t *transaction) commit(base context.Context, late func()) {
 	// fault (L2).
 	watch := waits.AfterAwake(2*t.timeout, func() {})
 	defer watch.Stop()
-	// While Run ends, operators see what it waits for.
-	defer t.run.underWay.add(t.overdue(0), len(t.parts)-1)()
+	a := t.parts[0].advance // while Run ends, operators see what it waits for
+	defer t.run.underWay.Add(aside.Transaction{Partition: a.Partition, From: a.From, To: a.To, Timeout: t.timeout, Beside: len(t.parts) - 1})()
 
 	r := &t.result
 	defer func() { r.took = time.Since(t.began) }()

@@ -169,7 +169,7 @@ var guardsOfConsumer = []guard{
 		{"consumer/report.go", "\t\tp.reportStandstill(v.err, took, in)\n", ""},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"L5", "a partition that does not move is reported as running whenever it is claimed again", []edit{
-		{"consumer/report.go", "p.told.halted = p.told.halted && p.told.still.said", "p.told.halted = false"},
+		{"consumer/report.go", "p.told.halted = p.told.halted && p.told.still.Said", "p.told.halted = false"},
 	}, "consumer", "TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted"},
 
 	{"L6", "the methods of a handler's error are called wherever it comes to", []edit{

@@ -1,5 +1,6 @@
-// Package aside writes what operators read about a process: entries of the audit log, and signs of life.
-// Messages do not wait for it, and nothing is decided by it.
+// Package aside writes what operators read about a process and its partitions: the audit log, signs of life,
+// incidents in the log, the lag of partitions that do not move. Messages do not wait for it, and nothing is
+// decided by it.
 package aside
 
 import (

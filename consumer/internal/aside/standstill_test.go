@@ -1,4 +1,4 @@
-package consumer
+package aside
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 
 func TestAStandstillIsSaidOnceAndInTime(t *testing.T) {
 	const term = 9 * time.Second
-	var s standstill
+	var s Standstill
 	began := time.Now()
 	for i, step := range []struct {
 		began, now, in int // seconds
@@ -19,15 +19,15 @@ func TestAStandstillIsSaidOnceAndInTime(t *testing.T) {
 		{10, 90, 9, false},
 	} {
 		at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
-		if say := s.failed(at(step.began), at(step.now), time.Duration(step.in)*time.Second, term); say != step.say {
+		if say := s.Failed(at(step.began), at(step.now), time.Duration(step.in)*time.Second, term); say != step.say {
 			t.Errorf("step %d: say = %v", i, say)
 		}
 	}
-	s.moved()
-	if s.failed(began, began.Add(time.Second), 0, term) {
+	s.Moved()
+	if s.Failed(began, began.Add(time.Second), 0, term) {
 		t.Error("a first failure after the partition has moved is a standstill")
 	}
-	if !s.failed(began, began.Add(5*time.Second), 0, term) {
+	if !s.Failed(began, began.Add(5*time.Second), 0, term) {
 		t.Error("an attempt that took more than half of the term is not said")
 	}
 }
