@@ -152,7 +152,6 @@ func (p *partition) applySome() (out outcome, in time.Duration) {
 	// The order matters: bisect learns first, because the wait depends on what it learnt, and the
 	// report needs the wait.
 	t := a.tried[a.of]
-	p.inOrder = p.bisect.active() && (p.inOrder || v.finding == oneOfThem)
 	in = p.bisect.learn(v, t, a.handler != nil && !a.whole, len(a.tried) > 1)
 	if v.finding == died {
 		p.death = &death{t, v.err}
@@ -171,7 +170,7 @@ func (p *partition) applySome() (out outcome, in time.Duration) {
 func (p *partition) work() *work {
 	b := &p.bisect
 	return &work{
-		run: p.run, fence: p.fence, batch: p.batch, most: p.size(), alone: b.active(), inOrder: p.inOrder && b.active(), failed: b.failed, refusals: b.refusals,
+		run: p.run, fence: p.fence, batch: p.batch, most: p.size(), again: b.again && b.active(), failed: b.failed, refusals: b.refusals,
 		trial:   trial{partition: p.id, attempts: b.attempts, failed: b.failed, doubts: b.doubts, narrowed: b.active()},
 		timeout: p.timeout, lost: p.lease, answer: make(chan answer, 1),
 	}

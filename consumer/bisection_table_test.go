@@ -36,7 +36,7 @@ func TestWhatATransactionTeachesAboutItsMessages(t *testing.T) {
 		"the first of three":              {bisection{}, learn(retried(oneOfThem, 0), three, true, false), bisection{suspects: 1, try: 1}, 1, 0},
 		"the third of three":              {bisection{}, learn(retried(oneOfThem, 2), three, true, false), bisection{suspects: 3, try: 2}, 2, 0},
 		"the third, and two take long":    {bisection{most: 1}, learn(retried(oneOfThem, 2), three, true, false), bisection{suspects: 3, try: 1, most: 1}, 1, 0},
-		"one of eight, one by one before": {bisection{step: 1, suspects: 9}, learn(retried(oneOfThem, -1), trial{messages: 8}, true, false), bisection{suspects: 8, try: 4}, 4, 0},
+		"one of eight, one by one before": {bisection{step: 1, suspects: 9}, learn(retried(oneOfThem, -1), trial{messages: 8}, true, false), bisection{suspects: 8, try: 4, again: true}, 4, 0},
 
 		"eight take too long":     {bisection{}, learn(retried(tooMany, -1), trial{messages: 8}, true, false), bisection{suspects: 8, try: 4, most: 4}, 4, 0},
 		"one takes too long":      {bisection{}, learn(retried(tooMany, -1), one, true, true), bisection{suspects: 1, try: 1, most: 1}, 1, 0},

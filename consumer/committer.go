@@ -55,8 +55,7 @@ type work struct {
 	fence    epoch.Fence     // the claim, and the position before the messages
 	batch    Batch           // a transaction takes some or all of its messages, from the first on
 	most     int             // but no more than so many
-	alone    bool            // as its transaction is expected to fail
-	inOrder  bool            // one call after the other
+	again    bool            // its messages were narrowed down, and have failed together again
 	failed   error           // if set, OnFailure is called for the first message instead of the handler
 	replay   *replay         // set for the message of a dead letter
 	trial    trial           // what is known of the first message
@@ -131,7 +130,7 @@ func (c *committer) lane(w *work) *lane {
 	switch {
 	case w.replay != nil:
 		return &c.replays
-	case w.alone:
+	case w.trial.narrowed: // its transaction is expected to fail
 		return &c.alone
 	default:
 		return &c.shared

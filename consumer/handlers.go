@@ -84,6 +84,24 @@ func Each[TX any](handle Handler[TX]) Handlers[TX] {
 	return Handlers[TX]{each: handle, beside: 1}
 }
 
+// EachKey returns Handlers that call handle for each message, for up to n messages of a transaction at a time.
+// Messages of a partition that have the same key are handled in order, and those of other keys beside them.
+// Messages without a key have the same key, the empty one. A key means nothing across partitions.
+//
+// Use it if handlers wait, for another service or for the database: what n of them wait for passes at the same
+// time, in a transaction as large as before, with one position, one check of the fence and one commit. Handlers
+// that share memory have to lock it. One that fails rolls back the writes of all. The next transaction takes the
+// messages before it, and then it is alone. OnFailure, replays and what has failed twice run in order, as with
+// [Each].
+//
+// The sink must run calls beside each other ([epoch.Facts]): pgsink does, on one connection, and memsink. If n is
+// 1, any sink will do. A handler that holds the connection, by rows that it has not closed or a savepoint, makes
+// the others wait: do not wait for another handler meanwhile. If calls for several partitions hang, each counts for
+// [Options.MaxHung].
+func EachKey[TX any](handle Handler[TX], n int) Handlers[TX] {
+	return Handlers[TX]{each: handle, beside: n}
+}
+
 // Batches returns Handlers that call handle once for all messages that a transaction takes
 // of a partition; see [Options.MaxBatch].
 func Batches[TX any](handle BatchHandler[TX]) Handlers[TX] {
@@ -231,11 +249,11 @@ type door[TX any] struct {
 	records  *operate.Records[TX] // nil where the sink has none
 }
 
-func (d door[TX]) look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+func (d *door[TX]) look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	return epoch.Look(ctx, d.Sink, ps)
 }
 
-func (d door[TX]) takeOver(ctx context.Context, limit time.Duration, c epoch.Candidate) (got, seen epoch.Fence, err error) {
+func (d *door[TX]) takeOver(ctx context.Context, limit time.Duration, c epoch.Candidate) (got, seen epoch.Fence, err error) {
 	return epoch.TakeOver(ctx, timed[TX]{d.Sink, limit}, c)
 }
 
@@ -257,75 +275,61 @@ func (s timed[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (
 	return s.Sink.Claim(ctx, seen, c)
 }
 
-// commit numbers the calls as [transaction.placeOf] does.
-func (d door[TX]) commit(ctx context.Context, t *transaction, o epoch.TxOptions) error {
+// commit makes a call of the sink out of each place of the transaction.
+func (d *door[TX]) commit(ctx context.Context, t *transaction, o epoch.TxOptions) error {
 	advances := make([]epoch.Advance, len(t.parts))
-	calls := make([]func(context.Context, TX) error, 0, t.calls())
-	var together []Message
 	for i := range t.parts {
-		p := &t.parts[i]
-		advances[i] = p.advance
+		advances[i] = t.parts[i].advance
+	}
+	calls := make([]func(context.Context, TX) error, len(t.places))
+	for n, at := range t.places {
+		p := &t.parts[at.batch]
+		var ms []Message // copied, because a handler may sort its slice and ours must stay in order
 		switch {
-		case len(p.messages) == 0:
-		case p.failed != nil:
-			m, n := p.messages[0], len(calls)
-			calls = append(calls, func(ctx context.Context, tx TX) error {
-				return t.call(ctx, n, i, 0, func() error {
-					return d.handlers.onFailure(withValues(ctx, m), tx, m, p.epoch, p.failed)
-				})
-			})
-		case d.handlers.whole != nil:
-			together = append(slices.Grow(together, t.messages()-len(together)), p.messages...) // a handler may sort its slice; ours must stay in order
-		case d.handlers.batch != nil:
-			ms, n := slices.Clone(p.messages), len(calls) // for the same reason
-			calls = append(calls, func(ctx context.Context, tx TX) error {
-				err := t.call(ctx, n, i, -1, func() error {
-					return d.handlers.batch(withValues(ctx, ms[0]), tx, ms, p.epoch)
-				})
-				return d.replayed(ctx, tx, p, err)
-			})
-		default:
-			for j := range p.messages {
-				m, n := &p.messages[j], len(calls)
-				calls = append(calls, func(ctx context.Context, tx TX) error {
-					err := t.call(ctx, n, i, j, func() error {
-						return d.handlers.each(withValues(ctx, *m), tx, *m, p.epoch)
-					})
-					return d.replayed(ctx, tx, p, err)
-				})
+		case t.order == together:
+			ms = make([]Message, 0, t.messages())
+			for i := range t.parts {
+				ms = append(ms, t.parts[i].messages...)
 			}
+		case at.at < 0:
+			ms = slices.Clone(p.messages)
 		}
-	}
-	if len(together) > 0 {
-		calls = append(calls, func(ctx context.Context, tx TX) error {
-			err := t.call(ctx, 0, 0, -1, func() error {
-				return d.handlers.whole(withValues(ctx, together[0]), tx, together)
-			})
-			return d.replayed(ctx, tx, &t.parts[0], err)
-		})
-	}
-	if len(calls) == 0 { // only positions move
-		calls = append(calls, func(ctx context.Context, _ TX) error {
-			return t.call(ctx, 0, 0, -1, func() error { return nil })
-		})
+		calls[n] = func(ctx context.Context, tx TX) error {
+			err := t.call(ctx, n, func() error { return d.handlers.call(ctx, tx, p, at, ms) })
+			if err == nil && p.replay != nil { // the handler has applied the message of a dead letter
+				err = d.records.Replayed(ctx, tx, p.replay.RequestedReplay, p.fence)
+			}
+			return err
+		}
 	}
 	return d.Commit(ctx, advances, o, calls...)
 }
 
-// replayed deletes the dead letter whose message the handler has just applied.
-func (d door[TX]) replayed(ctx context.Context, tx TX, p *part, err error) error {
-	if err != nil || p.replay == nil {
-		return err
+// call passes what is at a place to the user's function for it. ms are all messages of the call, if it may have
+// several.
+func (h *Handlers[TX]) call(ctx context.Context, tx TX, p *part, at place, ms []Message) error {
+	switch {
+	case at.at >= 0:
+		m := p.messages[at.at]
+		if ctx = withValues(ctx, m); p.failed != nil {
+			return h.onFailure(ctx, tx, m, p.epoch, p.failed)
+		}
+		return h.each(ctx, tx, m, p.epoch)
+	case len(ms) == 0: // only positions move
+		return nil
+	case h.whole != nil:
+		return h.whole(withValues(ctx, ms[0]), tx, ms)
+	default:
+		return h.batch(withValues(ctx, ms[0]), tx, ms, p.epoch)
 	}
-	return d.records.Replayed(ctx, tx, p.replay.RequestedReplay, p.fence)
 }
 
-func (d door[TX]) commitNothing(ctx context.Context, f epoch.Fence) error {
+func (d *door[TX]) commitNothing(ctx context.Context, f epoch.Fence) error {
 	stay := epoch.Advance{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next, Mark: f.Mark}
 	return d.Commit(ctx, []epoch.Advance{stay}, epoch.TxOptions{}, func(context.Context, TX) error { return nil })
 }
 
-func (d door[TX]) background(ctx context.Context, n int, b *background) {
+func (d *door[TX]) background(ctx context.Context, n int, b *background) {
 	d.handlers.background[n](ctx, typedBackground[TX]{b, d.Sink})
 }
 

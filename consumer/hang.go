@@ -260,7 +260,7 @@ func (c *committer) abandon(t *transaction) {
 	// the context in its options has ended, which t.abandon does below.
 	calls, _ := t.under.abandon()
 	answers := make([]answer, len(t.parts)) // with what hangs
-	several := t.whole() || len(calls) > 1
+	several := t.order == together || len(calls) > 1
 	first := t.overdue(0)
 	hangs := func(o Overdue, goroutine string, with ...epoch.Partition) *hang {
 		o.Stack = stacks.Of(goroutine)
@@ -274,15 +274,15 @@ func (c *committer) abandon(t *transaction) {
 	case len(calls) == 0:
 		first.Function = FunctionSink
 		hangs(first, t.goroutine)
-	case t.whole():
-		at := t.placeOf(0)
+	case t.order == together:
+		at := t.places[0]
 		h := hangs(t.overdueAt(at), t.goroutine, t.partitions()...)
 		for i := range answers {
 			answers[i].hang, answers[i].place, answers[i].last = h, at, at.at
 		}
 	default:
 		for _, call := range slices.Sorted(maps.Keys(calls)) {
-			at := t.placeOf(call)
+			at := t.places[call]
 			a := &answers[at.batch]
 			if a.hang == nil { // one stands for all calls of a partition
 				a.hang, a.place = hangs(t.overdueAt(at), calls[call]), at

@@ -50,7 +50,6 @@ type partition struct {
 	// The messages.
 	batch    Batch     // read, and not applied yet
 	bisect   bisection // of the messages from fence.Next on
-	inOrder  bool      // what was narrowed down has failed again: no call runs beside another
 	death    *death    // of the first message, until the next claim
 	begun    bool      // the first message of all was compared with the position
 	hung     bool      // a call hung on one of its messages: see recall

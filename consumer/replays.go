@@ -287,7 +287,7 @@ func (p *partition) replayWork(r *replay) *work {
 	at, m := p.fence, r.Message
 	m.Under, m.Replay = p.under, r.ID
 	return &work{
-		run: p.run, fence: at, batch: Batch{Messages: []Message{m}, Next: at.Next, Mark: at.Mark}, most: 1, alone: true, replay: r,
+		run: p.run, fence: at, batch: Batch{Messages: []Message{m}, Next: at.Next, Mark: at.Mark}, most: 1, replay: r,
 		trial: trial{partition: p.id}, timeout: p.timeout, lost: p.claim, answer: make(chan answer, 1),
 	}
 }

@@ -82,7 +82,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	d := door[TX]{Sink: sink, handlers: h}
+	d := &door[TX]{Sink: sink, handlers: h}
 	r := &runner{
 		Options: o, usual: usual, batches: h.each == nil, whole: h.whole != nil, beside: h.beside, backgrounds: len(h.background), policy: policy{maxAttempts: o.MaxAttempts, onFailure: h.onFailure != nil},
 		bounds: bounds, stop: stop,

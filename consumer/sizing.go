@@ -64,6 +64,17 @@ func newSizing(most, usual int) sizing {
 	return sizing{most: most, usual: usual, first: min(firstCapacity, most), capacity: min(firstCapacity, most), typical: 100 * time.Millisecond}
 }
 
+// rounds is how many messages each of the calls that run beside each other has in the first transaction.
+const rounds = 2
+
+// beside returns s for transactions of which n calls run at a time. Handlers that wait beside each other do not
+// make a transaction slower, so fewer messages would not make it faster.
+func (s sizing) beside(n int) sizing {
+	s.first = min(max(s.first, rounds*n), s.most)
+	s.capacity = s.first
+	return s
+}
+
 // applied records a transaction that was not refused. A small one proves nothing about larger ones.
 func (s *sizing) applied(messages int, took, timeout time.Duration) {
 	s.typical += (took - s.typical) / 8
@@ -163,6 +174,7 @@ type bisection struct {
 	try      int          // how many of them go into the next transaction
 	most     int          // more messages than this take too long; zero for no limit
 	step     int          // if set, the value of try until no suspects are left
+	again    bool         // suspects have failed together again: no call of theirs runs beside another
 	streak   int          // how many steps go alone; doubles with each message that needs its own transaction
 	attempts int          // of the first message, alone, or of OnFailure for it
 	failed   error        // why the first message goes to OnFailure, if it does
@@ -194,6 +206,7 @@ func (b *bisection) size(n int) int {
 // before the next one. handler reports that the failure was an error of a handler; shared, that the
 // transaction had messages of other partitions.
 func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Duration) {
+	b.again = b.active() && (b.again || v.finding == oneOfThem)
 	n := max(t.messages, 1)
 	if (v.action == claimAgain || v.action == replaced) && v.finding != nothing {
 		b.doubts++

@@ -15,9 +15,9 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file runs one transaction: for how long it may take, what ends it early, and what is kept of
-// its calls. committer.go decides what goes into it, handlers.go passes it to the sink, and verdict.go
-// decides what its result means.
+// This file runs one transaction: which calls it makes and in which order, for how long it may take, what ends
+// it early, and what is kept of its calls. committer.go decides which messages go into it, handlers.go passes it
+// to the sink, and verdict.go decides what its result means.
 
 // transaction applies messages of one or more partitions.
 type transaction struct {
@@ -31,6 +31,9 @@ type transaction struct {
 	// Set as it begins.
 	began     time.Time
 	goroutine string
+	order     order
+	places    []place            // of its calls, at least one
+	keyed     *keyed             // if they run byKey
 	abandon   context.CancelFunc // ends it although a call may never return
 	release   func()             // makes Run no longer wait for it
 
@@ -41,7 +44,6 @@ type transaction struct {
 	last     int       // number of the last call that began, or -1
 	failed   error     // what a user's function returned, or how it ended
 	at       place     // of the call that failed
-	keyed    *keyed    // if calls run beside each other
 
 	under     underCall
 	over      bool          // it has an answer. The committer's lock guards it
@@ -69,6 +71,7 @@ var errTimeout = errors.New("transaction took longer than BatchTimeout")
 // handler ends this goroutine, the sink has rolled back, and the result is as it was then.
 func (t *transaction) commit(base context.Context, late func()) {
 	t.began, t.goroutine, t.last = time.Now(), stacks.Name(), -1
+	t.plan()
 	t.result = result{at: -1, err: errGoexit, handler: errGoexit}
 	abandoned, abandon := context.WithCancel(context.Background())
 	defer abandon()
@@ -107,26 +110,68 @@ func (t *transaction) commit(base context.Context, late func()) {
 	r := &t.result
 	defer func() { r.took = time.Since(t.began) }()
 	// The sink compares the fences after all calls, right before COMMIT (R4).
-	r.err = t.run.effects.commit(ctx, t, epoch.TxOptions{LockWait: t.lockWait, Abandoned: abandoned, Beside: t.besideEachOther()})
+	o := epoch.TxOptions{LockWait: t.lockWait, Abandoned: abandoned}
+	if t.keyed != nil {
+		o.Beside = t.keyed.run
+	}
+	r.err = t.run.effects.commit(ctx, t, o)
 	t.conclude()
 	r.froze = watch.Stop()
 	r.timedOut = r.err != nil && errors.Is(context.Cause(ctx), errTimeout)
 }
 
+// order is how the calls of a transaction run.
+type order int
+
+const (
+	oneByOne order = iota // in the order of the messages
+	byKey                 // those of one key are, and others beside them: see [EachKey]
+	together              // one call has the messages of several partitions: see [EachTransaction]
+)
+
+// plan decides which calls the transaction makes, and in which order. What was narrowed down and has failed
+// again runs one by one, so that nothing beside it can be why.
+func (t *transaction) plan() {
+	if t.run.whole && len(t.parts) > 1 {
+		t.order = together
+	} else {
+		t.places = make([]place, 0, t.messages())
+		for i := range t.parts {
+			switch p := &t.parts[i]; {
+			case len(p.messages) == 0:
+			case p.failed != nil:
+				t.places = append(t.places, place{i, 0})
+			case t.run.batches:
+				t.places = append(t.places, place{i, -1})
+			default:
+				for at := range p.messages {
+					t.places = append(t.places, place{i, at})
+				}
+			}
+		}
+	}
+	if len(t.places) == 0 { // or only positions move
+		t.places = []place{{0, -1}}
+	}
+	if t.run.beside > 1 && len(t.places) > 1 && !t.parts[0].again {
+		t.order, t.keyed = byKey, t.byKey()
+	}
+}
+
 // conclude says of which message the error of the transaction is.
 func (t *transaction) conclude() {
 	r := &t.result
-	r.at, r.handler, r.limit, r.whole, r.beside = -1, nil, t.timeout, t.whole(), t.keyed != nil
-	if t.last >= 0 && t.keyed == nil { // beside each other, any that were reached may be the one
-		r.reached, r.cut = t.placeOf(t.last), t.last < t.calls()-1
+	r.at, r.handler, r.limit, r.whole, r.beside = -1, nil, t.timeout, t.order == together, t.order == byKey
+	if t.last >= 0 && t.order != byKey { // beside each other, any that were reached may be the one
+		r.reached, r.cut = t.places[t.last], t.last < len(t.places)-1
 	}
 	if t.failed != nil {
 		r.batch, r.at, r.handler = t.at.batch, t.at.at, t.failed
 	}
 	// The sink may know better than the handler's return value which call failed: a handler may
 	// hide an error of its transaction, and return nil.
-	if c, ok := errors.AsType[*epoch.CallError](r.err); ok && c.Call >= 0 && c.Call < t.calls() {
-		at := t.placeOf(c.Call)
+	if c, ok := errors.AsType[*epoch.CallError](r.err); ok && c.Call >= 0 && c.Call < len(t.places) {
+		at := t.places[c.Call]
 		r.batch, r.at, r.handler = at.batch, at.at, c.Err
 	}
 	// A commit cannot have begun while calls were left, so the message that was reached is the one
@@ -138,10 +183,10 @@ func (t *transaction) conclude() {
 	r.handler = operate.InTrace(r.handler, operate.TraceOf(r.err))
 }
 
-// call runs f, a user's function, as call n, for the message at index at of a part, or for all of them if
-// at is -1. The result names it while it runs: it may end its goroutine.
-func (t *transaction) call(ctx context.Context, n, part, at int, f func() error) error {
-	r, goroutine := &t.result, t.goroutine
+// call runs f, a user's function, as call n. The result names its place while it runs: it may end its
+// goroutine.
+func (t *transaction) call(ctx context.Context, n int, f func() error) error {
+	r, at, goroutine := &t.result, t.places[n], t.goroutine
 	if t.keyed != nil {
 		goroutine = t.keyed.goroutines[n]
 	}
@@ -149,7 +194,7 @@ func (t *transaction) call(ctx context.Context, n, part, at int, f func() error)
 	if !r.called {
 		r.called, t.handling = true, time.Now()
 	}
-	r.batch, r.at, t.last = part, at, n
+	r.batch, r.at, t.last = at.batch, at.at, n
 	t.mu.Unlock()
 	if !t.under.enter(n, goroutine) {
 		return epoch.ErrAbandoned
@@ -161,7 +206,7 @@ func (t *transaction) call(ctx context.Context, n, part, at int, f func() error)
 		defer t.mu.Unlock()
 		r.handling = time.Since(t.handling)
 		if err != nil && t.failed == nil { // beside each other, those after the first may fail because of it
-			t.failed, t.at = err, place{part, at}
+			t.failed, t.at = err, at
 		}
 	}()
 	if err == nil || n == 0 { // otherwise its time is up between two messages
@@ -174,54 +219,12 @@ func (t *transaction) call(ctx context.Context, n, part, at int, f func() error)
 	return nil
 }
 
-// whole reports whether one call has the messages of several partitions.
-func (t *transaction) whole() bool { return t.run.whole && len(t.parts) > 1 }
-
 func (t *transaction) partitions() []epoch.Partition {
 	ps := make([]epoch.Partition, len(t.parts))
 	for i := range t.parts {
 		ps[i] = t.parts[i].advance.Partition
 	}
 	return ps
-}
-
-// calls returns how many calls the transaction has, at least one.
-func (t *transaction) calls() int {
-	if t.whole() {
-		return 1
-	}
-	n := 0
-	for i := range t.parts {
-		n += t.parts[i].calls()
-	}
-	return max(n, 1)
-}
-
-// calls returns how many calls apply the messages of the part.
-func (p *part) calls() int {
-	if len(p.messages) > 0 && (p.failed != nil || p.run.batches) {
-		return 1
-	}
-	return len(p.messages)
-}
-
-// placeOf returns the place of the call with number n.
-func (t *transaction) placeOf(n int) place {
-	if t.whole() {
-		return place{0, -1}
-	}
-	for i := range t.parts {
-		p := &t.parts[i]
-		switch calls := p.calls(); {
-		case n >= calls:
-			n -= calls
-		case p.failed == nil && p.run.batches:
-			return place{i, -1}
-		default:
-			return place{i, n}
-		}
-	}
-	return place{0, -1}
 }
 
 // withValues puts what the sink does at the end under the trace of the first message.
@@ -288,72 +291,76 @@ func (t *transaction) overdueAt(at place) Overdue {
 	return o
 }
 
-// transacted returns the one event of a transaction. Several partitions share it, so that rates of
-// commits can be counted without a division.
-func transacted(tried []trial, r result) Transacted {
-	e := Transacted{Partitions: len(tried), Took: r.took, Handling: r.handling}
-	lost := false
-	for _, t := range tried {
-		e.Messages += t.messages
-		lost = lost || t.lost
+// keyed are the calls of a transaction, of which several may run.
+type keyed struct {
+	next       []int    // by call: the next one with its key, or 0
+	goroutines []string // by call: who runs it
+	ready      chan int // calls that may begin; has room for all
+	workers    int
+
+	mu   sync.Mutex
+	left int // calls that have not returned
+	err  error
+}
+
+// byKey plans the calls so that those of messages with one key of a partition are in order.
+func (t *transaction) byKey() *keyed {
+	type key struct {
+		part int
+		key  string
 	}
-	if r.err == nil {
-		return e
-	}
-	_, refused := refusal(r.err)
-	switch {
-	case errors.Is(r.err, epoch.ErrTxEndedByHandler):
-		e.Outcome, e.Reason = OutcomeFailed, ReasonHandlerEndedTx
-		return e
-	case refused != (epoch.Partition{}):
-		e.Outcome = OutcomeRefused
-	case errors.Is(r.err, epoch.ErrInDoubt):
-		e.Outcome = OutcomeInDoubt
-	case lost:
-		e.Outcome, e.Reason = OutcomeLost, ReasonLeaseTaken
-		return e
-	default:
-		e.Outcome = OutcomeFailed
-	}
-	e.Reason = reasonOf(r.err)
-	if e.Outcome == OutcomeFailed && r.timedOut && !errors.Is(r.err, epoch.ErrUnhealthy) && !errors.Is(r.err, epoch.ErrTransient) {
-		e.Reason = ReasonTimeout
-	}
-	if r.handler != nil && e.Outcome == OutcomeFailed {
-		e.Failure = failureOf(r)
-		if e.Failure <= FailureGoexit {
-			e.Reason = ReasonMessageFailed
+	n := len(t.places)
+	k := &keyed{next: make([]int, n), goroutines: make([]string, n), ready: make(chan int, n), left: n}
+	last := map[key]int{}
+	for call, at := range t.places {
+		of := key{at.batch, string(t.parts[at.batch].messages[at.at].Key)}
+		if before, is := last[of]; is {
+			k.next[before] = call
+		} else {
+			k.ready <- call
 		}
+		last[of] = call
 	}
-	return e
+	k.workers = min(t.run.beside, len(last))
+	return k
 }
 
-// failureOf classifies in the order of [policy.failure].
-func failureOf(r result) Failure {
-	var panicked *PanicError
+// run is [epoch.TxOptions.Beside].
+func (k *keyed) run(_ int, call func(i int) error) error {
+	var all sync.WaitGroup
+	for range k.workers {
+		all.Go(func() { k.work(call) })
+	}
+	all.Wait()
+	return k.err
+}
+
+// work runs calls until none is left that may begin.
+func (k *keyed) work(call func(i int) error) {
+	name := stacks.Name()
+	for i := range k.ready {
+		k.goroutines[i] = name
+		err := errGoexit
+		func() {
+			defer func() { k.ended(i, err) }()
+			err = call(i)
+		}()
+	}
+}
+
+// ended lets the next call with the key begin. After a failure, none begins.
+func (k *keyed) ended(i int, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.left--
 	switch {
-	case isPermanent(r.handler):
-		return FailurePermanent
-	case errors.Is(r.handler, errGoexit):
-		return FailureGoexit
-	case errors.Is(r.err, epoch.ErrUnhealthy):
-		return FailureUnhealthy
-	case errors.Is(r.err, epoch.ErrTransient), errors.Is(r.handler, epoch.ErrOwnTransaction):
-		return FailureTransient
-	case errors.As(r.handler, &panicked):
-		return FailurePanic
-	case r.timedOut:
-		return FailureTimeout
-	default:
-		return FailureError
+	case k.err != nil:
+	case err != nil, k.left == 0:
+		k.err = err
+		close(k.ready)
+		for range k.ready { // they may not begin any more
+		}
+	case k.next[i] > 0:
+		k.ready <- k.next[i]
 	}
-}
-
-// reason returns the reason of a retry. A message that has failed an attempt is the reason,
-// whatever its error is.
-func (v verdict) reason() Reason {
-	if v.finding == attempt {
-		return ReasonMessageFailed
-	}
-	return reasonOf(v.err)
 }

@@ -210,7 +210,7 @@ var guardsOfConsumer = []guard{
 		{transact, "overrun.Within(overrunGrace)", "_ = overrunGrace"},
 	}, "consumer", "TestADrainDoesNotWaitForAHandlerThatHangs"},
 	{"L6", "a message begins beside the one before it that has its key", []edit{
-		{"consumer/eachkey.go", "if before, is := last[of]; is {", "if before, is := last[of]; is && before < 0 {"},
+		{transact, "if before, is := last[of]; is {", "if before, is := last[of]; is && before < 0 {"},
 	}, "consumer", "TestMessagesOfOneKeyAreInOrderAndThoseOfOthersBesideThem"},
 	{"L2", "a message is blamed for the failed statement of one beside it", []edit{
 		{"sinks/pgsink/blame.go", "\t\tturn.blame(t.call)\n", ""},
