@@ -67,7 +67,7 @@ func (p *partition) opens() {
 }
 
 func (p *partition) closes() {
-	p.submitsNothing()
+	p.committer.submitsNothing(p.id)
 	p.wakes()
 	p.run.watches[p.committer.shard].remove(p)
 	p.replays.close()
@@ -107,7 +107,7 @@ func (p *partition) apply(b Batch) outcome {
 func (p *partition) beforeTheNext(in time.Duration) outcome {
 	out := p.replayOne()
 	if in > 0 {
-		p.submitsNothing()
+		p.committer.submitsNothing(p.id)
 		timer := time.NewTimer(in)
 		defer timer.Stop()
 		for waiting := true; waiting && out.action == advance; {
@@ -176,18 +176,9 @@ func (p *partition) work() *work {
 	}
 }
 
-// submitsNothing lets others begin who wait for this partition to submit again.
-func (p *partition) submitsNothing() {
-	if p.answered {
-		p.answered = false
-		p.committer.submitsNothing()
-	}
-}
-
 // submit gives work to the committer and waits for the answer. If the partition is revoked or lost,
 // or the claim ends, it waits only for a transaction under way.
 func (p *partition) submit(w *work) answer {
-	w.awaited, p.answered = p.answered, false
 	p.committer.submit(w)
 	select {
 	case a := <-w.answer:
@@ -201,7 +192,6 @@ func (p *partition) submit(w *work) answer {
 
 // noted notes that a transaction has ended, and whether it was open when the lease was lost.
 func (p *partition) noted(a answer) answer {
-	p.answered = !a.none
 	if !a.none && (p.lease.Err() != nil || a.hang != nil) {
 		p.caught.Store(true)
 	}

@@ -36,9 +36,9 @@ type committer struct {
 	replays lane
 	sizing  sizing
 	width   width
-	refused time.Time // when a shared transaction was last refused
-	awaited int       // partitions that have an answer, and have not said whether they submit more
-	until   time.Time // the end of the wait for them
+	refused time.Time                // when a shared transaction was last refused
+	awaited map[epoch.Partition]bool // have an answer, and have not said whether they submit more
+	until   time.Time                // the end of the wait for them
 }
 
 // lane has the work that is ready, in the order in which it was submitted.
@@ -62,7 +62,6 @@ type work struct {
 	refusals int             // transient failures of the first message, in a row
 	timeout  time.Duration   // of its transaction
 	lost     context.Context // whose end aborts its transaction
-	awaited  bool            // its partition has just had an answer
 	answer   chan answer
 }
 
@@ -87,7 +86,7 @@ func newCommitter(base context.Context, r *runner, shard int) *committer {
 	return &committer{
 		run: r, shard: shard, base: base, slots: make(chan struct{}, r.Committers), wake: make(chan struct{}, 1),
 		shared: lanes, alone: lanes, replays: lanes, sizing: newSizing(r.MaxBatch, r.usual).beside(r.beside),
-		width: width{most: r.Committers, now: r.Committers},
+		width: width{most: r.Committers, now: r.Committers}, awaited: map[epoch.Partition]bool{},
 	}
 }
 
@@ -110,18 +109,20 @@ func (c *committer) submit(w *work) {
 	c.mu.Lock()
 	l := c.lane(w)
 	l.queue = append(l.queue, w)
-	if w.awaited {
-		c.awaited = max(c.awaited-1, 0)
-	}
+	delete(c.awaited, w.fence.Partition)
 	c.mu.Unlock()
 	waits.Notify(c.wake)
 }
 
-// submitsNothing says that a partition that has an answer does not submit again at once.
-func (c *committer) submitsNothing() {
+// submitsNothing says that a partition does not submit again at once. If it was the last one awaited, those who
+// wait for it begin.
+func (c *committer) submitsNothing(p epoch.Partition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.awaited = max(c.awaited-1, 0); c.awaited == 0 {
+	if !c.awaited[p] {
+		return
+	}
+	if delete(c.awaited, p); len(c.awaited) == 0 {
 		waits.Notify(c.wake)
 	}
 }
@@ -182,10 +183,10 @@ func (c *committer) begin(now time.Time) (in time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	most := c.mostShared()
-	if in = c.until.Sub(now); c.awaited > 0 && in > 0 && most > 1 && len(c.shared.queue) < most {
+	if in = c.until.Sub(now); len(c.awaited) > 0 && in > 0 && most > 1 && len(c.shared.queue) < most {
 		return in
 	}
-	c.awaited = 0 // nobody is waited for twice
+	clear(c.awaited) // nobody is waited for twice
 	for {
 		ws := c.pickShared()
 		if len(ws) == 0 {
@@ -339,7 +340,10 @@ func (c *committer) resize(t *transaction) {
 // blocks.
 func (c *committer) answer(t *transaction, of func(i int) answer) {
 	c.mu.Lock()
-	c.awaited, c.until = c.awaited+len(t.parts), time.Now().Add(mostAwaited)
+	for i := range t.parts {
+		c.awaited[t.parts[i].advance.Partition] = true
+	}
+	c.until = time.Now().Add(mostAwaited)
 	c.mu.Unlock()
 	for i := range t.parts {
 		t.parts[i].answer <- of(i)

@@ -48,13 +48,12 @@ type partition struct {
 	retries     *waits.Backoff
 
 	// The messages.
-	batch    Batch     // read, and not applied yet
-	bisect   bisection // of the messages from fence.Next on
-	death    *death    // of the first message, until the next claim
-	begun    bool      // the first message of all was compared with the position
-	hung     bool      // a call hung on one of its messages: see recall
-	answered bool      // the committer awaits what this partition submits next
-	hang     *hang     // a call hangs: the partition is given up
+	batch  Batch     // read, and not applied yet
+	bisect bisection // of the messages from fence.Next on
+	death  *death    // of the first message, until the next claim
+	begun  bool      // the first message of all was compared with the position
+	hung   bool      // a call hung on one of its messages: see recall
+	hang   *hang     // a call hangs: the partition is given up
 
 	background []*background
 	applied    []chan struct{} // of each function of Handlers.Background: see [Background.Applied]

@@ -4,99 +4,19 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file finds what operators have requested, and replays dead letters: it decides when one is
-// replayed, between two transactions of its partition, and what the result means. watch.go and
-// claim.go read what an action has done to a fence.
-
-// requests polls the sink of a shard for what operators have requested: actions on fences, which an
-// owner may not notice by itself for long, and replays of dead letters.
-type requests struct {
-	run    *runner
-	shard  int
-	sink   records
-	began  atomic.Int64  // how many looks have begun
-	now    chan struct{} // requests a look now
-	acts   int64
-	known  bool
-	failed int // looks, in a row
-}
-
-const (
-	// requestsEvery is the least time between two looks. Up to half of it is added as jitter, so
-	// that processes come apart that started together.
-	requestsEvery = 2 * time.Second
-
-	requestsTimeout = 15 * time.Second
-
-	failedLooks = 5
-)
-
-// poll polls until ctx ends, and only while this process has partitions of the shard.
-func (q *requests) poll(ctx context.Context) {
-	for {
-		timer := time.NewTimer(requestsEvery + rand.N(requestsEvery/2))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-q.now:
-			timer.Stop()
-		case <-timer.C:
-		}
-		if ps := q.run.owned(q.shard); len(ps) > 0 {
-			q.once(ctx, ps)
-		}
-	}
-}
-
-// once asks the sink one time. The number of actions on fences is compared, not their content:
-// whoever is woken reads the fence itself. Failures are logged once: operators can wait, messages
-// do not.
-func (q *requests) once(ctx context.Context, ps []epoch.Partition) {
-	ctx, cancel := context.WithTimeout(ctx, requestsTimeout)
-	defer cancel()
-	look := q.began.Add(1)
-	found, err := q.sink.Requests(ctx, ps)
-	if err != nil {
-		level := slog.LevelDebug
-		if q.failed++; q.failed == failedLooks {
-			level = slog.LevelWarn
-		}
-		q.run.Logger.Log(ctx, level, "could not look for what operators ask of the owner of partitions", "partitions", len(ps), "looks", q.failed, "err", err)
-		return
-	}
-	q.failed = 0
-	if q.known && found.Acts != q.acts {
-		q.run.acted.Fire()
-		q.run.lookAtAll()
-	}
-	q.acts, q.known = found.Acts, true
-	for _, r := range found.Replays {
-		if p := q.run.ownerOf(r.Message.Partition); p != nil {
-			p.requested(replay{RequestedReplay: r, look: look, from: q})
-		}
-	}
-}
-
-// looks returns how many looks have begun.
-func (q *requests) looks() int64 { return q.began.Load() }
-
-// again makes the next look begin at once.
-func (q *requests) again() { waits.Notify(q.now) }
+// This file replays dead letters: it decides when one that an operator has requested is replayed, between two
+// transactions of its partition, and what the result means. watch.go finds the requests, and the transaction is
+// one of the committer's, in a lane of its own.
 
 // replay is a request that a look has found. The number of the look shows whether the request was
 // read before or after the last replay of the same dead letter was settled.
@@ -204,22 +124,19 @@ func (p *partition) requested(r replay) {
 // replayBeside begins the next replay while the partition rests. The read goes on: to end it would cost the
 // source far more than the replay. A message that arrives waits for the replay ([partition.wakes]). p.mu is held.
 func (p *partition) replayBeside() {
-	if !p.rest.on || p.rest.replay != nil || !p.running(p.claim) {
+	if !p.rest.on || p.rest.replay != nil {
 		return
 	}
-	r, ok := p.replays.next()
-	if !ok {
+	w, over := p.nextReplay(), make(chan struct{})
+	if w == nil {
 		return
 	}
-	w, over := p.replayWork(&r), make(chan struct{})
 	p.rest.replay, p.rest.over = w, over
 	p.committer.submit(w)
 	go func() {
 		a := <-w.answer
-		if !a.none {
-			p.committer.submitsNothing()
-		}
-		out := p.settleReplay(&r, a)
+		p.committer.submitsNothing(p.id)
+		out := p.settleReplay(w.replay, a)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.rest.replay = nil
@@ -235,14 +152,14 @@ func (p *partition) replayBeside() {
 // replayOne runs the next replay between two transactions, if there is one and it begins at once. The outcome is
 // advance unless it ends the claim.
 func (p *partition) replayOne() outcome {
-	if !p.replays.waiting() || !p.running(p.claim) || !p.committer.replaysAtOnce() {
+	if !p.replays.waiting() || !p.committer.replaysAtOnce() {
 		return outcome{action: advance}
 	}
-	r, ok := p.replays.next()
-	if !ok {
+	w := p.nextReplay()
+	if w == nil {
 		return outcome{action: advance}
 	}
-	return p.settleReplay(&r, p.submit(p.replayWork(&r)))
+	return p.settleReplay(w.replay, p.submit(w))
 }
 
 // settleReplay decides what became of a replay. The outcome is advance unless it ends the claim. A replay
@@ -282,12 +199,20 @@ func (p *partition) settleReplay(r *replay, a answer) outcome {
 	return outcome{action: advance}
 }
 
-// replayWork is one message below the position, which it does not move.
-func (p *partition) replayWork(r *replay) *work {
+// nextReplay takes the next replay: one message below the position, which it does not move. It returns nil
+// if there is none, or nothing may begin.
+func (p *partition) nextReplay() *work {
+	if !p.running(p.claim) {
+		return nil
+	}
+	r, ok := p.replays.next()
+	if !ok {
+		return nil
+	}
 	at, m := p.fence, r.Message
 	m.Under, m.Replay = p.under, r.ID
 	return &work{
-		run: p.run, fence: at, batch: Batch{Messages: []Message{m}, Next: at.Next, Mark: at.Mark}, most: 1, replay: r,
+		run: p.run, fence: at, batch: Batch{Messages: []Message{m}, Next: at.Next, Mark: at.Mark}, most: 1, replay: &r,
 		trial: trial{partition: p.id}, timeout: p.timeout, lost: p.claim, answer: make(chan answer, 1),
 	}
 }

@@ -2,18 +2,21 @@ package consumer
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
-// This file looks now and then at partitions that do not move. It decides when the fences of those with
+// This file looks now and then for what no transaction shows. It decides when the fences of partitions with
 // nothing to commit are read, and ends the claims that are not in the sink any more (L4): partitions with
-// messages notice that by their commits, or before they try again. next.go decides what follows.
+// messages notice that by their commits, or before they try again. It decides when operators' requests are read.
+// next.go decides what follows for a claim, replays.go for a dead letter.
 
 // watch reads from time to time the fences of the partitions of a shard that have had nothing to commit
 // for a while. A commit detects a changed fence by itself. Without commits, nobody would notice that the
@@ -55,7 +58,7 @@ type rest struct {
 
 // rests says that the partition waits for messages.
 func (p *partition) rests() {
-	p.submitsNothing()
+	p.committer.submitsNothing(p.id)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rest.on, p.rest.since = true, time.Now()
@@ -224,3 +227,79 @@ func foundOut(err error) outcome {
 	}
 	return outcome{action: v.action, err: err, looked: true}
 }
+
+// requests polls the sink of a shard for what operators have requested: actions on fences, which an
+// owner may not notice by itself for long, and replays of dead letters.
+type requests struct {
+	run    *runner
+	shard  int
+	sink   records
+	began  atomic.Int64  // how many looks have begun
+	now    chan struct{} // requests a look now
+	acts   int64
+	known  bool
+	failed int // looks, in a row
+}
+
+const (
+	// requestsEvery is the least time between two looks. Up to half of it is added as jitter, so
+	// that processes come apart that started together.
+	requestsEvery = 2 * time.Second
+
+	requestsTimeout = 15 * time.Second
+
+	failedLooks = 5
+)
+
+// poll polls until ctx ends, and only while this process has partitions of the shard.
+func (q *requests) poll(ctx context.Context) {
+	for {
+		timer := time.NewTimer(requestsEvery + rand.N(requestsEvery/2))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-q.now:
+			timer.Stop()
+		case <-timer.C:
+		}
+		if ps := q.run.owned(q.shard); len(ps) > 0 {
+			q.once(ctx, ps)
+		}
+	}
+}
+
+// once asks the sink one time. The number of actions on fences is compared, not their content:
+// whoever is woken reads the fence itself. Failures are logged once: operators can wait, messages
+// do not.
+func (q *requests) once(ctx context.Context, ps []epoch.Partition) {
+	ctx, cancel := context.WithTimeout(ctx, requestsTimeout)
+	defer cancel()
+	look := q.began.Add(1)
+	found, err := q.sink.Requests(ctx, ps)
+	if err != nil {
+		level := slog.LevelDebug
+		if q.failed++; q.failed == failedLooks {
+			level = slog.LevelWarn
+		}
+		q.run.Logger.Log(ctx, level, "could not look for what operators ask of the owner of partitions", "partitions", len(ps), "looks", q.failed, "err", err)
+		return
+	}
+	q.failed = 0
+	if q.known && found.Acts != q.acts {
+		q.run.acted.Fire()
+		q.run.lookAtAll()
+	}
+	q.acts, q.known = found.Acts, true
+	for _, r := range found.Replays {
+		if p := q.run.ownerOf(r.Message.Partition); p != nil {
+			p.requested(replay{RequestedReplay: r, look: look, from: q})
+		}
+	}
+}
+
+// looks returns how many looks have begun.
+func (q *requests) looks() int64 { return q.began.Load() }
+
+// again makes the next look begin at once.
+func (q *requests) again() { waits.Notify(q.now) }
