@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/hung"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -111,7 +112,7 @@ func (t fixedTenure) Term() time.Duration  { return time.Minute }
 func TestAPartitionWhoseMessageHasHungStartsWithThatKnown(t *testing.T) {
 	run := &runner{Options: Options{Logger: slog.New(slog.DiscardHandler)}, hung: newHangs(1), shards: oneShard{}}
 	run.committers = []*committer{newCommitter(t.Context(), run, 0)}
-	run.hung.messages[origin5.Partition] = hungMessage{first: 5, last: 5, attempts: 1}
+	run.suspects.Blame(origin5.Partition, hung.Message{First: 5, Last: 5})
 	of := func(o epoch.Origin) *partition {
 		return run.newPartition(t.Context(), fixedTenure{origin: o}, time.Second)
 	}

@@ -2,7 +2,9 @@ package consumer
 
 import (
 	"errors"
+	"fmt"
 	"iter"
+	"log/slog"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -247,6 +249,63 @@ func (p *partition) accept(b Batch) error {
 		b.Messages[i].Under = p.under
 	}
 	return p.recall()
+}
+
+// recall retries messages that calls have hung on, each alone, as their next attempt. It returns an
+// error if a message has used up its attempts.
+func (p *partition) recall() error {
+	if !p.hung {
+		return nil
+	}
+	m, ok := p.run.suspects.Of(p.id)
+	if !ok || m.Last < p.fence.Next {
+		p.run.suspects.Forget(p.id)
+		p.hung = false
+		return nil
+	}
+	before, within := 0, 0
+	for _, message := range p.batch.Messages {
+		if message.Offset < m.First {
+			before++
+		} else if message.Offset <= m.Last {
+			within++
+		}
+	}
+	switch {
+	case within == 0: // not in this batch
+		return nil
+	case m.First < m.Last: // it is unknown which one hangs
+		p.bisect.alone(before + within)
+		return nil
+	case before > 0:
+		if !p.bisect.active() {
+			p.bisect.narrow(before+1, before)
+		}
+		return nil
+	}
+	p.bisect.alone(1)
+	p.bisect.first, p.bisect.attempts = m.First, max(p.bisect.attempts, m.Attempts)
+	failure := &HandlerError{Partition: p.id, Offset: m.First, Attempts: p.bisect.attempts, Err: errHung}
+	policy := p.run.policy
+	switch {
+	case p.bisect.failed != nil:
+	case m.Failed != nil: // it was OnFailure that hung
+		return p.haltedBy(&onFailureError{m.Failed, errHung})
+	case p.bisect.attempts < policy.maxAttempts:
+	case !policy.onFailure:
+		return p.haltedBy(failure)
+	default:
+		p.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", failure, "offset", m.First, "attempt", failure.Attempts)
+		p.bisect.attempts, p.bisect.failed = 0, failure
+	}
+	return nil //nolint:nilerr // the failure is OnFailure's to take
+}
+
+// haltedBy keeps the record of the message, so that the partition stays halted until an operator lets
+// it continue. The message would hang the next process, too.
+func (p *partition) haltedBy(err error) error {
+	p.bisect.halted()
+	return fmt.Errorf("%w; the message is tried again once an operator has paused and resumed the partition", err)
 }
 
 // move repeats on our copy of the fence what the sink has just committed on its own.

@@ -11,14 +11,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/hung"
 	"github.com/epochfence/epochfence/consumer/internal/stacks"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
 
 // This file decides what becomes of a call that runs on long after its context has ended (L7): which
-// partition is given up, when too many calls hang, and how a message that has hung is tried again: alone. An
-// owner that gives its partition up records the message in the sink's audit log, for the next owner.
+// partition is given up, which message is blamed, and when too many calls hang. An owner that gives its
+// partition up records the message in the sink's audit log, for the next owner. internal/hung combines what both
+// know of it, and recall in apply.go tries it again, alone.
 
 // hang is a call that was abandoned and has not returned. Go cannot end a goroutine, so the call
 // may keep what it holds for as long as it likes: memory, locks of the process, connections that
@@ -32,19 +34,18 @@ type hang struct {
 	lines     time.Duration // until the one after that
 }
 
-// hangs holds the hanging calls of one Run, and the messages that calls hung on.
+// hangs holds the hanging calls of one Run.
 type hangs struct {
 	most int
 
-	mu       sync.Mutex
-	open     map[*hang]struct{}
-	tooMany  []Overdue // the calls at the time when they became too many
-	messages map[epoch.Partition]hungMessage
-	over     bool // Run has returned
+	mu      sync.Mutex
+	open    map[*hang]struct{}
+	tooMany []Overdue // the calls at the time when they became too many
+	over    bool      // Run has returned
 }
 
 func newHangs(most int) *hangs {
-	return &hangs{most: most, open: map[*hang]struct{}{}, messages: map[epoch.Partition]hungMessage{}}
+	return &hangs{most: most, open: map[*hang]struct{}{}}
 }
 
 // of returns the call that hangs for a partition, or nil. While there is one, this process does not
@@ -70,18 +71,6 @@ func (hs *hangs) add(h *hang) (tooMany bool) {
 	}
 	hs.tooMany = hs.calls()
 	return true
-}
-
-// call returns the report of a hang to one of its partitions. Its stack may be replaced at any time, so it is
-// copied under the lock.
-func (hs *hangs) call(h *hang, p epoch.Partition, e epoch.Epoch) Overdue {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	o := h.Overdue
-	if p != o.Partition {
-		o.Partition, o.Epoch, o.From, o.To, o.Offset = p, e, -1, -1, hs.messages[p].first
-	}
-	return o
 }
 
 func (hs *hangs) calls() []Overdue {
@@ -337,43 +326,6 @@ func (p *partition) abandoned(a answer) outcome {
 	return outcome{action: abandon, hang: a.hang}
 }
 
-// hungMessage is a message that a call hung on, or the messages in [first, last], one of which
-// hangs.
-type hungMessage struct {
-	first, last epoch.Offset
-	attempts    int   // if it is a single message
-	failed      error // why OnFailure was called for it, if it was OnFailure that hung
-	recorded    bool  // the sink's audit log has the last hang
-}
-
-// blame records that a call hangs on messages. For a single message, that is a failed attempt.
-func (hs *hangs) blame(p epoch.Partition, m hungMessage) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	if was := hs.messages[p]; m.first == m.last && was.first == m.first && was.last == m.last {
-		m.attempts = max(m.attempts, was.attempts)
-	}
-	if m.first == m.last {
-		m.attempts++
-	}
-	hs.messages[p] = m
-}
-
-// message returns the message that a call for the partition has hung on, if one is remembered.
-func (hs *hangs) message(p epoch.Partition) (hungMessage, bool) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	m, ok := hs.messages[p]
-	return m, ok
-}
-
-// forget drops the message, which is applied.
-func (hs *hangs) forget(p epoch.Partition) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	delete(hs.messages, p)
-}
-
 // blame remembers which message a call hangs on, so that the next transaction tries it alone. If
 // the call has all messages of a part, or several hang, the whole range is remembered: any of them may be the one.
 // The attempts that the first message had before the hang still count.
@@ -382,96 +334,50 @@ func (p *partition) blame(a answer) {
 	if len(ms) == 0 {
 		return
 	}
-	m := hungMessage{first: ms[0].Offset, last: ms[len(ms)-1].Offset, failed: a.part.failed}
+	m := hung.Message{First: ms[0].Offset, Last: ms[len(ms)-1].Offset, Failed: a.part.failed}
 	if at >= 0 {
-		m.first, m.last = ms[at].Offset, ms[a.last].Offset
+		m.First, m.Last = ms[at].Offset, ms[a.last].Offset
 	}
-	if m.first == t.first && m.failed == nil {
-		m.attempts = t.attempts
+	if m.First == t.first && m.Failed == nil {
+		m.Attempts = t.attempts
 	}
-	if a.several && m.first == m.last {
-		m.last++ // no attempt of this message: perhaps it is another one that hangs
+	if a.several && m.First == m.Last {
+		m.Last++ // no attempt of this message: perhaps it is another one that hangs
 	}
-	p.run.hung.blame(p.id, m)
+	p.run.suspects.Blame(p.id, m)
 }
 
-// recall retries messages that calls have hung on, each alone, as their next attempt. It returns an
-// error if a message has used up its attempts.
-func (p *partition) recall() error {
-	if !p.hung {
-		return nil
+// overdue returns the report of what hangs, for this partition: the call may have messages of several.
+func (p *partition) overdue() Overdue {
+	p.run.hung.mu.Lock()
+	o := p.hang.Overdue // its stack may be replaced at any time
+	p.run.hung.mu.Unlock()
+	if p.id != o.Partition {
+		m, _ := p.run.suspects.Of(p.id)
+		o.Partition, o.Epoch, o.From, o.To, o.Offset = p.id, p.fence.Epoch, -1, -1, m.First
 	}
-	hung := p.run.hung
-	m, ok := hung.message(p.id)
-	if !ok || m.last < p.fence.Next {
-		hung.forget(p.id)
-		p.hung = false
-		return nil
-	}
-	before, within := 0, 0
-	for _, message := range p.batch.Messages {
-		if message.Offset < m.first {
-			before++
-		} else if message.Offset <= m.last {
-			within++
-		}
-	}
-	switch {
-	case within == 0: // not in this batch
-		return nil
-	case m.first < m.last: // it is unknown which one hangs
-		p.bisect.alone(before + within)
-		return nil
-	case before > 0:
-		if !p.bisect.active() {
-			p.bisect.narrow(before+1, before)
-		}
-		return nil
-	}
-	p.bisect.alone(1)
-	p.bisect.first, p.bisect.attempts = m.first, max(p.bisect.attempts, m.attempts)
-	failure := &HandlerError{Partition: p.id, Offset: m.first, Attempts: p.bisect.attempts, Err: errHung}
-	policy := p.run.policy
-	switch {
-	case p.bisect.failed != nil:
-	case m.failed != nil: // it was OnFailure that hung
-		return p.haltedBy(&onFailureError{m.failed, errHung})
-	case p.bisect.attempts < policy.maxAttempts:
-	case !policy.onFailure:
-		return p.haltedBy(failure)
-	default:
-		p.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", failure, "offset", m.first, "attempt", failure.Attempts)
-		p.bisect.attempts, p.bisect.failed = 0, failure
-	}
-	return nil //nolint:nilerr // the failure is OnFailure's to take
-}
-
-// haltedBy keeps the record of the message, so that the partition stays halted until an operator lets
-// it continue. The message would hang the next process, too.
-func (p *partition) haltedBy(err error) error {
-	p.bisect.halted()
-	return fmt.Errorf("%w; the message is tried again once an operator has paused and resumed the partition", err)
+	return o
 }
 
 // recordHang writes what hangs. The partition is this process's until recordHang has returned.
 func (p *partition) recordHang() {
-	call, f := p.run.hung.call(p.hang, p.id, p.fence.Epoch), p.fence
+	call, f := p.overdue(), p.fence
 	d := operate.Decision{
 		Kind: operate.DecidedHang, Partition: p.id, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner,
 		From: -1, To: -1, Reason: "given up: " + call.String(),
 	}
-	m, ok := p.run.hung.message(p.id)
+	m, ok := p.run.suspects.Of(p.id)
 	if !ok || call.Function != FunctionHandler && call.Function != FunctionOnFailure {
 		p.run.recorder.AddNow(d)
 		return
 	}
-	d.From, d.To = m.first, m.last+1
-	if m.failed != nil {
+	d.From, d.To = m.First, m.Last+1
+	if m.Failed != nil {
 		d.Kind = operate.DecidedOnFailureHang
-		d.Reason += fmt.Sprintf("; it was called because %v", m.failed)
+		d.Reason += fmt.Sprintf("; it was called because %v", m.Failed)
 	}
 	if p.run.recorder.AddNow(d) {
-		p.run.hung.recorded(p.id)
+		p.run.suspects.Recorded(p.id)
 	}
 }
 
@@ -484,75 +390,8 @@ func (p *partition) recallHangs(ctx context.Context) {
 	log, err := p.run.records.Hangs(ctx, p.id)
 	switch {
 	case err == nil:
-		p.hung = p.run.hung.learn(p.id, log, p.fence.Next)
+		p.hung = p.run.suspects.Learn(p.id, log, p.fence.Next)
 	case p.running(p.lease):
 		p.trouble(slog.LevelWarn, "cannot read which messages have hung; counting what this process knows", err)
 	}
-}
-
-// recorded notes that the audit log has the last hang of a partition. From then on the log is the
-// truth: if it no longer has the hang, an operator has allowed another try.
-func (hs *hangs) recorded(p epoch.Partition) {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	m := hs.messages[p]
-	m.recorded = true
-	hs.messages[p] = m
-}
-
-// learn takes over an audit log, and reports whether a message at or above next has hung.
-func (hs *hangs) learn(p epoch.Partition, log []operate.Decision, next epoch.Offset) bool {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	m := recalled(hs.messages[p], log, next)
-	if !m.exists() {
-		delete(hs.messages, p)
-		return false
-	}
-	hs.messages[p] = m
-	return true
-}
-
-// exists reports whether m is of a message: the zero value is none.
-func (m hungMessage) exists() bool { return m.attempts > 0 || m.first < m.last }
-
-// hasRangeOf reports whether m and n are of the same message, or the same range.
-func (m hungMessage) hasRangeOf(n hungMessage) bool {
-	return m.exists() && n.exists() && m.first == n.first && m.last == n.last
-}
-
-// recalled combines what this process knows of the messages from next on with the decisions of
-// [operate.Records.Hangs]. If the log had what this process knows and no longer has it, an
-// operator has let the partition continue, and recalled drops it. This process may know of more
-// attempts, because the log has no failures other than hangs.
-func recalled(known hungMessage, log []operate.Decision, next epoch.Offset) hungMessage {
-	var newest hungMessage
-	for _, d := range log {
-		if d.From < 0 || d.To <= next { // of no message, or of one that is applied
-			continue
-		}
-		m := hungMessage{first: d.From, last: d.To - 1, recorded: true}
-		if d.Kind == operate.DecidedOnFailureHang {
-			m.failed = errors.New(d.Reason)
-		}
-		if m.first == m.last {
-			m.attempts = 1
-		}
-		if !newest.exists() {
-			newest = m
-			continue
-		}
-		if !newest.hasRangeOf(m) {
-			break
-		}
-		newest.attempts += m.attempts
-	}
-	if newest.hasRangeOf(known) {
-		newest.attempts = max(newest.attempts, known.attempts)
-		known.attempts = newest.attempts
-	}
-	if known.exists() && !known.recorded {
-		return known
-	}
-	return newest
 }

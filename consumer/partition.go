@@ -144,7 +144,7 @@ func (r *runner) newPartition(ctx context.Context, t Tenure, timeout time.Durati
 		retries: waits.New(r.RetryMin, r.RetryMax),
 		replays: replays{added: make(chan struct{}, 1), tries: map[int64]int{}},
 	}
-	_, p.hung = r.hung.message(id)
+	_, p.hung = r.suspects.Of(id)
 	for range r.backgrounds {
 		p.applied = append(p.applied, make(chan struct{}, 1))
 	}

@@ -308,7 +308,7 @@ func (p *partition) reportLost(cause error) {
 }
 
 func (p *partition) reportGivenUp() {
-	err := &hungError{p.run.hung.call(p.hang, p.id, p.fence.Epoch)}
+	err := &hungError{p.overdue()}
 	p.logger.Error("given up to other processes, as a call for it hangs", "epoch", p.fence.Epoch, "next", p.next())
 	p.run.Observe(Lost{Partition: p.id, Epoch: p.fence.Epoch, Next: p.next(), Reason: ReasonHung, Cause: err, InFlight: true})
 }

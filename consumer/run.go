@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/consumer/internal/aside"
+	"github.com/epochfence/epochfence/consumer/internal/hung"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/text/inert"
 	"github.com/epochfence/epochfence/internal/waits"
@@ -135,6 +136,7 @@ type runner struct {
 	tenures    gate
 	running    sync.WaitGroup // committers, and what else runs beside the partitions
 	hung       *hangs
+	suspects   hung.Messages
 	troubles   aside.Log
 	lags       *aside.Lags
 	underWay   aside.UnderWay
