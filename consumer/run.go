@@ -315,14 +315,10 @@ func (g *gate) enter() bool {
 
 func (g *gate) leave() { g.inside.Done() }
 
-func (g *gate) shut() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = true
-}
-
 func (g *gate) close() {
-	g.shut()
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
 	g.inside.Wait()
 }
 

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -13,7 +13,9 @@ import (
 )
 
 // This file decides what follows a failed transaction under a lease (R5, R6). The fence in the sink
-// decides who may commit.
+// decides who may commit. Both share epoch.TakeOver with package consumer, which decides what follows in
+// verdict.go and next.go, for several partitions and for messages at fault. Here are neither: a function for both
+// would be larger than follows.
 
 // Work is the work of one transaction under a lease. The transaction commits only if no other process
 // has claimed the resource since.
@@ -52,12 +54,10 @@ type Claimed[TX any] struct {
 	*Held
 	sink   epoch.Sink[TX]
 	origin epoch.Origin
-	sem    chan struct{} // has an element while no transaction runs; it guards doubt
+	epoch  atomic.Int64  // of fence, for anybody
+	sem    chan struct{} // has an element while no transaction runs; it guards the rest
 
-	// doubt is set while it is not known whether a transaction of an earlier Do was committed.
-	doubt bool
-
-	mu    sync.Mutex
+	doubt bool        // it is not known whether a transaction of an earlier Do was committed
 	fence epoch.Fence // after our last claim or commit
 	gap   int64       // of its epoch to that of the claim before; 0 if there was none
 }
@@ -98,25 +98,7 @@ func Claim[TX any](ctx context.Context, h *Held, sink epoch.Sink[TX]) (*Claimed[
 }
 
 // Epoch returns the epoch of the claim.
-func (c *Claimed[TX]) Epoch() epoch.Epoch { return c.now().Epoch }
-
-func (c *Claimed[TX]) now() epoch.Fence {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.fence
-}
-
-func (c *Claimed[TX]) gapBefore() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.gap
-}
-
-func (c *Claimed[TX]) is(f epoch.Fence) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.fence = f
-}
+func (c *Claimed[TX]) Epoch() epoch.Epoch { return epoch.Epoch(c.epoch.Load()) }
 
 // Do runs work in a transaction, and commits it if the claim still stands. It runs one transaction at a
 // time; work must not call Do of the same claim. One call may take Options.MaxStall, and a sink passes
@@ -254,20 +236,17 @@ const (
 // follows returns what follows the error of a transaction, and the epoch to claim above. Errors about
 // other partitions are those of work.
 func (c *Claimed[TX]) follows(err error) (f follow, above epoch.Epoch) {
-	p := c.origin.Partition
-	stale, isStale := errors.AsType[*epoch.StaleError](err)
-	moved, isMoved := errors.AsType[*epoch.MovedError](err)
-	low, isLow := errors.AsType[*epoch.LowEpochError](err)
+	refusal, seen := refusalOf(err, c.origin.Partition)
 	switch {
 	case err == nil, errors.Is(err, epoch.ErrTxEndedByHandler):
 		return no, 0
 	case errors.Is(err, epoch.ErrInDoubt):
 		return findOut, 0
-	case isLow && low.Partition == p:
-		return claimAgain, low.Seen
-	case isStale && stale.Partition == p, isMoved && moved.Partition == p:
+	case refusal == RefusalLowEpoch:
+		return claimAgain, seen
+	case refusal == RefusalStale, refusal == RefusalMoved:
 		return claimAgain, 0
-	case errors.Is(err, epoch.ErrTransient) && !isLow && !isStale && !isMoved:
+	case errors.Is(err, epoch.ErrTransient) && !errors.Is(err, epoch.ErrStale) && !errors.Is(err, epoch.ErrMoved) && !errors.Is(err, epoch.ErrLowEpoch):
 		return workAgain, 0
 	}
 	return no, 0
@@ -284,8 +263,8 @@ func (c *Claimed[TX]) try(ctx context.Context, work Work[TX]) error {
 		}
 	})
 	defer stop()
-	f := c.now()
-	began, event := time.Now(), Worked{Resource: c.Resource, Epoch: f.Epoch, TTL: c.m.TTL, Outcome: OutcomeFailed, Gap: c.gapBefore()}
+	f := c.fence
+	began, event := time.Now(), Worked{Resource: c.Resource, Epoch: f.Epoch, TTL: c.m.TTL, Outcome: OutcomeFailed, Gap: c.gap}
 	defer func() { // also if work panics
 		event.Took = time.Since(began)
 		c.m.Observe(event)
@@ -295,8 +274,7 @@ func (c *Claimed[TX]) try(ctx context.Context, work Work[TX]) error {
 		return work(ctx, tx, f.Epoch)
 	})
 	if err == nil {
-		f.Next = a.To
-		c.is(f)
+		c.fence.Next = a.To
 	}
 	c.ended(&event, err)
 	return err
@@ -317,7 +295,7 @@ func (c *Claimed[TX]) ended(e *Worked, err error) {
 // findsOut claims again, after which the transaction is either committed or never will be, and reads
 // which from the fence. It returns an error if the fence does not show it.
 func (c *Claimed[TX]) findsOut(ctx context.Context) (committed bool, err error) {
-	f := c.now()
+	f := c.fence
 	d := &doubt{under: f, ours: []epoch.ClaimID{f.Claim}}
 	err = c.claim(ctx, 0, d)
 	switch {
@@ -376,9 +354,8 @@ func (d *doubt) replaced(seen, got epoch.Fence) {
 func (c *Claimed[TX]) claim(ctx context.Context, above epoch.Epoch, d *doubt) error {
 	pause, said := waits.New(pauseMin, pauseMax), false
 	for {
-		f, err := c.takeOver(ctx, above, d)
+		err := c.takeOver(ctx, above, d)
 		if err == nil {
-			c.is(f)
 			return nil
 		}
 		refusal, _ := refusalOf(err, c.origin.Partition)
@@ -409,7 +386,7 @@ func stays(err error) bool {
 	return false
 }
 
-func (c *Claimed[TX]) takeOver(ctx context.Context, above epoch.Epoch, d *doubt) (epoch.Fence, error) {
+func (c *Claimed[TX]) takeOver(ctx context.Context, above epoch.Epoch, d *doubt) error {
 	got, seen, err := epoch.TakeOver(ctx, c.sink, epoch.Candidate{
 		Origin:  c.origin,
 		Missing: c.add,
@@ -422,19 +399,16 @@ func (c *Claimed[TX]) takeOver(ctx context.Context, above epoch.Epoch, d *doubt)
 		},
 	})
 	d.sees(seen)
-	if err == nil {
-		d.replaced(seen, got)
-		c.replaced(seen, got)
+	if err != nil {
+		return err
 	}
-	return got, err
-}
-
-func (c *Claimed[TX]) replaced(seen, got epoch.Fence) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	d.replaced(seen, got)
 	if c.gap = 0; seen.Epoch > 0 {
 		c.gap = int64(got.Epoch - seen.Epoch)
 	}
+	c.fence = got
+	c.epoch.Store(int64(got.Epoch))
+	return nil
 }
 
 // add adds the fence and returns it.
