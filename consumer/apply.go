@@ -158,7 +158,7 @@ func (p *partition) applySome() (out outcome, in time.Duration) {
 	if v.finding == died {
 		p.death = &death{t, v.err}
 	}
-	p.reportFailed(v, in, a.took)
+	p.told.failed(p.fence, p.first(), p.bisect.attempts, v, in, a.took)
 	switch v.action {
 	case retry:
 		return outcome{action: advance}, in
@@ -209,7 +209,7 @@ func (p *partition) committed(a answer) outcome {
 	p.wakeBackground()
 	// A copy, for tools that show lag: nothing reads it back (R8).
 	p.tenure.Mirror(p.fence)
-	p.reportAdvanced(a.part, a.took)
+	p.told.advanced(p.fence, a.part, p.batch, a.took)
 	if p.done() {
 		return outcome{action: advance}
 	}
@@ -217,6 +217,14 @@ func (p *partition) committed(a answer) outcome {
 		return outcome{action: halt, err: err}
 	}
 	return outcome{action: advance}
+}
+
+// first returns the offset of the first message at hand, or the position if there is none.
+func (p *partition) first() epoch.Offset {
+	if len(p.batch.Messages) > 0 {
+		return p.batch.Messages[0].Offset
+	}
+	return p.fence.Next
 }
 
 // size returns how many messages the partition has for its next transaction.
@@ -295,7 +303,7 @@ func (p *partition) recall() error {
 	case !policy.onFailure:
 		return p.haltedBy(failure)
 	default:
-		p.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", failure, "offset", m.First, "attempt", failure.Attempts)
+		p.told.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", failure, "offset", m.First, "attempt", failure.Attempts)
 		p.bisect.attempts, p.bisect.failed = 0, failure
 	}
 	return nil //nolint:nilerr // the failure is OnFailure's to take

@@ -61,7 +61,7 @@ func (p *partition) ensureClaim(tenure context.Context) error {
 	// lost it, and seeding would begin at the earliest message without anybody's decision (R9).
 	got, seen, err := p.run.claim(revoked, p.tenure, p.timeout, p.fence.Epoch > 0, p.above)
 	if seen.Partition == p.id {
-		p.seen = seen
+		p.told.seen = seen
 		p.compare(seen)
 	}
 	if err != nil {
@@ -81,12 +81,13 @@ func (p *partition) ensureClaim(tenure context.Context) error {
 		p.recallHangs(ctx)
 	}
 	if left.Epoch == 0 {
-		p.reportElsewhere(seen)
+		p.told.elsewhere(seen)
 	}
 	p.claim = newClaim(tenure)
 	p.startBackground()
 	p.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
-	p.reportClaimed(got, seen, time.Since(began))
+	p.told.claimed(got, seen, p.attempts+1, time.Since(p.unclaimedAt), time.Since(began))
+	p.attempts = 0
 	return nil
 }
 
@@ -146,7 +147,7 @@ func (p *partition) look(ctx context.Context) (changed, failed error) {
 // goBack continues from the sink's position after the sink went back. The effects beyond it are gone
 // as well, so those messages are applied again. Other partitions of the sink may have gone back too.
 func (p *partition) goBack(err *epoch.WentBackError) {
-	p.reportWentBack(err)
+	p.told.wentBack(err)
 	p.run.lookAtAll()
 	p.forget()
 	p.fence = err.Now
@@ -258,10 +259,7 @@ var errCutOff = errors.New("cut off")
 
 // seedings are the seedings under way, by topic. Without them, all partitions of a new topic would
 // ask the source and write the same fences at the same time.
-type seedings struct {
-	mu       sync.Mutex
-	underWay map[string]*seeding
-}
+type seedings struct{ sync.Map }
 
 type seeding struct {
 	over chan struct{}
@@ -270,44 +268,25 @@ type seeding struct {
 
 // once calls do, or waits for the partition that is doing so and returns its result.
 func (s *seedings) once(ctx context.Context, topic string, do func() error) error {
-	other, own := s.join(topic)
-	if own != nil {
-		own.err = errCutOff // if do panics
-		defer s.leave(topic, own)
-		err := do()
-		if own.err = err; ctx.Err() != nil {
-			own.err = errCutOff
+	own := &seeding{over: make(chan struct{}), err: errCutOff} // also if do panics
+	if found, is := s.LoadOrStore(topic, own); is {
+		other, _ := found.(*seeding)
+		select {
+		case <-other.over:
+			return other.err
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		return err
 	}
-	select {
-	case <-other.over:
-		return other.err
-	case <-ctx.Done():
-		return ctx.Err()
+	defer func() {
+		s.Delete(topic)
+		close(own.over)
+	}()
+	err := do()
+	if ctx.Err() == nil {
+		own.err = err
 	}
-}
-
-// join returns the seeding under way as other, or begins one as own.
-func (s *seedings) join(topic string) (other, own *seeding) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if other := s.underWay[topic]; other != nil {
-		return other, nil
-	}
-	if s.underWay == nil {
-		s.underWay = map[string]*seeding{}
-	}
-	own = &seeding{over: make(chan struct{})}
-	s.underWay[topic] = own
-	return nil, own
-}
-
-func (s *seedings) leave(topic string, own *seeding) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.underWay, topic)
-	close(own.over)
+	return err
 }
 
 // death is a transaction with a single message that was in doubt.
@@ -349,7 +328,7 @@ func (p *partition) settleDeath(ctx context.Context, left, seen, got epoch.Fence
 	in := p.bisect.learn(v, d.trial, false, false)
 	switch v.action {
 	case retry:
-		p.reportFailed(v, in, 0)
+		p.told.failed(p.fence, p.first(), p.bisect.attempts, v, in, 0)
 	case halt:
 		p.bisect.halted()
 		p.given = &outcome{action: halt, err: v.err}

@@ -265,7 +265,11 @@ func (c *committer) abandon(t *transaction) {
 		hangs(first, t.goroutine)
 	case t.order == together:
 		at := t.places[0]
-		h := hangs(t.overdueAt(at), t.goroutine, t.partitions()...)
+		var all []epoch.Partition
+		for i := range t.parts {
+			all = append(all, t.parts[i].advance.Partition)
+		}
+		h := hangs(t.overdueAt(at), t.goroutine, all...)
 		for i := range answers {
 			answers[i].hang, answers[i].place, answers[i].last = h, at, at.at
 		}
@@ -392,6 +396,6 @@ func (p *partition) recallHangs(ctx context.Context) {
 	case err == nil:
 		p.hung = p.run.suspects.Learn(p.id, log, p.fence.Next)
 	case p.running(p.lease):
-		p.trouble(slog.LevelWarn, "cannot read which messages have hung; counting what this process knows", err)
+		p.told.trouble(slog.LevelWarn, "cannot read which messages have hung; counting what this process knows", err)
 	}
 }

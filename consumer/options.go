@@ -25,12 +25,12 @@ type Options struct {
 	Guarantee epoch.Guarantee
 
 	// MaxBatch limits the messages in one transaction, over all its partitions. A transaction takes
-	// the messages that are ready. It waits for more for 1 ms at most, and only for those of partitions whose last
-	// transaction has just ended. The first one takes up to 256. Later
-	// ones grow while transactions are quick. They shrink to 256 while transactions are slow, and
-	// to one message while transactions time out or the database refuses them, as for deadlocks.
-	// Lower it if large transactions block others. Defaults to 16,384, but above 4,096 only while
-	// transactions take less than 100 ms.
+	// the messages that are ready. It waits for more for 1 ms at most, and only for those of partitions
+	// whose last transaction has just ended. The first one takes up to 256. Later ones grow while
+	// transactions are quick. They shrink to 256 while transactions are slow, and to one message while
+	// transactions time out or the database refuses them, as for deadlocks. Lower it if large
+	// transactions block others. Defaults to 16,384, but above 4,096 only while transactions take
+	// less than 100 ms.
 	MaxBatch int
 
 	// Committers is the number of transactions that may be open at a time. What is ready is shared out
@@ -105,8 +105,8 @@ const (
 // the database's machine and 1 ms from it.
 const usualCommitters = 4
 
-// withDefaults returns the first mistake only: the second is often a consequence of the first.
-// transactions is what the sink runs at a time.
+// withDefaults returns o for a sink that runs so many transactions at a time, or the first mistake: a second
+// one is often its consequence.
 func (o Options) withDefaults(transactions int) (Options, error) {
 	var err error
 	count := func(name string, v *int, zero, limit int) {

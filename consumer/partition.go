@@ -34,7 +34,6 @@ type partition struct {
 	// The claim.
 	claim       *claim
 	keepClaim   bool         // after a halt, with nothing in doubt: ours continues if the fence still carries it
-	seen        epoch.Fence  // as last read, which may be another process's
 	fence       epoch.Fence  // as last claimed and advanced; zero before the first claim
 	under       *epoch.Fence // as claimed, for handlers
 	doubt       *doubt       // the transaction whose outcome the next claim finds out
@@ -91,7 +90,7 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 		// What the handler wrote before it ended its transaction may be committed without the
 		// fence. Calling it again would write that again, in whichever tenure of this process.
 		if err := r.endedTxOf(p.id); err != nil {
-			p.reportHaltedForGood(err)
+			p.told.stoppedForGood(p.fence, err)
 			p.waitOr(ctx, forever, nil)
 			break
 		}
@@ -100,7 +99,7 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 		if err := p.ensureClaim(ctx); p.hang != nil {
 			break
 		} else if errors.Is(err, ErrLost) {
-			p.reportLost(err)
+			p.told.lost(p.fence, err, p.caught.Load())
 			return
 		} else if err != nil {
 			in = p.unclaimed(ctx, err, time.Since(began))
@@ -114,15 +113,15 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 		p.waitOr(p.whileClaimed(ctx), in, p.acted) // an operator may have done what it waits for
 	}
 	if ctx.Err() != nil {
-		p.reportLost(context.Cause(ctx))
+		p.told.lost(p.fence, context.Cause(ctx), p.caught.Load())
 		return
 	}
 	p.dropClaim()
 	if p.hang != nil && p.running(ctx) {
-		p.reportGivenUp()
+		p.told.givenUp(p.fence, p.overdue())
 		return
 	}
-	p.reportDrained()
+	p.told.drained(p.fence)
 }
 
 // giveUpHung makes the source keep the partition from this process while a call for it hangs. It
@@ -142,8 +141,9 @@ func (r *runner) newPartition(ctx context.Context, t Tenure, timeout time.Durati
 		bisect: newBisection(r.RetryMin, r.RetryMax), unclaimedAt: time.Now(),
 		halts:   waits.New(r.HaltMin, r.HaltMax),
 		retries: waits.New(r.RetryMin, r.RetryMax),
-		replays: replays{added: make(chan struct{}, 1), tries: map[int64]int{}},
+		replays: replays{added: make(chan struct{}, 1), tries: map[int64]int{}, settled: map[int64]int64{}},
 	}
+	p.told = told{run: r, id: id, tenure: t, logger: p.logger}
 	_, p.hung = r.suspects.Of(id)
 	for range r.backgrounds {
 		p.applied = append(p.applied, make(chan struct{}, 1))
@@ -192,7 +192,7 @@ func (p *partition) ended(out outcome) time.Duration {
 		p.run.endedTx(p.id, out.err)
 	}
 	p.hang = cmp.Or(p.hang, out.hang)
-	p.reportEnded(out, in)
+	p.told.ended(p.fence, out, !p.running(p.lease), in)
 	return in
 }
 
@@ -208,7 +208,7 @@ func (p *partition) unclaimed(ctx context.Context, err error, took time.Duration
 		p.unconfirmed++
 	}
 	in := p.pauseFor(n.pause)
-	p.reportUnclaimed(n, err, took, in)
+	p.told.unclaimed(p.fence, n, err, took, in)
 	return in
 }
 
@@ -298,11 +298,6 @@ func (p *partition) waitOr(ctx context.Context, d time.Duration, until <-chan st
 	case <-p.tenure.Draining():
 	case <-ctx.Done():
 	}
-}
-
-// trouble logs an incident of the partition, without repeating a line that others have caused.
-func (p *partition) trouble(level slog.Level, what string, err error, args ...any) {
-	p.run.troubles.Add(p.logger, level, p.id, what, err, args...)
 }
 
 // claim is one claim while it lasts. It is safe for concurrent use.

@@ -44,9 +44,6 @@ func (q *replays) open() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.taken, q.now = true, 0
-	if q.settled == nil {
-		q.settled = map[int64]int64{}
-	}
 }
 
 // close drops what is queued. The next owner of the partition finds it again.
@@ -173,7 +170,7 @@ func (p *partition) settleReplay(r *replay, a answer) outcome {
 		return outcome{action: advance}
 	case a.abandoned:
 		delete(q.tries, r.ID)
-		p.reportReplay(r, replayFailed, a)
+		p.told.replayed(r, replayFailed, a)
 		p.recordFailure(r, a)
 		return p.abandoned(a)
 	}
@@ -184,7 +181,7 @@ func (p *partition) settleReplay(r *replay, a answer) outcome {
 	if v.broke.action == haltForGood {
 		p.run.endedTx(p.id, v.broke.err) // the partition stays halted, even if the claim has ended already
 	}
-	p.reportReplay(r, v.what, a)
+	p.told.replayed(r, v.what, a)
 	if v.what == replayed {
 		p.wakeBackground()
 	}
@@ -238,28 +235,6 @@ func (p *partition) wantsReplays(last *replay) {
 	if !p.replays.waiting() {
 		last.from.again()
 	}
-}
-
-// reportReplay logs the result and sends the event. Each try of a replay has one.
-func (p *partition) reportReplay(r *replay, what outcomeOfReplay, a answer) {
-	about := []any{"dead_letter", r.ID, "offset", r.Message.Offset, "epoch", a.part.epoch}
-	log := p.run.log(p.id)
-	switch what {
-	case replayed:
-		log.Info("a dead letter was replayed", about...)
-	case replayFailed:
-		log.Error("the replay of a dead letter failed, and the dead letter stays", append(about, "err", a.err)...)
-	case replayGone:
-		log.Info("the replay of a dead letter was rolled back: it was withdrawn, discarded or done meanwhile", about...)
-	case replayBroke:
-		log.Warn("the replay of a dead letter ended the claim; if it was not committed, it stays requested", append(about, "err", a.err)...)
-	default:
-		log.Warn("the replay of a dead letter was rolled back, trying again", append(about, "err", a.err)...)
-	}
-	p.run.Observe(Replayed{
-		Partition: p.id, Epoch: a.part.epoch, Offset: r.Message.Offset, DeadLetter: r.ID,
-		Err: a.err, Final: what.final(), Took: a.took,
-	})
 }
 
 type replayVerdict struct {

@@ -219,14 +219,6 @@ func (t *transaction) call(ctx context.Context, n int, f func() error) error {
 	return nil
 }
 
-func (t *transaction) partitions() []epoch.Partition {
-	ps := make([]epoch.Partition, len(t.parts))
-	for i := range t.parts {
-		ps[i] = t.parts[i].advance.Partition
-	}
-	return ps
-}
-
 // withValues puts what the sink does at the end under the trace of the first message.
 func (t *transaction) withValues(ctx context.Context) context.Context {
 	for _, p := range t.parts {

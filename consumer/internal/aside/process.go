@@ -2,8 +2,6 @@ package aside
 
 import (
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -81,10 +79,7 @@ func (m *Membership) Over(err error) {
 }
 
 // UnderWay lists the transactions under way, for operators who wait for them.
-type UnderWay struct {
-	mu   sync.Mutex
-	open map[*Transaction]struct{}
-}
+type UnderWay struct{ open sync.Map } // by *Transaction
 
 // Transaction is a transaction under way.
 type Transaction struct {
@@ -98,23 +93,8 @@ type Transaction struct {
 // Add lists a transaction until done is called.
 func (u *UnderWay) Add(t Transaction) (done func()) {
 	t.began = time.Now()
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.open == nil {
-		u.open = map[*Transaction]struct{}{}
-	}
-	u.open[&t] = struct{}{}
-	return func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		delete(u.open, &t)
-	}
-}
-
-func (u *UnderWay) list() []*Transaction {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return slices.Collect(maps.Keys(u.open))
+	u.open.Store(&t, nil)
+	return func() { u.open.Delete(&t) }
 }
 
 // patienceAtTheEnd is how long a Run that ends waits before it logs what it waits for.
@@ -131,12 +111,14 @@ func (u *UnderWay) SayWhatIsWaitedFor(log func(epoch.Partition) *slog.Logger, al
 			return
 		case <-timer.C:
 		}
-		open := u.list()
-		for _, t := range open {
+		none := true
+		for key := range u.open.Range {
+			t, _ := key.(*Transaction)
+			none = false
 			log(t.Partition).Info("stopping: waiting for the end of a transaction", "from", t.From, "to", t.To,
 				"partitions_beside", t.Beside, "for", time.Since(t.began).Round(time.Millisecond), "batch_timeout", t.Timeout)
 		}
-		if len(open) == 0 {
+		if none {
 			all.Info("stopping: no transaction is under way; waiting for the source to give back what it holds",
 				"for", time.Since(began).Round(time.Millisecond))
 		}
