@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, er
 	if err != nil && !a.began {
 		err = usageError{err}
 	}
-	if err != nil && !errors.Is(err, errTrouble) {
+	if err != nil && !errors.Is(err, errTrouble) && !isQuiet(err) {
 		lines := []string{err.Error()}
 		if !a.began { // cobra suggests other commands in lines of their own
 			lines = strings.Split(strings.TrimSpace(strings.ReplaceAll(lines[0], "\t", "  ")), "\n")
@@ -127,7 +127,8 @@ those of the processes.
 	c.SetUsageTemplate(usageOf(c.UsageTemplate()))
 	a.flags.add(c)
 	c.AddGroup(&cobra.Group{ID: "see", Title: "See:"}, &cobra.Group{ID: "steer", Title: "Steer:"},
-		&cobra.Group{ID: "look", Title: "Look after:"}, &cobra.Group{ID: "set", Title: "Set up:"})
+		&cobra.Group{ID: "look", Title: "Look after:"}, &cobra.Group{ID: "set", Title: "Set up:"},
+		&cobra.Group{ID: "lock", Title: "One process at a time:"})
 	add := func(group string, cs ...*cobra.Command) {
 		for _, sub := range cs {
 			sub.GroupID = group
@@ -138,6 +139,7 @@ those of the processes.
 	add("steer", a.run(), a.rewind(), a.skip(), a.pause(), a.resume(), a.evict(), a.rebase(), a.deadLetters(), a.outbox())
 	add("look", a.check(), a.doctor(), a.drill(), a.moveOver())
 	add("set", a.migrate(), a.grants(), a.protect())
+	add("lock", a.lock())
 	a.note(c)
 	return c
 }
@@ -244,7 +246,7 @@ const exitCodes = `Exit codes:
      partition; moveover says no
   4  refused: what you saw has changed; look again, and decide again
   5  it is not known whether it was done; the message says how to find out
-Of several acts that ended differently it is the highest.`
+Of several acts that ended differently it is the highest. lock has its own.`
 
 type usageError struct{ error }
 
@@ -263,9 +265,12 @@ func exitCode(err error) int {
 		return slices.Max(codes)
 	}
 	changed := func(e error) bool { return errors.Is(err, e) }
+	var own exit
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &own):
+		return own.code
 	case errors.Is(err, epoch.ErrInDoubt):
 		return exitDoubt
 	case slices.ContainsFunc([]error{operate.ErrChanged, epoch.ErrStale, epoch.ErrMoved, operate.ErrDeadLetterChanged}, changed):

@@ -149,15 +149,19 @@ func wrap(s string, most int) string {
 
 // columns returns the width of the terminal, or zero if out is none.
 func columns(out io.Writer) int {
-	f, ok := out.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if !isTerminal(out) {
 		return 0
 	}
-	width, _, err := term.GetSize(int(f.Fd()))
+	width, _, err := term.GetSize(int(out.(*os.File).Fd())) //nolint:forcetypeassert // a terminal is a file
 	if err != nil {
 		return 0
 	}
 	return width
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // printable escapes what a terminal would interpret, because others choose names, reasons and
