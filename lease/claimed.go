@@ -54,8 +54,8 @@ type Claimed[TX any] struct {
 	*Held
 	sink   epoch.Sink[TX]
 	origin epoch.Origin
-	epoch  atomic.Int64  // of fence, for anybody
-	sem    chan struct{} // has an element while no transaction runs; it guards the rest
+	sem    chan struct{}               // has an element while no transaction runs; it guards the rest
+	shown  atomic.Pointer[epoch.Fence] // the same as fence, for anybody
 
 	doubt bool        // it is not known whether a transaction of an earlier Do was committed
 	fence epoch.Fence // after our last claim or commit
@@ -98,7 +98,16 @@ func Claim[TX any](ctx context.Context, h *Held, sink epoch.Sink[TX]) (*Claimed[
 }
 
 // Epoch returns the epoch of the claim.
-func (c *Claimed[TX]) Epoch() epoch.Epoch { return epoch.Epoch(c.epoch.Load()) }
+func (c *Claimed[TX]) Epoch() epoch.Epoch { return c.Fence().Epoch }
+
+// Fence returns the fence as this claim or its last commit has left it. Its position counts the commits.
+// guard.Under takes it.
+func (c *Claimed[TX]) Fence() epoch.Fence { return *c.shown.Load() }
+
+func (c *Claimed[TX]) is(f epoch.Fence) {
+	c.fence = f
+	c.shown.Store(&f)
+}
 
 // Do runs work in a transaction, and commits it if the claim still stands. It runs one transaction at a
 // time; work must not call Do of the same claim. One call may take Options.MaxStall, and a sink passes
@@ -274,7 +283,8 @@ func (c *Claimed[TX]) try(ctx context.Context, work Work[TX]) error {
 		return work(ctx, tx, f.Epoch)
 	})
 	if err == nil {
-		c.fence.Next = a.To
+		f.Next = a.To
+		c.is(f)
 	}
 	c.ended(&event, err)
 	return err
@@ -406,8 +416,7 @@ func (c *Claimed[TX]) takeOver(ctx context.Context, above epoch.Epoch, d *doubt)
 	if c.gap = 0; seen.Epoch > 0 {
 		c.gap = int64(got.Epoch - seen.Epoch)
 	}
-	c.fence = got
-	c.epoch.Store(int64(got.Epoch))
+	c.is(got)
 	return nil
 }
 

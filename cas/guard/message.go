@@ -34,6 +34,24 @@ func At(store cas.Store, m epoch.Message) *Message {
 	return changes
 }
 
+// Under returns the changes of one step of the work under a lock, which has no message: claim is
+// lease.Claimed.Fence of its holder. An item is changed once for each step, whoever has the lock then.
+// The caller numbers the steps, from 0, such as by the day of a nightly job: a holder repeats the step
+// that the one before it may have left unfinished, and begins the next when all of it is done. If an
+// Update returns [ErrPassed], a later step has changed the item, and this one is over.
+//
+// Within the work of lease.Claimed.Do, return what Update returns: after an [ErrStale] by a holder whose
+// database has lost epochs, Do claims above the item's.
+func Under(store cas.Store, claim epoch.Fence, step int64) *Message {
+	changes := New(store, Stamp{
+		Partition: claim.Partition, Log: claim.Log, Era: claim.SetUnder, Epoch: claim.Epoch, Offset: epoch.Offset(step), Mark: epoch.NoMark,
+	})
+	if claim.Epoch == 0 || step < 0 {
+		changes.err = fmt.Errorf("guard: step %d of %s under epoch %d: want a step from 0, under a claim", step, claim.Partition, claim.Epoch)
+	}
+	return changes
+}
+
 // New returns the changes of the message with this stamp.
 func New(store cas.Store, s Stamp) *Message {
 	return &Message{store: store, stamp: s, changed: map[string]bool{}}
