@@ -57,7 +57,7 @@ func TestTheNextClaimIsAboveAnEpochThatAnotherSystemHasSeen(t *testing.T) {
 func TestNoClaimIsMadeAboveAnEpochThatIsOutOfReach(t *testing.T) {
 	inBubble(t, 1, func(r *rig) {
 		p := r.start("a", each(record).Background(func(ctx context.Context, b background) {
-			for _, seen := range []epoch.Epoch{math.MaxInt64, math.MaxInt64 - 1, consumer.MaxAbove + 1, consumer.MaxAbove, 1 << 41} {
+			for _, seen := range []epoch.Epoch{math.MaxInt64, math.MaxInt64 - 1, epoch.MaxAbove + 1, epoch.MaxAbove, 1 << 41} {
 				if err := b.Above(seen); err == nil {
 					t.Errorf("above %d", seen)
 				}

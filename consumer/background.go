@@ -17,38 +17,9 @@ import (
 // with the claim, and before the next one. Its transactions check the claim and compare no
 // position. What a refused one means is decided by refusal, in verdict.go.
 
-// Background is one claim of one partition. Its methods are safe for concurrent use.
-type Background[TX any] interface {
-	// Partition returns the claimed partition. Epoch returns the claim's epoch, a fencing token.
-	Partition() epoch.Partition
-	Epoch() epoch.Epoch
-
-	// Do runs apply in a transaction that commits only under this claim and applies no message. The
-	// transaction neither reads nor moves the position. It runs beside the transactions of the
-	// partition's messages; see [epoch.Holding]. One call of Do runs at a time for each partition, and
-	// [Options.Committers] of them in each database. The others wait, so apply must not call Do.
-	// [Options.BatchTimeout] limits the transaction.
-	//
-	// If apply returns an error, everything is rolled back and Do returns the error. Do does not
-	// retry. [epoch.ErrStale], [epoch.ErrInDoubt] and the sink's other refusals end the claim and
-	// the context of the background work. Under the next claim, apply can read what was in doubt.
-	Do(ctx context.Context, apply func(ctx context.Context, tx TX) error) error
-
-	// Above ends the claim because another system refused its epoch and has seen a higher one. The
-	// next claim's epoch is above seen. The source confirms the lease before every claim, so a
-	// process that has lost the partition makes none. If seen is below the claim's epoch, Above
-	// does nothing. If seen is out of reach, it does nothing and returns an error: seen is higher
-	// than [MaxAbove], or more than 2^40 epochs away. Then seen has to be lowered in the other
-	// system.
-	Above(seen epoch.Epoch) error
-
-	// Applied receives a value after a transaction with messages of the partition, or the replay of
-	// a dead letter, has committed. One value may stand for several transactions.
-	Applied() <-chan struct{}
-}
-
-// MaxAbove is the highest value that [Background.Above] accepts.
-const MaxAbove = epoch.MaxAbove
+// Background is one claim of one partition. A transaction of its Do waits for one of
+// [Options.Committers] in its database, and [Options.BatchTimeout] limits it; see [epoch.Holding].
+type Background[TX any] = epoch.Background[TX]
 
 var errClaimEnded = errors.New("consumer: the claim has ended, and with it the background work")
 
@@ -216,21 +187,10 @@ func (b *background) Above(seen epoch.Epoch) error {
 	if b.ended() || seen < b.epoch {
 		return nil
 	}
-	if err := outOfReach(b.hold.Partition, b.epoch, seen); err != nil {
-		return err
+	if err := epoch.CheckAbove(b.hold.Partition, b.epoch, seen); err != nil {
+		return fmt.Errorf("consumer: %w", err)
 	}
 	b.end(outcome{action: claimAbove, above: seen})
-	return nil
-}
-
-// outOfReach returns an error for an epoch that no claim may exceed. Epochs are used up if one
-// receiver with a wrong number can raise them at will: a step is limited, and so is the highest
-// value.
-func outOfReach(p epoch.Partition, now, seen epoch.Epoch) error {
-	if seen > MaxAbove || seen-now > epoch.MaxStep {
-		return fmt.Errorf("consumer: claim %s above epoch %d: another system has seen that epoch, which is too high to claim above it: an epoch that was seen elsewhere may be at most %d, and at most %d higher than the epoch of the fence, which is %d; lower the epoch in that system",
-			p, seen, MaxAbove, epoch.MaxStep, now)
-	}
 	return nil
 }
 

@@ -177,8 +177,8 @@ func refusal(err error) (verdict, epoch.Partition) {
 	// Another system has seen a higher epoch, so the sink has lost claims. The next claim goes
 	// above it.
 	case errors.As(err, &low):
-		if unreachable := outOfReach(low.Partition, low.Epoch, low.Seen); unreachable != nil {
-			return verdict{action: halt, err: unreachable}, low.Partition
+		if unreachable := epoch.CheckAbove(low.Partition, low.Epoch, low.Seen); unreachable != nil {
+			return verdict{action: halt, err: fmt.Errorf("consumer: %w", unreachable)}, low.Partition
 		}
 		return verdict{action: claimAbove, above: low.Seen, err: err}, low.Partition
 	case errors.As(err, &stale):

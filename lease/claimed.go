@@ -57,6 +57,8 @@ type Claimed[TX any] struct {
 	sem    chan struct{}               // has an element while no transaction runs; it guards the rest
 	shown  atomic.Pointer[epoch.Fence] // the same as fence, for anybody
 
+	changed waits.Signal // shown is another one
+
 	doubt bool        // it is not known whether a transaction of an earlier Do was committed
 	fence epoch.Fence // after our last claim or commit
 	gap   int64       // of its epoch to that of the claim before; 0 if there was none
@@ -100,13 +102,22 @@ func Claim[TX any](ctx context.Context, h *Held, sink epoch.Sink[TX]) (*Claimed[
 // Epoch returns the epoch of the claim.
 func (c *Claimed[TX]) Epoch() epoch.Epoch { return c.Fence().Epoch }
 
-// Fence returns the fence as this claim or its last commit has left it. Its position counts the commits.
-// guard.Under takes it.
+// Fence returns the fence as this claim or its last commit has left it. Its position counts the commits
+// of Do. guard.Under takes it.
 func (c *Claimed[TX]) Fence() epoch.Fence { return *c.shown.Load() }
 
+// Message returns a message of the fence for outbox.Box.Add, which the work of Do may call, and
+// [Claimed.Background] sends.
+func (c *Claimed[TX]) Message() epoch.Message {
+	f := c.Fence()
+	return epoch.Message{Partition: f.Partition, Offset: f.Next, Mark: epoch.NoMark, Under: &f}
+}
+
+// is sets the fence.
 func (c *Claimed[TX]) is(f epoch.Fence) {
 	c.fence = f
 	c.shown.Store(&f)
+	c.changed.Fire()
 }
 
 // Do runs work in a transaction, and commits it if the claim still stands. It runs one transaction at a
@@ -152,17 +163,22 @@ func (c *Claimed[TX]) oneAtATime(ctx context.Context, work Work[TX]) error {
 	}
 	defer func() { c.sem <- struct{}{} }()
 	c.Progress()
-	if limit := c.m.MaxStall; limit > 0 {
-		// The lease is lost sooner, unless somebody reports progress meanwhile.
-		bounded, cancel := context.WithTimeoutCause(ctx, limit+c.m.TTL/10, errOverlong)
-		defer cancel()
-		ctx = bounded
-	}
+	ctx, cancel = c.bounded(ctx)
+	defer cancel()
 	err := c.alone(ctx, work)
 	if err != nil && errors.Is(context.Cause(ctx), errOverlong) && !errors.Is(err, errOverlong) {
 		err = fmt.Errorf("%w: %w", errOverlong, err)
 	}
 	return err
+}
+
+// bounded returns a context with the time that one call may take. Its lease is lost sooner, unless
+// somebody reports progress meanwhile.
+func (c *Claimed[TX]) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c.m.MaxStall <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, c.m.MaxStall+c.m.TTL/10, errOverlong)
 }
 
 // alone does the work of a call while no other call works.
@@ -264,13 +280,7 @@ func (c *Claimed[TX]) follows(err error) (f follow, above epoch.Epoch) {
 // try runs work in one transaction, which counts itself in the fence's position. If work does not
 // return after ctx has ended, its transaction is abandoned, so that it keeps no lock.
 func (c *Claimed[TX]) try(ctx context.Context, work Work[TX]) error {
-	abandoned, abandon := context.WithCancel(context.Background())
-	defer abandon()
-	stop := context.AfterFunc(ctx, func() {
-		if waits.Sleep(abandoned, c.m.TTL/10) {
-			abandon()
-		}
-	})
+	abandoned, stop := c.abandonedAfter(ctx)
 	defer stop()
 	f := c.fence
 	began, event := time.Now(), Worked{Resource: c.Resource, Epoch: f.Epoch, TTL: c.m.TTL, Outcome: OutcomeFailed, Gap: c.gap}
@@ -288,6 +298,20 @@ func (c *Claimed[TX]) try(ctx context.Context, work Work[TX]) error {
 	}
 	c.ended(&event, err)
 	return err
+}
+
+// abandonedAfter returns a context that ends a while after ctx.
+func (c *Claimed[TX]) abandonedAfter(ctx context.Context) (context.Context, func()) {
+	abandoned, abandon := context.WithCancel(context.Background())
+	stop := context.AfterFunc(ctx, func() {
+		if waits.Sleep(abandoned, c.m.TTL/10) {
+			abandon()
+		}
+	})
+	return abandoned, func() {
+		stop()
+		abandon()
+	}
 }
 
 // ended completes the event of a transaction.

@@ -37,9 +37,10 @@ func New[TX any](store Store[TX], o Options[TX]) (*Box[TX], error) {
 }
 
 // Add adds an entry in tx, the handler's transaction, for the partition of m, the handler's
-// message. In OnAnswer and OnRefused, give it [Sent.Message]. [Box.Relay]
-// sends the entry after the transaction has committed: set consumer.Handlers.Background to it. An
-// error that matches [ErrEntry] is [consumer.Permanent].
+// message. In OnAnswer and OnRefused, give it [Sent.Message], and in the work under a lock
+// lease.Claimed.Message. [Box.Relay]
+// sends the entry after the transaction has committed: set consumer.Handlers.Background to it, or
+// under a lock call lease.Claimed.Background. An error that matches [ErrEntry] is [consumer.Permanent].
 func (b *Box[TX]) Add(ctx context.Context, tx TX, m epoch.Message, e Entry) error {
 	e, err := e.complete()
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/httpfence"
@@ -204,7 +203,7 @@ func (c *claim) Do(ctx context.Context, apply func(context.Context, *tx) error) 
 
 // Above refuses what is out of reach, as the consumer does.
 func (c *claim) Above(seen epoch.Epoch) error {
-	if seen > consumer.MaxAbove {
+	if seen > epoch.MaxAbove {
 		return errTest
 	}
 	c.mu.Lock()

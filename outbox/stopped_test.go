@@ -60,7 +60,7 @@ func TestAStaleAnswerStopsOnlyTheScopeThatItIsAbout(t *testing.T) {
 		"ours":            900,
 		"none":            0,
 		"out of reach":    math.MaxInt64,
-		"just too far":    consumer.MaxAbove + 1,
+		"just too far":    epoch.MaxAbove + 1,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, fast, ok)

@@ -3,6 +3,7 @@ package guard_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func TestAStepUnderALockChangesAnItemOnceWhoeverHasTheLock(t *testing.T) {
 	t.Parallel()
 	s := memstore.New()
 	step := func(e epoch.Epoch, n int64) error {
-		_, err := guard.Under(s, under(e), n).Update(t.Context(), "report", add("night"))
+		_, err := guard.Under(s, under(e), n).Update(t.Context(), "report", add(fmt.Sprint(n)))
 		return err
 	}
 	must(t, step(3, 0))
@@ -45,7 +46,7 @@ func TestAStepUnderALockChangesAnItemOnceWhoeverHasTheLock(t *testing.T) {
 			t.Errorf("step %d under epoch %d: %v, want %v", x.n, x.e, err, x.want)
 		}
 	}
-	if got := read(t, s, "report"); string(got.Value) != "night night" {
+	if got := read(t, s, "report"); string(got.Value) != "0 1" {
 		t.Errorf("%q", got.Value)
 	}
 	for _, err := range []error{step(0, 2), step(4, -1)} {
