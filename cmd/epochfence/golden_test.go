@@ -56,6 +56,8 @@ func TestOutput(t *testing.T) {
 		"check":              "check --max-lag 1",
 		"doctor":             "doctor",
 		"drill":              "drill",
+		"observe":            "observe report",
+		"observe-shadow":     "observe shadow",
 		"moveover":           "moveover --old-ended --wait 0",
 		"outbox":             "outbox list",
 		"outbox-show":        "outbox show 1",
@@ -74,7 +76,7 @@ func TestOutput(t *testing.T) {
 
 	db, err := sql.Open("sqlite", c.env["EPOCHFENCE_DATABASE"])
 	must(t, err)
-	_, err = db.ExecContext(t.Context(), "DELETE FROM epochfence_migration WHERE version = 4") // as beside an earlier version
+	_, err = db.ExecContext(t.Context(), "DELETE FROM epochfence_migration WHERE version >= 4") // as beside an earlier version
 	must(t, errors.Join(err, db.Close()))
 	compare(t, "migrate-up-older.txt", c.run("migrate", "up"))
 }
@@ -130,6 +132,13 @@ func golden(t *testing.T) *cli {
 	c := &cli{t, map[string]string{"EPOCHFENCE_DATABASE": url, "EPOCHFENCE_KAFKA": cluster.ListenAddrs()[0]}}
 	c.fill(sink)
 	c.add(db, sink)
+	for _, noted := range []string{ // worker-a is frozen until worker-b has taken over, and worker-b is killed before it commits its offset
+		"0, 10, 19, 7, 'worker-a', '[\"order-1\",\"order-2\",\"order-1\"]', 0", "0, 20, 29, 8, 'worker-b', NULL, 0", "0, 20, 24, 7, 'worker-a', NULL, 0",
+		"0, 35, 39, 8, 'worker-b', NULL, 0", "0, 35, 44, 9, 'worker-c', NULL, 2", "0, 30, 30, 9, 'worker-c', NULL, 0",
+	} {
+		_, err := db.ExecContext(t.Context(), "INSERT INTO epochfence_observed (group_name, topic, number, first_offset, last_offset, generation, process, ids, caught) VALUES ('billing', 'orders', "+noted+")")
+		must(t, err)
+	}
 	return c
 }
 

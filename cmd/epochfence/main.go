@@ -137,7 +137,7 @@ those of the processes.
 	}
 	add("see", a.list(), a.describe(), a.owners(), a.history(), a.explain())
 	add("steer", a.run(), a.rewind(), a.skip(), a.pause(), a.resume(), a.evict(), a.rebase(), a.deadLetters(), a.outbox())
-	add("look", a.check(), a.doctor(), a.drill(), a.moveOver())
+	add("look", a.check(), a.doctor(), a.drill(), a.observe(), a.moveOver())
 	add("set", a.migrate(), a.grants(), a.protect())
 	add("lock", a.lock())
 	a.note(c)
@@ -237,12 +237,12 @@ const (
 )
 
 const exitCodes = `Exit codes:
-  0  it is done, or shown; check, doctor and drill have found nothing; moveover
-     says yes
+  0  it is done, or shown; check, doctor, drill and observe have found nothing;
+     moveover says yes
   1  another error: no connection, a missing privilege, no such partition
   2  usage: a flag or an argument that makes no sense
-  3  check, doctor or drill has found trouble; doctor cannot reach a server or
-     lacks a privilege; check cannot reach a broker or finds no such
+  3  check, doctor, drill or observe has found trouble; doctor cannot reach a
+     server or lacks a privilege; check cannot reach a broker or finds no such
      partition; moveover says no
   4  refused: what you saw has changed; look again, and decide again
   5  it is not known whether it was done; the message says how to find out

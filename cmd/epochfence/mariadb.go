@@ -61,6 +61,8 @@ func (m *mariadb) grant(role string, as roleKind) (string, error) {
 		needs["migration"], needs["fence"], needs["ledger"], needs["outbox_entry"] = "SELECT, UPDATE", "SELECT, INSERT, UPDATE", writes, writes
 	case operator:
 		needs["fence"], needs["ledger"], needs["outbox_entry"] = "SELECT, UPDATE", writes, "SELECT, UPDATE, DELETE"
+	case observer:
+		return "", errNotObserved
 	}
 	to := mariadbText(role)
 	if at := strings.LastIndexByte(role, '@'); at == 0 || at == len(role)-1 {

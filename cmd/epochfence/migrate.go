@@ -176,15 +176,16 @@ const (
 	application roleKind = "application" // consumers
 	reader      roleKind = "reader"      // epochfence commands that only show
 	operator    roleKind = "operator"    // epochfence commands that act, too
+	observer    roleKind = "observer"    // consumers without a fence that are observed
 )
 
-var roleKinds = []roleKind{application, reader, operator}
+var roleKinds = []roleKind{application, reader, operator} // in every database
 
 func (a *app) grants() *cobra.Command {
 	var role, as string
 	var execute bool
 	c := &cobra.Command{
-		Use:   "grants --role NAME --as application|reader|operator",
+		Use:   "grants --role NAME --as application|reader|operator|observer",
 		Short: "Print or run the SQL that grants a role its privileges",
 		Long: `Print the SQL that grants a role of PostgreSQL, or a user or role of MariaDB (NAME
 or NAME@HOST), its privileges, or run it with --execute, as the schema's owner.
@@ -195,12 +196,13 @@ Repeat it after migrations.
                and outbox show
   operator     for commands that act, too, and for the messages of dead letters.
                In PostgreSQL, to end open transactions of an owner, it must also be
-               a member of the application's role.`,
+               a member of the application's role.
+  observer     for old consumers that call epochfence.observe; PostgreSQL only`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			kind := roleKind(as)
-			if kind != application && kind != reader && kind != operator {
-				return usage("--as is %q; want application, reader or operator", as)
+			if kind != observer && !slices.Contains(roleKinds, kind) {
+				return usage("--as is %q; want application, reader, operator or observer", as)
 			}
 			db, err := a.open(c.Context(), false)
 			if err != nil {

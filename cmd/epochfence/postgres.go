@@ -121,6 +121,8 @@ func (p *postgres) grant(role string, as roleKind) (string, error) {
 		return pgsink.GrantReaderSQL(role, p.sink)
 	case operator:
 		return pgsink.GrantOperatorSQL(role, p.sink)
+	case observer:
+		return pgsink.GrantObserverSQL(role, p.sink)
 	default:
 		return pgsink.GrantSQL(role, p.sink)
 	}

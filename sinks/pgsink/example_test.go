@@ -76,6 +76,7 @@ func ExampleMigrations() {
 	// 0005_outbox.sql
 	// 0006_items.sql
 	// 0007_outbox_offset.sql
+	// 0008_observe.sql
 }
 
 // What the schema's owner runs so that a role may use it.

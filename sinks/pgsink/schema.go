@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -103,14 +104,20 @@ var (
 // dead letters and what is in the requests of the outbox, and change nothing. Run it as the schema's owner, again after each migration that
 // adds functions.
 func GrantReaderSQL(role string, o Options) (string, error) {
-	return grantSQL(role, o, readerFunctions)
+	return grantSQL(role, o, slices.Concat(readerFunctions, []string{"observations"}))
 }
 
 // GrantOperatorSQL returns SQL that lets role do all that [OpenOperator] offers. To end the open
 // transactions of an owner, role must also be a member of the application's role: grant it that
 // role. Run the SQL as the schema's owner, again after each migration that adds functions.
 func GrantOperatorSQL(role string, o Options) (string, error) {
-	return grantSQL(role, o, operatorFunctions)
+	return grantSQL(role, o, slices.Concat(operatorFunctions, []string{"observations", "prune_observed"}))
+}
+
+// GrantObserverSQL returns SQL that lets role call the function observe and nothing else, for
+// consumers without a fence that are observed before they move over. Run it as the schema's owner.
+func GrantObserverSQL(role string, o Options) (string, error) {
+	return grantSQL(role, o, []string{"observe"})
 }
 
 func grantSQL(role string, o Options, functions []string, more ...string) (string, error) {

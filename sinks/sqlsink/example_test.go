@@ -94,4 +94,5 @@ func ExampleMigrations() {
 	// 002_epochfence.sql true
 	// 003_epochfence.sql true
 	// 004_epochfence.sql true
+	// 005_epochfence.sql true
 }

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/epochfence/epochfence/internal/sql/sqlschema"
+	"github.com/epochfence/epochfence/operate/observe"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// This file has the command observe: it reads what consumers without a fence have noted, and prints what
+// package observe makes of it.
+
+var errNotObserved = usage("observe works on PostgreSQL and SQLite")
+
+type observeFlags struct {
+	chosen
+	since string
+	limit int
+}
+
+func (a *app) observe() *cobra.Command {
+	c := &cobra.Command{
+		Use: "observe", Short: "Report how often consumers without a fence are wrong", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return usage("observe wants report or shadow") },
+	}
+	c.AddCommand(
+		a.observing("report", "Report what was applied twice, out of order or not at all", `Judge what consumers without a fence have noted of their own transactions, with
+select epochfence.observe(…) in PostgreSQL or a row of epochfence_observed in
+SQLite. Exit code 3 if an effect was applied twice.
+
+It counts offsets, so transaction markers and compacted messages count as
+messages. A gap may consist of them. Of a topic or a group that was deleted and
+created again, say --since.`, a.printObserved),
+		a.observing("shadow", "List the transactions that a fence would have refused", `List the transactions that a fence would have refused, the newest ones last, with
+the position that it would have had. Nothing was refused. Exit code 3 if there
+are any.`, a.printShadow))
+	return c
+}
+
+func (a *app) observing(name, short, long string, people func(observe.Report, int)) *cobra.Command {
+	var f observeFlags
+	c := &cobra.Command{
+		Use: name, Short: short, Long: long, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			r, err := a.observed(c.Context(), f)
+			if err != nil {
+				return err
+			}
+			err = a.show(r, func() { people(r, f.limit) })
+			if name == "report" && r.AppliedTwice > 0 || name == "shadow" && len(r.Refusals) > 0 {
+				err = errors.Join(errTrouble, err)
+			}
+			return err
+		},
+	}
+	f.chosen.add(c.Flags())
+	c.Flags().StringVar(&f.since, "since", "", "what was noted from this time on, such as 12:03 or -15m")
+	c.Flags().IntVar(&f.limit, "limit", 20, "how many cases to list")
+	return c
+}
+
+func (a *app) observed(ctx context.Context, f observeFlags) (observe.Report, error) {
+	var since *time.Time
+	if f.since != "" {
+		t, err := parseTime(f.since, time.Now())
+		if err != nil {
+			return observe.Report{}, err
+		}
+		since = &t
+	}
+	if f.limit < 0 {
+		return observe.Report{}, usage("--limit is %d; want 0 or more", f.limit)
+	}
+	db, err := a.open(ctx, false)
+	if err != nil {
+		return observe.Report{}, err
+	}
+	watched, is := db.(interface {
+		observations(ctx context.Context, f chosen, since *time.Time, failed *error) iter.Seq[observe.Row]
+	})
+	if !is {
+		return observe.Report{}, errNotObserved
+	}
+	if _, err := a.operator(ctx); err != nil { // checks the version of the tables
+		return observe.Report{}, err
+	}
+	r := observe.Judge(watched.observations(ctx, f.chosen, since, &err))
+	return r, a.flags.secretive(err)
+}
+
+// observations reads rows in the order that observe.Judge wants, after deleting expired ones if the role may.
+func (p *postgres) observations(ctx context.Context, f chosen, since *time.Time, failed *error) iter.Seq[observe.Row] {
+	schema := pgx.Identifier{cmp.Or(p.sink.Schema, pgsink.DefaultSchema)}.Sanitize()
+	return func(yield func(observe.Row) bool) {
+		_, _ = p.pool.Exec(ctx, "select "+schema+".prune_observed(1000000)")
+		rows, err := p.pool.Query(ctx, `select id, at, group_name, topic, partition, first_offset, last_offset, generation, process,
+			tx::text::numeric::bigint, snapshot::text, ids, caught from `+schema+`.observations(nullif($1::text, ''), nullif($2::text, ''), $3::timestamptz)`, f.group, f.topic, since)
+		if err != nil {
+			*failed = err
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var r observe.Row
+			var tx int64
+			var snapshot string
+			err := rows.Scan(&r.ID, &r.At, &r.Group, &r.Topic, &r.Number, &r.First, &r.Last, &r.Generation, &r.Process, &tx, &snapshot, &r.IDs, &r.Caught)
+			if err == nil {
+				r.Tx = uint64(tx)
+				r.Snapshot, err = observe.ParseSnapshot(snapshot)
+			}
+			if err != nil {
+				*failed = err
+				return
+			}
+			if !yield(r) {
+				return
+			}
+		}
+		*failed = rows.Err()
+	}
+}
+
+// observations reads rows in the order that observe.Judge wants. SQLite has one writer, so they were noted in the
+// order of commits.
+func (s *sqlite) observations(ctx context.Context, f chosen, since *time.Time, failed *error) iter.Seq[observe.Row] {
+	from := ""
+	if since != nil {
+		from = since.UTC().Format("2006-01-02T15:04:05.000Z")
+	}
+	return func(yield func(observe.Row) bool) {
+		rows, err := s.db.QueryContext(ctx, `SELECT id, at, group_name, topic, number, first_offset, last_offset, generation, process, coalesce(ids, '[]'), caught
+			FROM `+cmp.Or(s.sink.TablePrefix, sqlschema.DefaultPrefix)+`observed
+			WHERE (?1 = '' OR group_name = ?1) AND (?2 = '' OR topic = ?2) AND at >= ?3 ORDER BY group_name, topic, number, id`, f.group, f.topic, from)
+		if err != nil {
+			*failed = err
+			return
+		}
+		defer func() { _ = rows.Close() }()
+		for rows.Next() {
+			var r observe.Row
+			var at, ids string
+			var texts []string
+			err := rows.Scan(&r.ID, &at, &r.Group, &r.Topic, &r.Number, &r.First, &r.Last, &r.Generation, &r.Process, &ids, &r.Caught)
+			if err == nil {
+				r.At, err = time.Parse(time.RFC3339Nano, at)
+			}
+			if err == nil {
+				err = json.Unmarshal([]byte(ids), &texts)
+			}
+			if err != nil {
+				*failed = fmt.Errorf("row %d of the observed: %w", r.ID, err)
+				return
+			}
+			for _, id := range texts {
+				h := fnv.New64a()
+				h.Write([]byte(id))
+				r.IDs = append(r.IDs, int64(h.Sum64()))
+			}
+			if !yield(r) {
+				return
+			}
+		}
+		*failed = rows.Err()
+	}
+}
+
+func (a *app) printObserved(r observe.Report, limit int) {
+	if r.Transactions == 0 {
+		a.say("Nothing was noted. See epochfence observe report --help.")
+		return
+	}
+	rests := count(r.Transactions, "transaction")
+	switch r.AppliedTwice {
+	case 0:
+		a.say("No effect was applied twice, in %s.", rests)
+	case 1:
+		a.say("WRONG: 1 effect was applied twice, in %s.", rests)
+	default:
+		a.say("WRONG: %d effects were applied twice, in %s.", r.AppliedTwice, rests)
+	}
+	processes := map[bool]string{true: "1 process", false: fmt.Sprintf("%d processes", r.Processes)}[r.Processes == 1]
+	a.say("%s, %s, %s to %s\n", count(r.Partitions, "partition"), processes, stamp(r.First), stamp(r.Last))
+	t := newTable(">MESSAGES", "APPLIED AGAIN, AND WHY")
+	for _, k := range observe.Kinds {
+		t.row(r.Repeated[k], map[observe.Kind]string{
+			observe.SameProcess: "the same process got them again",
+			observe.SecondOwner: "two processes believed that the partition was theirs",
+			observe.Redelivered: "the next owner began too low: an offset was not committed, or reset",
+			observe.Producer:    "the producer wrote them twice (where ids were given)",
+		}[k])
+	}
+	t.row(r.Caught, "of these, a dedupe table caught")
+	t.print(a.out)
+	a.say("")
+	t = newTable(">MESSAGES", "IN WRONG ORDER OR NOT AT ALL")
+	t.row(r.Reordered, "were first applied after a later one")
+	t.row(r.Missing, fmt.Sprintf("were applied by nobody, in %s", count(r.Gaps, "gap")))
+	t.print(a.out)
+	a.say("")
+	t = newTable(">TRANSACTIONS", "THAT A FENCE WOULD HAVE REFUSED")
+	t.row(r.Refused[observe.Stale], "of a process that had lost the partition")
+	t.row(r.Refused[observe.Applied], "with messages that were applied")
+	t.row(r.Refused[observe.Order], "after a later message was applied")
+	t.print(a.out)
+	es := slices.Clone(r.Episodes)
+	slices.SortStableFunc(es, func(x, y observe.Episode) int { return cmp.Compare(y.Messages, x.Messages) })
+	for i, e := range es[:min(limit, len(es))] {
+		if i == 0 {
+			a.say("\nThe largest of %s:", count(int64(len(es)), "case"))
+		}
+		a.say("\n%s, offsets %d to %d: %s, %s", printable(e.Partition), e.From, e.To, e.Kind, count(e.Messages, "message"))
+		a.say("  applied by %s", printable(e.Before))
+		a.say("  again by   %s, %s to %s", printable(e.Process), stamp(e.First), stamp(e.Last))
+		if !e.BothFrom.IsZero() {
+			a.say("  both owned %s to %s", stamp(e.BothFrom), stamp(e.BothUntil))
+		}
+	}
+}
+
+func (a *app) printShadow(r observe.Report, limit int) {
+	if len(r.Refusals) == 0 {
+		a.say("A fence would have refused none of %s.", count(r.Transactions, "transaction"))
+		return
+	}
+	rs := slices.Clone(r.Refusals)
+	slices.SortStableFunc(rs, func(x, y observe.Refusal) int { return x.At.Compare(y.At) })
+	a.say("A fence would have refused %d of %s.\n", r.Refused[observe.Stale]+r.Refused[observe.Applied]+r.Refused[observe.Order], count(r.Transactions, "transaction"))
+	t := newTable("AT", "PARTITION", ">FROM", ">TO", ">POSITION", "REASON", "PROCESS")
+	for _, x := range rs[max(0, len(rs)-limit):] {
+		t.row(stamp(x.At), x.Partition, x.From, x.To, x.Position, x.Reason, x.Process)
+	}
+	t.print(a.out)
+}

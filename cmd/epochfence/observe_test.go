@@ -1,0 +1,124 @@
+package main
+
+import (
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
+	"github.com/epochfence/epochfence/operate/observe"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
+)
+
+// A worker calls observe and is frozen before its COMMIT, until another has taken over. The role of the consumers
+// may do no more than call the function, and a reader may read the report.
+func TestObserveReportsASecondOwnerInPostgreSQL(t *testing.T) {
+	db := pgtest.Start(t)
+	owner := &cli{t, map[string]string{"EPOCHFENCE_DATABASE": db.URL}}
+	owner.does(exitOK, "migrate", "up", "--execute")
+	tells(t, owner.does(exitOK, "observe", "report").out, "Nothing was noted")
+	role, url := db.Role(t)
+	tells(t, owner.does(exitOK, "grants", "--role", role, "--as", "observer", "--execute").out, `"epochfence".observe`)
+	readerRole, readerURL := db.Role(t)
+	owner.does(exitOK, "grants", "--role", readerRole, "--as", "reader", "--execute")
+	reader := &cli{t, map[string]string{"EPOCHFENCE_DATABASE": readerURL}}
+
+	begin := func() (note func(first, last, generation int, process string), commit func()) {
+		conn, err := pgx.Connect(t.Context(), url)
+		must(t, err)
+		t.Cleanup(func() { _ = conn.Close(t.Context()) })
+		tx, err := conn.Begin(t.Context())
+		must(t, err)
+		note = func(first, last, generation int, process string) {
+			var said *string
+			must(t, tx.QueryRow(t.Context(), "select epochfence.observe('shipping', 'orders', 3, $1, $2, $3, $4)", first, last, generation, process).Scan(&said))
+			if said != nil {
+				t.Fatal(*said)
+			}
+		}
+		return note, func() { must(t, tx.Commit(t.Context())) }
+	}
+	note, frozen := begin()
+	note(0, 9, 1, "worker-a")
+	note, commit := begin()
+	note(0, 9, 2, "worker-b")
+	commit()
+	note, commit = begin()
+	note(10, 29, 2, "worker-b")
+	commit()
+	frozen()
+	note, commit = begin()
+	note(30, 39, 2, "worker-b")
+	commit()
+
+	out := reader.does(exitTrouble, "observe", "report").out
+	tells(t, out, "WRONG: 10 effects were applied twice, in 4 transactions.", "      10  two processes believed", "           1  of a process that had lost",
+		"shipping/orders/3, offsets 0 to 9: second owner, 10 messages", "applied by worker-a", "again by   worker-b", "both owned ")
+	var report observe.Report
+	reader.reads(&report, "observe", "report")
+	if e := report.Episodes[0]; e.BothUntil.Before(e.BothFrom) || e.BothFrom.IsZero() || report.Repeated[observe.SecondOwner] != 10 {
+		t.Errorf("%+v", report)
+	}
+	tells(t, reader.does(exitTrouble, "observe", "shadow").out, "A fence would have refused 1 of 4 transactions.", " stale ", "worker-a")
+	for _, flags := range []string{"--topic others", "--group others", "--since 2100-01-01"} {
+		tells(t, reader.does(exitOK, append([]string{"observe", "report"}, strings.Fields(flags)...)...).out, "Nothing was noted")
+	}
+	reader.does(exitTrouble, "observe", "report", "--group", "shipping", "--topic", "orders", "--since", "-1h")
+	reader.does(exitUsage, "observe")
+	reader.does(exitUsage, "observe", "report", "--since", "yesterday")
+	reader.does(exitUsage, "observe", "report", "--limit", "-1")
+	consumer := &cli{t, map[string]string{"EPOCHFENCE_DATABASE": url}}
+	consumer.does(exitError, "observe", "report")
+}
+
+func TestObserveReadsTheStatementOfSQLite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sink.db")
+	c := &cli{t, map[string]string{"EPOCHFENCE_DATABASE": "file:" + path}}
+	c.does(exitOK, "migrate", "up", "--execute")
+	db, err := sql.Open("sqlite", "file:"+path)
+	must(t, err)
+	t.Cleanup(func() { _ = db.Close() })
+	note := func(process string, generation, first, last int, ids any) error {
+		_, err := db.ExecContext(t.Context(), observeInSQLite, "shipping", "orders", 3, first, last, generation, process, ids, 0)
+		return err
+	}
+	for n := range 20 {
+		must(t, note("worker-a", 1, 10*n, 10*n+9, nil))
+	}
+	must(t, note("worker-b", 2, 195, 201, `["order-1","order-2","order-1"]`))
+	must(t, note("worker-b", 2, 202, 203, `["order-3","order-2"]`))
+	must(t, note("worker-b", 2, 204, 205, nil))
+	if _, err := db.ExecContext(t.Context(), observeInSQLite, nil, "orders", 3, 0, 9, 1, "worker-a", nil, 0); err != nil {
+		t.Errorf("a row that cannot be: %v", err)
+	}
+	tells(t, c.does(exitTrouble, "observe", "report").out, "WRONG: 6 effects were applied twice, in 23 transactions.", "       5  the next owner", "       1  the producer")
+
+	_, err = db.ExecContext(t.Context(), "UPDATE epochfence_observed SET at = '2020-01-01T00:00:00.000Z' WHERE id <= 10")
+	must(t, err)
+	for n := range 128 {
+		must(t, note("worker-b", 2, 206+n, 206+n, nil))
+	}
+	var expired, left int
+	must(t, db.QueryRowContext(t.Context(), "SELECT count(*) FILTER (WHERE at < '2021'), count(*) FROM epochfence_observed").Scan(&expired, &left))
+	if expired != 0 || left != 23+128-10 {
+		t.Errorf("%d expired rows are left, of %d", expired, left)
+	}
+	must(t, note("worker-b", 2, 400, 401, "no JSON"))
+	tells(t, c.does(exitError, "observe", "report").errs, fmt.Sprintf("row %d of the observed", 23+128+1))
+}
+
+// observeInSQLite is the statement of docs/move-over.md.
+const observeInSQLite = `INSERT OR IGNORE INTO epochfence_observed
+	(group_name, topic, number, first_offset, last_offset, generation, process, ids, caught)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+func TestObserveIsNotForMariaDB(t *testing.T) {
+	m := &mariadb{sqlDatabase: &sqlDatabase{sink: sqlsink.Options{}}}
+	if _, err := m.grant("app", observer); err == nil || exitCode(err) != exitUsage {
+		t.Errorf("grants: %v", err)
+	}
+}

@@ -1,0 +1,328 @@
+package observe
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// This file decides what a series of rows means. All rows of a partition are judged together, in the order in
+// which they were noted. A transaction that is frozen between its row and its commit is noted early and
+// commits late: the snapshots of later rows tell.
+
+// Judge judges rows, which must be sorted by group, topic, partition and ID.
+func Judge(rows func(yield func(Row) bool)) Report {
+	j := judge{
+		report:    Report{Repeated: map[Kind]int64{}, Refused: map[Reason]int64{}, Refusals: []Refusal{}, Episodes: []Episode{}},
+		processes: map[string]bool{}, transactions: map[uint64]bool{},
+	}
+	var part []Row
+	for r := range rows {
+		if len(part) > 0 && part[0].partition() != r.partition() {
+			j.partition(part)
+			part = nil
+		}
+		part = append(part, r)
+	}
+	if len(part) > 0 {
+		j.partition(part)
+	}
+	return j.end()
+}
+
+type judge struct {
+	report       Report
+	processes    map[string]bool
+	transactions map[uint64]bool
+	refused      map[uint64]Reason // the first reason of each transaction
+
+	log  [2]string       // the group and the topic of seen
+	seen map[int64]place // where an id was first
+}
+
+// place is where a message is: at an offset, or if that is not known, in a range.
+type place struct {
+	number, first, last int64
+	exact               bool
+}
+
+// noted is a row, and what later rows tell of it.
+type noted struct {
+	Row
+	stale    bool      // another process had a later generation before it was committed
+	rivals   []int     // rows of other processes whose transactions were open at the same time
+	openTill time.Time // the last time at which its transaction was seen open
+}
+
+// span is a range of offsets, and the last row that applied it.
+type span struct {
+	first, last int64
+	row         int
+}
+
+func (j *judge) partition(rows []Row) {
+	p := partitionOf(rows)
+	if log := [2]string{rows[0].Group, rows[0].Topic}; log != j.log {
+		j.log, j.seen = log, map[int64]place{}
+	}
+	j.report.Partitions++
+	var spans []span
+	position, high := rows[0].First, rows[0].First-1 // of the fence, and of what was applied
+	for i, r := range p {
+		j.count(r.Row)
+		var repeats, again, fresh, late int64 // again: of rows that a fence would have accepted
+		parts, rest := cut(spans, r.First, r.Last, i)
+		spans = rest
+		if r.stale { // what was applied stays that of its owner, for what repeats it later
+			for _, s := range parts {
+				if s.row >= 0 {
+					_, spans = cut(spans, s.first, s.last, s.row)
+				}
+			}
+		}
+		for _, s := range parts {
+			n := s.last - s.first + 1
+			if s.row < 0 {
+				fresh += n
+				late += max(0, min(s.last, high)-s.first+1)
+				continue
+			}
+			repeats += n
+			if !p[s.row].stale {
+				again += n
+			}
+			j.repeat(p, s, i)
+		}
+		j.report.Reordered += late
+		producer := j.byProducer(r.Row, parts)
+		j.report.Repeated[Producer] += producer
+		caught := min(r.Caught, repeats+producer)
+		j.report.Caught += caught
+		j.report.AppliedTwice += repeats + producer - caught
+		switch {
+		case r.stale:
+			j.refuse(r.Row, Stale, position)
+		case again > 0:
+			j.refuse(r.Row, Applied, position)
+		case r.First < position:
+			j.refuse(r.Row, Order, position)
+		}
+		if !r.stale {
+			position = max(position, r.Last+1)
+		}
+		high = max(high, r.Last)
+	}
+	for i := 1; i < len(spans); i++ {
+		if missing := spans[i].first - spans[i-1].last - 1; missing > 0 {
+			j.report.Missing += missing
+			j.report.Gaps++
+		}
+	}
+}
+
+func (j *judge) count(r Row) {
+	j.processes[r.Process] = true
+	if r.Tx == 0 {
+		j.report.Transactions++
+	} else {
+		j.transactions[r.Tx] = true
+	}
+	if j.report.First.IsZero() || r.At.Before(j.report.First) {
+		j.report.First = r.At
+	}
+	if r.At.After(j.report.Last) {
+		j.report.Last = r.At
+	}
+}
+
+// partitionOf finds stale rows and rivals among the rows of a partition.
+func partitionOf(rows []Row) []noted {
+	p := make([]noted, len(rows))
+	var open []int              // rows whose transactions have not been seen to end
+	own := map[string]int64{}   // the latest generation of each process
+	var latest, second struct { // the two latest generations, of different processes
+		generation int64
+		process    string
+	}
+	latest.generation, second.generation = -1, -1
+	for i, r := range rows {
+		p[i] = noted{Row: r}
+		still := open[:0]
+		for _, o := range open {
+			q := &p[o]
+			if r.Tx == q.Tx || r.Snapshot.hadEnded(q.Tx) {
+				if r.Tx == q.Tx {
+					still = append(still, o)
+				}
+				continue
+			}
+			still = append(still, o)
+			q.openTill = r.At
+			if q.Process != r.Process {
+				q.rivals, p[i].rivals = append(q.rivals, i), append(p[i].rivals, o)
+				q.stale = q.stale || q.Generation >= 0 && r.Generation > q.Generation
+			}
+		}
+		open = still
+		if r.Tx != 0 {
+			open = append(open, i)
+		}
+		if r.Generation < 0 {
+			continue
+		}
+		if r.Generation < own[r.Process] { // the group was deleted, and counts anew
+			clear(own)
+			latest.generation, second.generation = -1, -1
+		}
+		own[r.Process] = r.Generation
+		other := latest
+		if latest.process == r.Process {
+			other = second
+		}
+		p[i].stale = other.generation > r.Generation
+		switch {
+		case r.Process == latest.process:
+			latest.generation = max(latest.generation, r.Generation)
+		case r.Generation > latest.generation:
+			latest, second = struct {
+				generation int64
+				process    string
+			}{r.Generation, r.Process}, latest
+		case r.Generation > second.generation:
+			second.generation, second.process = r.Generation, r.Process
+		}
+	}
+	return p
+}
+
+// cut gives [first, last] to a row. It returns the parts with the rows that had them before, or -1, and all
+// spans afterwards.
+func cut(spans []span, first, last int64, row int) (parts, rest []span) {
+	from, _ := slices.BinarySearchFunc(spans, first, func(s span, at int64) int { return cmp.Compare(s.last, at) })
+	to, at := from, first
+	var replaced []span
+	for ; to < len(spans) && spans[to].first <= last; to++ {
+		s := spans[to]
+		if s.first < first {
+			replaced = append(replaced, span{s.first, first - 1, s.row})
+		}
+		if s.first > at {
+			parts = append(parts, span{at, s.first - 1, -1})
+		}
+		parts = append(parts, span{max(s.first, first), min(s.last, last), s.row})
+		at = s.last + 1
+	}
+	if at <= last {
+		parts = append(parts, span{at, last, -1})
+	}
+	replaced = append(replaced, span{first, last, row})
+	if to > from {
+		if s := spans[to-1]; s.last > last {
+			replaced = append(replaced, span{last + 1, s.last, s.row})
+		}
+	}
+	return parts, slices.Replace(spans, from, to, replaced...)
+}
+
+// repeat counts a part of row i, which another row had applied.
+func (j *judge) repeat(p []noted, s span, i int) {
+	was, r := p[s.row], p[i]
+	e := Episode{Partition: r.partition(), From: s.first, To: s.last, Messages: s.last - s.first + 1, Transactions: 1,
+		Before: was.Process, Process: r.Process, First: r.At, Last: r.At, row: i}
+	switch {
+	case was.Process == r.Process:
+		e.Kind = SameProcess
+	case was.stale, r.stale, slices.Contains(r.rivals, s.row):
+		e.Kind = SecondOwner
+		e.BothFrom, e.BothUntil = both(p, s.row, i)
+	default:
+		e.Kind = Redelivered
+	}
+	j.report.Repeated[e.Kind] += e.Messages
+	all := j.report.Episodes
+	if len(all) > 0 {
+		if last := &all[len(all)-1]; last.continues(e) {
+			if last.row != i {
+				last.Transactions++
+			}
+			last.To, last.Last, last.row = max(last.To, e.To), e.Last, i
+			last.Messages += e.Messages
+			last.BothFrom = earlier(last.BothFrom, e.BothFrom)
+			if e.BothUntil.After(last.BothUntil) {
+				last.BothUntil = e.BothUntil
+			}
+			return
+		}
+	}
+	j.report.Episodes = append(all, e)
+}
+
+func (e Episode) continues(next Episode) bool {
+	return e.Partition == next.Partition && e.Kind == next.Kind && e.Before == next.Before && e.Process == next.Process &&
+		next.From >= e.From && (next.From == e.To+1 || next.row-e.row <= 1)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// both returns the time in which two processes believed that they owned the partition: from the first row of
+// a later owner until the last sign of the one before.
+func both(p []noted, earlierRow, laterRow int) (from, until time.Time) {
+	zombie, owner := p[earlierRow], p[laterRow]
+	if owner.stale && !zombie.stale {
+		zombie, owner = owner, zombie
+	}
+	from, until = owner.At, zombie.At
+	if zombie.stale {
+		later := slices.IndexFunc(p, func(r noted) bool { return r.Process != zombie.Process && r.Generation > zombie.Generation })
+		from = p[later].At
+	}
+	for _, at := range []time.Time{zombie.openTill, from} {
+		if at.After(until) {
+			until = at
+		}
+	}
+	return from, until
+}
+
+// byProducer counts the messages of a row whose id an earlier message at another offset has. Of those
+// that were applied before, it counts nothing.
+func (j *judge) byProducer(r Row, parts []span) (n int64) {
+	fresh := !slices.ContainsFunc(parts, func(s span) bool { return s.row >= 0 })
+	for i, id := range r.IDs {
+		at := place{r.Number, r.First, r.Last, false}
+		if r.exact() {
+			at = place{r.Number, r.First + int64(i), r.First + int64(i), true}
+		}
+		first := fresh || at.exact && slices.ContainsFunc(parts, func(s span) bool { return s.row < 0 && s.first <= at.first && at.first <= s.last })
+		was, known := j.seen[id]
+		switch {
+		case !known:
+			j.seen[id] = at
+		case first && (was.number != at.number || was.last < at.first || at.last < was.first || was == at && !at.exact):
+			n++
+		}
+	}
+	return n
+}
+
+func (j *judge) refuse(r Row, why Reason, position int64) {
+	if j.refused == nil {
+		j.refused = map[uint64]Reason{}
+	}
+	if _, already := j.refused[r.Tx]; r.Tx == 0 || !already {
+		j.refused[r.Tx] = why
+		j.report.Refused[why]++
+	}
+	j.report.Refusals = append(j.report.Refusals, Refusal{r.partition(), r.At, r.Process, r.Generation, r.First, r.Last, why, position})
+}
+
+func (j *judge) end() Report {
+	j.report.Transactions += int64(len(j.transactions))
+	j.report.Processes = int64(len(j.processes))
+	return j.report
+}
