@@ -63,6 +63,14 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
+// note says which messages of a partition the transaction applies.
+func note(ctx context.Context, tx execer, generation int32, process string, rs []*kgo.Record) error {
+	first, last := rs[0], rs[len(rs)-1]
+	_, err := tx.Exec(ctx, `select epochfence.observe('shipping', $1, $2, $3, $4, $5, $6)`,
+		first.Topic, first.Partition, first.Offset, last.Offset, generation, process)
+	return err
+}
+
 // The handler for as long as there are consumers of both kinds: it writes the
 // table too.
 func shipBeside(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
@@ -89,6 +97,15 @@ func newConsumer(ctx context.Context, pool *pgxpool.Pool, handle consumer.Handle
 		return err
 	}
 	return consumer.Run(ctx, source, sink, consumer.Each(handle).OnFailure(sink.DeadLetter), consumer.Options{})
+}
+
+func TestTheOldConsumerNotesWhatItAppliesAsTheGuideHasIt(t *testing.T) {
+	pool := database(t, "dedupe.sql")
+	rs := []*kgo.Record{{Topic: "orders", Partition: 3, Offset: 100}, {Topic: "orders", Partition: 3, Offset: 149}}
+	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return note(t.Context(), tx, 7, "worker-a", rs) }); err != nil {
+		t.Fatal(err)
+	}
+	await(t, pool, `select concat_ws(' ', group_name, topic, partition, first_offset, last_offset, generation, process) from epochfence.observed`, "shipping orders 3 100 149 7 worker-a")
 }
 
 func TestADedupeTableIsReplacedAsTheGuideHasIt(t *testing.T) {

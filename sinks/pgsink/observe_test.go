@@ -190,7 +190,7 @@ func TestObservationsAreBoundedByAge(t *testing.T) {
 		must(t, pgx.BeginFunc(t.Context(), old, func(tx pgx.Tx) error {
 			_, err := tx.Exec(t.Context(), "select set_config('epochfence.observe_keep', $1, true)", c.keep)
 			must(t, err)
-			_, err = tx.Exec(t.Context(), "select epochfence.observe('shipping', 'orders', 3, g, g, 7, 'worker-a') from generate_series(1, 400) g")
+			_, err = tx.Exec(t.Context(), "select epochfence.observe('shipping', 'orders', 3, o, o + 0, 7, 'worker-a') from generate_series(1, 400) o")
 			return err
 		}))
 		if left, noted := r.number("select count(*) from epochfence.observed where group_name = 'old'"), r.number("select count(*) from epochfence.observed where group_name = 'shipping'"); left != c.left || noted != 400 {
