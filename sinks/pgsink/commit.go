@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sql/stopat"
 )
 
 // This file runs the calls in one transaction with the check of the fence at its end, and decides
@@ -125,6 +126,7 @@ const (
 type fenced struct {
 	sink  *Sink
 	ctx   context.Context // of the Commit
+	stop  stopat.Stop     // called before each statement of a handler
 	as    *advances
 	asked epoch.TxOptions
 	conn  *pgx.Conn
@@ -205,7 +207,7 @@ func (t *fenced) own(err error) error {
 }
 
 func (s *Sink) newFenced(ctx context.Context, conn *pgx.Conn, as *advances, o epoch.TxOptions, alone bool) *fenced {
-	return &fenced{sink: s, ctx: ctx, as: as, asked: o, conn: conn, alone: alone, mode: queryMode(conn), nonce: strconv.FormatUint(rand.Uint64(), 36), proven: s.proofs.spend(as)}
+	return &fenced{sink: s, ctx: ctx, stop: stopat.Of(ctx), as: as, asked: o, conn: conn, alone: alone, mode: queryMode(conn), nonce: strconv.FormatUint(rand.Uint64(), 36), proven: s.proofs.spend(as)}
 }
 
 // last returns the last statement before COMMIT, which checks the fences.

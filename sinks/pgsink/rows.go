@@ -203,6 +203,9 @@ func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns 
 	if err := t.savepoints.Use(h); err != nil {
 		return 0, closedTo(h, err)
 	}
+	if err := t.fenced.stop(); err != nil {
+		return 0, err
+	}
 	if t.conn.PgConn().IsBusy() { // before the first row is asked for, which may be another one of this connection
 		return 0, errUnread
 	}

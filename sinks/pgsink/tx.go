@@ -197,6 +197,9 @@ func (t *handlerTx) allow(ctx context.Context, sql string) (did func(), err erro
 	if t.refused = k.refusal(sql, t.fenced.alone); t.refused != nil {
 		return nil, t.refused
 	}
+	if err := t.fenced.stop(); err != nil {
+		return nil, err
+	}
 	if did, err = t.savepoints.Sends(h, sql, sqltext.PostgreSQL); err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func (s *Sink) transact(ctx context.Context, as []epoch.Advance, o epoch.TxOptio
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	shared := s.newShared(as, len(calls))
+	shared := s.newShared(ctx, as, len(calls))
 	defer func() { err = shared.end(err) }() // also when a call panics: rolls back whatever is open
 	if err := shared.runAll(ctx, o, calls); err != nil {
 		return err

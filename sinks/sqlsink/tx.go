@@ -9,6 +9,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
+	"github.com/epochfence/epochfence/internal/sql/stopat"
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
@@ -71,10 +72,10 @@ type shared struct {
 	mark  string // the savepoint that shows whether the transaction is still ours
 }
 
-func (s *Sink) newShared(as []epoch.Advance, calls int) *shared {
+func (s *Sink) newShared(ctx context.Context, as []epoch.Advance, calls int) *shared {
 	t := &shared{s: s, as: as, mark: sqltx.SavepointName()}
 	t.guard = s.transactions.Guard(sqltx.GuardConfig{
-		Package: "sqlsink", Begin: t.begin, Explain: t.explain, Alone: calls == 1,
+		Package: "sqlsink", Begin: t.begin, Explain: t.explain, Alone: calls == 1, Stop: stopat.Of(ctx),
 	})
 	return t
 }

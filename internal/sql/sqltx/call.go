@@ -216,6 +216,11 @@ func (c *Call) send(ctx context.Context, text string, run func(ctx context.Conte
 		c.refuse = err
 		return fmt.Errorf("%s: %w", c.g.c.Package, err)
 	}
+	if c.g.c.Stop != nil {
+		if err := c.g.c.Stop(); err != nil {
+			return err
+		}
+	}
 	h := txdb.HandleOf(ctx)
 	if err := c.savepoints.Use(h); err != nil {
 		return err

@@ -25,6 +25,9 @@ type GuardConfig struct {
 	// Explain returns what the handler sees of a statement's error.
 	Explain func(err error) error
 
+	// Stop is called before each statement, if it is not nil. After an error the statement is not sent.
+	Stop func() error
+
 	// Alone means that the transaction has a single call.
 	Alone bool
 }
