@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/handling"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/text/inert"
 	"github.com/epochfence/epochfence/operate"
@@ -132,6 +133,11 @@ func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX]
 		h.background = append(slices.Clip(h.background), work)
 	}
 	return h
+}
+
+// Functions is for package consumertest, which calls the functions of h without a consumer.
+func (h Handlers[TX]) Functions(handling.Key) handling.Functions[TX] {
+	return handling.Functions[TX]{Each: h.each, Batch: h.batch, Whole: h.whole, OnFailure: h.onFailure}
 }
 
 // suits returns an error at the start of Run rather than at the first message: a sink that cannot

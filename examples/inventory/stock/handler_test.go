@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/consumertest"
+	"github.com/epochfence/epochfence/consumer/consumertest/pgtables"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
@@ -43,15 +45,24 @@ func testLog(t *testing.T, n int) (*memsource.Log, []place) {
 	t.Helper()
 	log := memsource.New("reservations", 2)
 	sent := make([]place, n)
-	for i := range sent {
-		p := int32(i % 2)
+	for i, m := range testMessages(t, n) {
+		p := m.Partition.Number
+		sent[i] = place{p, int64(log.AppendMessages(p, m))}
+	}
+	return log, sent
+}
+
+func testMessages(t *testing.T, n int) []consumer.Message {
+	t.Helper()
+	ms := make([]consumer.Message, n)
+	for i := range ms {
 		value, err := json.Marshal(reservation(testSeed, i, testItems))
 		if err != nil {
 			t.Fatal(err)
 		}
-		sent[i] = place{p, int64(log.Append(p, string(value)))}
+		ms[i] = consumer.Message{Partition: epoch.Partition{Number: int32(i % 2)}, Value: value}
 	}
-	return log, sent
+	return ms
 }
 
 // takesStockOnce runs a consumer, and compares the books with the messages.
@@ -84,7 +95,9 @@ func TestTheSQLiteHandlerTakesStockOnceForEachReservation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	takesStockOnce(t, b, sink, consumer.Each(reserve[*sqlsink.Tx]("worker 7")), consumer.Options{})
+	handlers := consumer.Each(reserve[*sqlsink.Tx]("worker 7"))
+	consumertest.Check(t, sink, handlers, testMessages(t, 20), consumertest.SQLite(b.DB.DB), consumertest.Options{})
+	takesStockOnce(t, b, sink, handlers, consumer.Options{})
 }
 
 func TestThePostgresHandlerTakesStockOnceForEachReservation(t *testing.T) {
@@ -93,7 +106,9 @@ func TestThePostgresHandlerTakesStockOnceForEachReservation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	takesStockOnce(t, b, sink, consumer.Batches(reserveAll("worker 7")), consumer.Options{})
+	handlers := consumer.Batches(reserveAll("worker 7"))
+	consumertest.Check(t, sink, handlers, testMessages(t, 20), pgtables.Of(b.DB.Pool), consumertest.Options{})
+	takesStockOnce(t, b, sink, handlers, consumer.Options{})
 }
 
 func TestTheHandlerOfAStoreTakesStockOnceForEachReservation(t *testing.T) {

@@ -1,0 +1,151 @@
+// Package consumertest judges a handler in the user's own test, on the user's own database: are its effects the
+// same, whatever happens to the process that calls it?
+//
+//	consumertest.Check(t, sink, consumer.Each(take).OnFailure(sink.DeadLetter), consumertest.Values("chair", "table"),
+//		consumertest.SQLite(db), consumertest.Options{})
+//
+// [Check] applies the messages from the rows that it finds, again and again, and compares the rows of all tables. First
+// it applies them one by one. Each message, before it is applied,
+//
+//   - is called twice on the same rows, and has to write the same: this finds clocks, random numbers and memory;
+//   - is rolled back, which has to leave nothing: this finds writes on another connection;
+//   - is stopped at each of its statements, and called again;
+//   - is poison: it fails after its last statement, and OnFailure is called twice on the same rows.
+//
+// Then it cuts the messages into transactions of many sizes, lets another process take over before, in and after
+// messages, loses the answers of commits that landed, and commits that did not, and rewinds.
+//
+// The package hides how a database is read and put back. It drives the sink itself, in order, so that with one seed it
+// does the same each time. All processes are this one: they share what a handler keeps in memory. Calls of
+// [consumer.EachKey] run in order, and Handlers.Background is not called. Not found are a clock that is read to the day,
+// the name of a host, and partitions that change the same rows at the same time.
+package consumertest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/internal/handling"
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// Options configure a [Check]. The zero value works.
+type Options struct {
+	// Ignore names columns, as "table.column", that may differ. Columns whose default reads a clock or random
+	// numbers may differ anyway, and so may the numbers that the database gives to rows.
+	Ignore []string
+
+	// Tables are the tables that are compared. Defaults to all but the sink's. The outbox is among them.
+	Tables []string
+
+	// Rewind fails the test if messages that are applied again after a rewind change the rows. By default that is
+	// logged, because a rewind is meant to apply messages again.
+	Rewind bool
+
+	// Calls counts calls of other systems. Nil counts none.
+	Calls *Calls
+
+	// Seed chooses the sizes of transactions, and where to rewind to.
+	Seed uint64
+
+	// Timeout limits each transaction. Defaults to 5 s.
+	Timeout time.Duration
+}
+
+// Values returns a message of partition 0 for each value.
+func Values(values ...string) []consumer.Message {
+	ms := make([]consumer.Message, len(values))
+	for i, v := range values {
+		ms[i].Value = []byte(v)
+	}
+	return ms
+}
+
+// Check fails the test if the effects of h depend on more than the messages and the rows. It reports the first case in
+// which they do: what happened, which rows differ, and the usual cause.
+//
+// messages are applied in order. Check sets their offsets and, where they have none, a group, a topic and a time. It
+// puts all rows back as it found them. Nothing else may use the database meanwhile. For PostgreSQL, pgtables.Of
+// returns db.
+func Check[TX any](t testing.TB, sink epoch.Sink[TX], h consumer.Handlers[TX], messages []consumer.Message, db Database, o Options) {
+	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = 5 * time.Second
+	}
+	w := &world[TX]{ctx: t.Context(), sink: sink, fn: h.Functions(handling.Key{}), tables: tables{db: db}, o: o}
+	w.number(messages)
+	switch found, err := w.judge(); {
+	case err != nil:
+		t.Errorf("consumertest: %v", err)
+	case found != nil:
+		t.Errorf("consumertest: the effects of the handler depend on more than its messages and the rows\n%sSeed: %d", found, o.Seed)
+	case w.note != nil:
+		t.Logf("consumertest: a rewind changes the rows, as it may. Options.Rewind makes this a failure.\n%s", w.note)
+	}
+}
+
+// number gives each message its place.
+func (w *world[TX]) number(messages []consumer.Message) {
+	next := map[epoch.Partition]epoch.Offset{}
+	for _, m := range messages {
+		p := &m.Partition
+		if p.Group == "" {
+			p.Group = "consumertest"
+		}
+		if p.Topic == "" {
+			p.Topic = "consumertest"
+		}
+		if m.Time.IsZero() {
+			m.Time = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+		}
+		if m.Offset, m.Mark = next[*p], epoch.NoMark; m.Offset == 0 {
+			w.partitions = append(w.partitions, *p)
+		}
+		next[*p]++
+		w.messages = append(w.messages, m)
+	}
+}
+
+// judge plays all histories, until one finds something.
+func (w *world[TX]) judge() (found *finding, err error) {
+	if len(w.messages) == 0 {
+		return nil, errors.New("there are no messages to judge the handler with")
+	}
+	if err := w.tables.open(w.ctx, w.o); err != nil {
+		return nil, err
+	}
+	start, err := w.tables.read(w.ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.tables.restore(context.WithoutCancel(w.ctx), start)) }()
+	var first [][]string // the rows at its end
+	for _, h := range w.histories() {
+		if err := w.tables.restore(w.ctx, start); err != nil {
+			return nil, err
+		}
+		w.claims = 0 // epochs are the same again
+		if found, err = h.play(); found != nil || err != nil {
+			return found, err
+		}
+		end, err := w.tables.read(w.ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		if first == nil {
+			first = end
+		}
+		if ds := w.tables.differences(first, end, false); len(ds) > 0 {
+			found := &finding{[]string{"The messages were applied, each in a transaction of its own.", "They were applied again from the same rows. " + h.story,
+				"In the end the rows differ (-: the first time, +: the second time)."}, ds, h.usual.of(ds)}
+			if !h.may {
+				return found, nil
+			}
+			w.note = found
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,238 @@
+package consumertest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/epochfence/epochfence/epoch"
+)
+
+// This file has the histories, and what each of them shows.
+
+// history applies all messages.
+type history struct {
+	story string // what happened, for a difference at its end
+	usual cause
+	may   bool // rows may differ at its end
+	play  func() (*finding, error)
+}
+
+// histories returns all histories. The others are compared with the first.
+func (w *world[TX]) histories() []history {
+	random := rand.New(rand.NewPCG(w.o.Seed, uint64(len(w.messages))))
+	n := len(w.messages)
+	return []history{
+		{play: w.alone},
+		{"All were in one transaction.", causeCut, false, w.cut(func() int { return n })},
+		{"Each transaction had two.", causeCut, false, w.cut(func() int { return 2 })},
+		{"Transactions had one to seven.", causeCut, false, w.cut(func() int { return 1 + random.IntN(7) })},
+		{"Transactions had one to thirty.", causeCut, false, w.cut(func() int { return 1 + random.IntN(30) })},
+		{"Other processes took over before, in and after messages.", causeOwner, false, w.each(w.takeover)},
+		w.rewind(random.IntN(n)),
+	}
+}
+
+// each returns a history of one message after another.
+func (w *world[TX]) each(step func(as owner, i int) (owner, error)) func() (*finding, error) {
+	return func() (*finding, error) {
+		as, err := w.claim()
+		for i := 0; err == nil && i < len(w.messages); i++ {
+			as, err = step(as, i)
+		}
+		return found(err)
+	}
+}
+
+func (w *world[TX]) cut(size func() int) func() (*finding, error) {
+	return func() (*finding, error) {
+		as, err := w.claim()
+		for at := 0; err == nil && at < len(w.messages); {
+			to := min(at+size(), len(w.messages))
+			err = w.apply(as, w.messages[at:to]...)
+			at = to
+		}
+		return found(err)
+	}
+}
+
+// takeover applies a message, and returns the process that has the partitions afterwards.
+func (w *world[TX]) takeover(first owner, i int) (second owner, err error) {
+	m, applied := w.messages[i], false
+	t := &try[TX]{as: first, messages: []epoch.Message{m}}
+	takes := func() (err error) {
+		second, err = w.claim()
+		return err
+	}
+	ways := []func() error{
+		takes, // before the transaction
+		func() error { t.before = takes; return nil },
+		func() error { // the first process continues when the second one has committed
+			t.before = func() error {
+				applied = true
+				return errors.Join(takes(), w.apply(second, m))
+			}
+			return nil
+		},
+		func() error { t.after = func(TX) error { return errRollback }; return nil }, // a commit that did not land
+		func() error { // one that did, and has no answer
+			applied = true
+			return errors.Join(w.apply(first, m), takes())
+		},
+		func() error { t.after = func(TX) error { return takes() }; return nil },
+	}
+	if !w.tables.dialect.Parallel {
+		ways = ways[:5]
+	}
+	if err := ways[i%len(ways)](); err != nil {
+		return nil, err
+	}
+	if err := w.commit(t); err == nil {
+		return nil, errors.New("the sink has committed under a claim that was replaced: this is a fault of the sink")
+	}
+	if second == nil {
+		err = takes()
+	}
+	if err != nil || applied {
+		return second, err
+	}
+	return second, w.apply(second, m)
+}
+
+// rewind applies all messages, sets the positions back to before one of them, and applies those behind it again.
+func (w *world[TX]) rewind(to int) history {
+	play := func() (*finding, error) {
+		var before [][]string
+		as, err := w.claim()
+		for i := 0; err == nil && i < len(w.messages); i++ {
+			if i == to {
+				before, err = w.tables.read(w.ctx, nil)
+			}
+			err = errors.Join(err, w.apply(as, w.messages[i]))
+		}
+		if err != nil {
+			return found(err)
+		}
+		rows, err := w.tables.read(w.ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		copy(rows[w.tables.compared:], before[w.tables.compared:]) // the positions
+		if err := w.tables.restore(w.ctx, rows); err != nil {
+			return nil, err
+		}
+		as, err = w.claim()
+		for i := to; err == nil && i < len(w.messages); i++ {
+			err = w.apply(as, w.messages[i])
+		}
+		f, err := found(err)
+		if f != nil && !w.o.Rewind {
+			w.note = f
+			return nil, nil
+		}
+		return f, err
+	}
+	return history{fmt.Sprintf("Then the partitions were rewound to before %s.", name(w.messages[to])), causeRewind, !w.o.Rewind, play}
+}
+
+// Limits of what is tried with each message, so that a Check ends in seconds.
+const (
+	mostTried = 100 // messages
+	mostStops = 12  // statements
+)
+
+// alone applies the messages one by one, each after what is rolled back.
+func (w *world[TX]) alone() (*finding, error) {
+	as, err := w.claim()
+	if err != nil {
+		return nil, err
+	}
+	before, err := w.tables.read(w.ctx, nil)
+	every := (len(w.messages) + mostTried - 1) / mostTried
+	for i := 0; err == nil && i < len(w.messages); i++ {
+		m := w.messages[i]
+		var seen [][]string
+		if i%every == 0 {
+			var f *finding
+			if f, seen, err = w.rolledBack(as, m, before); f != nil || err != nil {
+				return f, err
+			}
+		}
+		if err = w.apply(as, m); err != nil {
+			return found(err)
+		}
+		var after [][]string
+		if after, err = w.tables.read(w.ctx, nil); err == nil {
+			if ds := w.tables.differences(seen, after, true); len(ds) > 0 {
+				return about(m, ds, causeMemory.of(ds), "The handler was called, and again after other attempts at the message had failed. The rows differ (-: first, +: second)."), nil
+			}
+		}
+		before = after
+	}
+	return nil, err
+}
+
+// attempt calls the handler for m, or OnFailure if cause is not nil, and rolls back. rows are those in the
+// transaction, or nil if they cannot be read.
+func (w *world[TX]) attempt(as owner, m epoch.Message, cause error, stop int) (rows [][]string, sent int, err error) {
+	t := &try[TX]{as: as, messages: []epoch.Message{m}, cause: cause, stop: stop, after: func(tx TX) error {
+		rows, _ = w.tables.read(w.ctx, tx) // not after a handle was rolled back
+		return errRollback
+	}}
+	if err = w.commit(t); errors.Is(err, errRollback) {
+		return rows, t.sent, nil
+	}
+	return nil, t.sent, err
+}
+
+// rolledBack tries m in all ways that leave nothing, and returns the rows that the handler leaves.
+func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ *finding, rows [][]string, _ error) {
+	left := func(how string) (*finding, error) {
+		now, err := w.tables.read(w.ctx, nil)
+		if ds := w.tables.differences(before, now, true); err == nil && len(ds) > 0 {
+			return about(m, ds, causeOutside, how+" The transaction was rolled back. The rows are not what they were (-: before, +: now)."), nil
+		}
+		return nil, err
+	}
+	calls := len(w.o.Calls.Keys())
+	first, _, err := w.attempt(as, m, nil, 0)
+	failed, once := err != nil, len(w.o.Calls.Keys())-calls
+	if f, err := left("The handler was called."); f != nil || err != nil {
+		return f, nil, err
+	}
+	rows, statements, err := w.attempt(as, m, nil, 0)
+	switch ds := w.tables.differences(first, rows, true); {
+	case err != nil && !failed:
+		return about(m, nil, causeMemory.orFailed(err), fmt.Sprintf("The handler was called, and rolled back. It was called again, and failed: %v.", err)), nil, nil
+	case err != nil && w.fn.OnFailure == nil:
+		f, err := found(&failure{m, err})
+		return f, nil, err
+	case len(ds) > 0:
+		return about(m, ds, causeMemory.of(ds), "The handler was called twice on the same rows, and rolled back. The rows differ (-: first, +: second)."), nil, nil
+	}
+	for i := range min(statements, mostStops) {
+		_, _, _ = w.attempt(as, m, nil, 1+i*statements/min(statements, mostStops))
+	}
+	if w.fn.OnFailure != nil {
+		if err == nil {
+			err = errPoison
+			_ = w.commit(&try[TX]{as: as, messages: []epoch.Message{m}, after: func(TX) error { return errPoison }})
+		}
+		first, _, _ := w.attempt(as, m, err, 0)
+		if f, err := left("The handler failed after its last statement, and OnFailure was called."); f != nil || err != nil {
+			return f, nil, err
+		}
+		second, _, err := w.attempt(as, m, err, 0)
+		if err != nil {
+			return about(m, nil, causeOnFailure, fmt.Sprintf("The handler failed after its last statement. OnFailure failed too, so that the partition halts: %v.", err)), nil, nil
+		}
+		if ds := w.tables.differences(first, second, true); len(ds) > 0 {
+			return about(m, ds, causeMemory.of(ds), "OnFailure was called twice on the same rows, and rolled back. The rows differ (-: first, +: second)."), nil, nil
+		}
+	}
+	if keys := w.o.Calls.Keys()[calls:]; !failed && len(keys) > once {
+		return about(m, nil, causeCalls, fmt.Sprintf("One call of the handler called other systems %d times, and calls that were rolled back %d times together: %.200q.", once, len(keys), keys)), nil, nil
+	}
+	f, err := left("The handler was stopped at each of its statements.")
+	return f, rows, err
+}

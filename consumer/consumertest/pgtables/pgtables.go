@@ -1,0 +1,70 @@
+// Package pgtables reads the tables of a PostgreSQL for package consumertest, and puts their rows back.
+package pgtables
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/consumer/consumertest"
+)
+
+// Of returns the database of a pgsink. The role of pool must be a superuser, or own the tables and have SET ON PARAMETER
+// session_replication_role. The handler's role must be allowed to read the tables that are compared.
+func Of(pool *pgxpool.Pool) consumertest.Database { return database{pool} }
+
+type database struct{ pool *pgxpool.Pool }
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func (d database) Dialect() consumertest.Dialect {
+	return consumertest.Dialect{Quote: "quote_nullable(%s::text)", Separator: "chr(31)", Overriding: "OVERRIDING SYSTEM VALUE", Parallel: true, Columns: `
+		select c.oid::regclass::text, cast(c.oid::regclass as text), a.attname::text,
+			concat_ws('', case when a.attidentity <> '' or pg_get_expr(e.adbin, e.adrelid) ~ '^nextval' then 'n' end,
+				case when pg_get_expr(e.adbin, e.adrelid) ~* 'current_|now|random|uuid|timestamp|xact' then 'v' end, case when a.attgenerated <> '' then 'c' end,
+				case when to_regclass(quote_ident(n.nspname) || '.fence_ledger') is not null and c.relname <> 'outbox_entry' then 'o' end),
+			coalesce(f.confrelid::regclass::text || '.' || g.attname, '')
+		from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_attribute a on a.attrelid = c.oid
+			left join pg_attrdef e on e.adrelid = c.oid and e.adnum = a.attnum
+			left join pg_constraint f on f.conrelid = c.oid and f.contype = 'f' and f.conkey = array[a.attnum]
+			left join pg_attribute g on g.attrelid = f.confrelid and f.confkey = array[g.attnum]
+		where c.relkind = 'r' and a.attnum > 0 and not a.attisdropped and n.nspname !~ '^(pg_|information_schema$)'
+		order by c.oid, a.attnum`}
+}
+
+func (d database) Query(ctx context.Context, tx any, text string) ([][]string, error) {
+	through := querier(d.pool)
+	if tx != nil {
+		var is bool
+		if through, is = tx.(querier); !is {
+			return nil, fmt.Errorf("pgtables cannot read through a %T", tx)
+		}
+	}
+	rows, err := through.Query(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(r pgx.CollectableRow) ([]string, error) {
+		texts := make([]string, len(r.FieldDescriptions()))
+		into := make([]any, len(texts))
+		for i := range texts {
+			into[i] = &texts[i]
+		}
+		return texts, r.Scan(into...)
+	})
+}
+
+func (d database) Restore(ctx context.Context, texts []string) error {
+	return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		b.Queue("set local session_replication_role = replica")
+		for _, text := range texts {
+			b.Queue(text)
+		}
+		return tx.SendBatch(ctx, b).Close()
+	})
+}

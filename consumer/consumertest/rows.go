@@ -1,0 +1,254 @@
+package consumertest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// This file reads, compares and puts back rows. What is no fault is decided here: which columns may differ, and what a
+// number that the database has given is worth. A row is the text of its values as literals of SQL.
+
+// Database is the database of a test. [SQLite] returns one, and pgtables.Of.
+type Database interface {
+	Dialect() Dialect
+
+	// Query returns rows of texts, as the transaction tx of a handler sees them or, if tx is nil, as they are committed.
+	Query(ctx context.Context, tx any, text string) ([][]string, error)
+
+	// Restore runs statements in a transaction in which neither triggers nor foreign keys act.
+	Restore(ctx context.Context, texts []string) error
+}
+
+// Dialect is how a [Database] is asked.
+type Dialect struct {
+	// Columns lists the columns of all tables: the table as Options have it and as SQL has it, the column, flags, and the
+	// table and column that it refers to, with a dot between them. The flags are n if the database numbers the rows,
+	// k if it does so without gaps, v if the default reads a clock or random numbers, c if it is computed, o if the table is the sink's.
+	Columns string
+
+	Quote      string // makes a literal of a column, with %s for the column
+	Separator  string // the character U+001F
+	Overriding string // in an INSERT that sets all columns
+	Parallel   bool   // a claim ends the transaction under the claim before
+}
+
+// tables are those of a database. The compared ones come first.
+type tables struct {
+	db       Database
+	dialect  Dialect
+	all      []table
+	compared int
+	ignored  map[string]bool
+}
+
+type table struct {
+	name, sql string
+	columns   []column
+}
+
+type column struct{ name, flags, refers string }
+
+const separator = "\x1f"
+
+func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+func (ts *tables) open(ctx context.Context, o Options) error {
+	ts.dialect, ts.ignored = ts.db.Dialect(), map[string]bool{}
+	rows, err := ts.db.Query(ctx, nil, ts.dialect.Columns)
+	if err != nil {
+		return fmt.Errorf("list the columns: %w", err)
+	}
+	known := map[string]bool{}
+	for _, r := range rows {
+		if !known[r[0]] {
+			ts.all = append(ts.all, table{name: r[0], sql: r[1]})
+		}
+		last := &ts.all[len(ts.all)-1]
+		last.columns = append(last.columns, column{r[2], r[3], r[4]})
+		known[r[0]], known[r[0]+"."+r[2]] = true, true
+	}
+	for _, n := range slices.Concat(o.Tables, o.Ignore) {
+		if !known[n] {
+			return fmt.Errorf("the options name %q, which the database does not have", n)
+		}
+		ts.ignored[n] = slices.Contains(o.Ignore, n)
+	}
+	own := func(t table) bool {
+		return strings.Contains(t.columns[0].flags, "o") || len(o.Tables) > 0 && !slices.Contains(o.Tables, t.name)
+	}
+	slices.SortStableFunc(ts.all, func(a, b table) int { return cmp.Compare(strconv.FormatBool(own(a)), strconv.FormatBool(own(b))) })
+	for _, t := range ts.all {
+		if !own(t) {
+			ts.compared++
+		}
+	}
+	for range ts.all { // what refers to an ignored column is ignored, also over several tables
+		for _, t := range ts.all {
+			for _, c := range t.columns {
+				n := t.name + "." + c.name
+				ts.ignored[n] = ts.ignored[n] || ts.ignored[c.refers] || strings.Contains(c.flags, "v")
+			}
+		}
+	}
+	return nil
+}
+
+// read returns the rows of all tables or, if tx is not nil, those that tx sees of the compared tables.
+func (ts *tables) read(ctx context.Context, tx any) ([][]string, error) {
+	read := ts.all
+	if tx != nil {
+		read = ts.all[:ts.compared]
+	}
+	all, selects := make([][]string, len(ts.all)), []string(nil)
+	for i, t := range read {
+		var values []string
+		for _, c := range t.columns {
+			values = append(values, fmt.Sprintf(ts.dialect.Quote, quoted(c.name)))
+		}
+		selects = append(selects, fmt.Sprintf("SELECT '%d', %s FROM %s", i, strings.Join(values, "||"+ts.dialect.Separator+"||"), t.sql))
+	}
+	if len(selects) == 0 {
+		return all, errors.New("there are no tables to compare")
+	}
+	rows, err := ts.db.Query(ctx, tx, strings.Join(selects, " UNION ALL "))
+	if err != nil {
+		return nil, fmt.Errorf("read the tables: %w", err)
+	}
+	for _, r := range rows {
+		i, _ := strconv.Atoi(r[0])
+		if n := strings.Count(r[1], separator) + 1; n != len(read[i].columns) {
+			return nil, fmt.Errorf("read %s: a value has the character U+001F, which separates values here", read[i].name)
+		}
+		all[i] = append(all[i], r[1])
+	}
+	return all, nil
+}
+
+// restore makes the rows what they were.
+func (ts *tables) restore(ctx context.Context, rows [][]string) error {
+	now, err := ts.read(ctx, nil)
+	if err != nil {
+		return err
+	}
+	var texts []string
+	for i, t := range ts.all {
+		if slices.Equal(now[i], rows[i]) {
+			continue
+		}
+		var columns []string
+		for _, c := range t.columns {
+			if !strings.Contains(c.flags, "c") {
+				columns = append(columns, quoted(c.name))
+			}
+		}
+		texts = append(texts, "DELETE FROM "+t.sql)
+		for _, r := range rows[i] {
+			var values []string
+			for j, v := range strings.Split(r, separator) {
+				if !strings.Contains(t.columns[j].flags, "c") {
+					values = append(values, v)
+				}
+			}
+			texts = append(texts, fmt.Sprintf("INSERT INTO %s (%s) %s VALUES (%s)", t.sql, strings.Join(columns, ", "), ts.dialect.Overriding, strings.Join(values, ", ")))
+		}
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	if err := ts.db.Restore(ctx, texts); err != nil {
+		return fmt.Errorf("put the rows back: %w", err)
+	}
+	return nil
+}
+
+// line is a row as it is compared. Its cells have the names of their columns.
+type line []string
+
+func (l line) String() string { return strings.Join(l, " ") }
+
+// number returns the whole number that a literal is.
+func number(literal string) (int64, bool) {
+	n, err := strconv.ParseInt(strings.Trim(literal, "'"), 10, 64)
+	return n, err == nil
+}
+
+// lines returns the rows of each compared table, in order. Numbers that the database gives to rows are left out, and
+// a reference has the row instead of its number: partitions have no order, and in PostgreSQL a rollback leaves gaps. If
+// the same messages were applied to the same rows, repeated is true, and SQLite has given the same numbers.
+func (ts *tables) lines(rows [][]string, repeated bool) [][]line {
+	given, referred := map[string]bool{}, map[string]string{} // by column; by column and number
+	for _, t := range ts.all[:ts.compared] {
+		for _, c := range t.columns {
+			given[t.name+"."+c.name] = strings.Contains(c.flags, "n") || !repeated && strings.Contains(c.flags, "k")
+		}
+	}
+	all := make([][]line, ts.compared)
+	for _, referring := range []bool{false, true} {
+		for i, t := range ts.all[:ts.compared] {
+			all[i] = nil
+			for _, r := range rows[i] {
+				var l line
+				values := strings.Split(r, separator)
+				for j, c := range t.columns {
+					at, v := t.name+"."+c.name, values[j]
+					if ts.ignored[at] || given[at] || given[c.refers] && !referring {
+						continue
+					}
+					if n, is := number(v); is && n > firstEpoch && n < firstEpoch+1_000_000 {
+						v = "(epoch)"
+					} else if given[c.refers] {
+						v = referred[c.refers+"="+v]
+					}
+					l = append(l, c.name+"="+v)
+				}
+				for j, c := range t.columns {
+					if at := t.name + "." + c.name; given[at] && !referring {
+						referred[at+"="+values[j]] = "(" + l.String() + ")"
+					}
+				}
+				all[i] = append(all[i], l)
+			}
+			slices.SortFunc(all[i], func(a, b line) int { return slices.Compare(a, b) })
+		}
+	}
+	return all
+}
+
+// difference is what two states of a table do not share.
+type difference struct {
+	table       string
+	first, then []line // only in one of them
+}
+
+// differences returns nil if one of the states is not known.
+func (ts *tables) differences(first, then [][]string, repeated bool) (ds []difference) {
+	if first == nil || then == nil {
+		return nil
+	}
+	as, bs := ts.lines(first, repeated), ts.lines(then, repeated)
+	for i, t := range ts.all[:ts.compared] {
+		if d := (difference{t.name, without(as[i], bs[i]), without(bs[i], as[i])}); len(d.first)+len(d.then) > 0 {
+			ds = append(ds, d)
+		}
+	}
+	return ds
+}
+
+// without returns the lines of a that b does not have as often.
+func without(a, b []line) (rest []line) {
+	count := map[string]int{}
+	for _, l := range b {
+		count[l.String()]++
+	}
+	for _, l := range a {
+		if count[l.String()]--; count[l.String()] < 0 {
+			rest = append(rest, l)
+		}
+	}
+	return rest
+}

@@ -1,0 +1,211 @@
+package consumertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+
+	"github.com/epochfence/epochfence/consumer/internal/handling"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sql/stopat"
+)
+
+// This file does with a sink what a consumer does, a step at a time: claim, commit, narrow down, OnFailure. histories.go
+// decides what goes wrong meanwhile.
+
+// world is a database with a handler, and the messages to apply.
+type world[TX any] struct {
+	ctx        context.Context
+	sink       epoch.Sink[TX]
+	fn         handling.Functions[TX]
+	tables     tables
+	o          Options
+	messages   []epoch.Message
+	partitions []epoch.Partition
+	claims     int64 // since the history began
+	note       *finding
+}
+
+// firstEpoch makes epochs easy to recognize in rows, where they may differ. They fit into four bytes.
+const firstEpoch = 2_031_000_000
+
+var (
+	errRollback = errors.New("consumertest: rolled back")
+	errPoison   = errors.New("consumertest: this message is poison")
+	errStopped  = fmt.Errorf("consumertest: the connection is lost at this statement: %w", epoch.ErrTransient)
+)
+
+// owner is a process that holds the partitions: their fences as it knows them.
+type owner map[epoch.Partition]epoch.Fence
+
+// claim returns a process that has taken all partitions over.
+func (w *world[TX]) claim() (o owner, err error) {
+	w.claims++
+	o = owner{}
+	for _, p := range w.partitions {
+		origin := epoch.Origin{Partition: p, Log: "consumertest", Source: "consumertest"}
+		err := w.sink.Seed(w.ctx, []epoch.Start{{Origin: origin}})
+		for tries := 0; err == nil; tries++ {
+			var seen epoch.Fence
+			if seen, err = w.sink.Fence(w.ctx, p); err == nil {
+				o[p], err = w.sink.Claim(w.ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: firstEpoch + w.claims, Owner: "consumertest"}))
+			}
+			if !errors.Is(err, epoch.ErrTransient) || tries == 10 {
+				break
+			}
+			err = nil // the claim before has cost it its connection
+		}
+		if err != nil {
+			return nil, fmt.Errorf("claim %s: %w", p, err)
+		}
+	}
+	return o, nil
+}
+
+// try is one transaction.
+type try[TX any] struct {
+	as       owner
+	messages []epoch.Message
+	cause    error             // not nil: OnFailure is called
+	before   func() error      // called before the first call of a handler
+	after    func(tx TX) error // called after the last, if it returned nil
+	stop     int               // the statement that is not sent, from 1; 0: none
+
+	mu       sync.Mutex // a handler may have goroutines
+	stopped  bool
+	returned bool // the last call has
+	sent     int  // statements of the handler
+}
+
+// statement is called before each statement.
+func (t *try[TX]) statement() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.returned { // it is ours
+		return nil
+	}
+	t.sent++
+	if t.stopped = t.stopped || t.sent == t.stop; t.stopped {
+		return errStopped
+	}
+	return nil
+}
+
+// call runs f, the last call of the transaction or another.
+func (t *try[TX]) call(ctx context.Context, tx TX, last bool, f func(context.Context, TX) error) error {
+	if before := t.before; before != nil {
+		t.before = nil
+		if err := before(); err != nil {
+			return err
+		}
+	}
+	err := guard(ctx, tx, f)
+	t.mu.Lock()
+	if t.returned = last; t.stopped { // whatever the handler makes of it
+		err = errStopped
+	}
+	t.mu.Unlock()
+	if err == nil && last && t.after != nil {
+		return t.after(tx)
+	}
+	return err
+}
+
+func guard[TX any](ctx context.Context, tx TX, f func(context.Context, TX) error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return f(ctx, tx)
+}
+
+func (w *world[TX]) commit(t *try[TX]) error {
+	ctx, cancel := context.WithTimeout(stopat.With(w.ctx, t.statement), w.o.Timeout)
+	defer cancel()
+	var advances []epoch.Advance
+	var all []epoch.Message
+	var fs, calls []func(context.Context, TX) error
+	for _, p := range w.partitions {
+		f := t.as[p]
+		var ms []epoch.Message
+		for _, m := range t.messages {
+			if m.Partition == p {
+				m.Under = &f
+				ms = append(ms, m)
+			}
+		}
+		if len(ms) == 0 {
+			continue
+		}
+		all = append(all, ms...)
+		advances = append(advances, epoch.Advance{Partition: p, Claim: f.Claim, From: f.Next, To: ms[len(ms)-1].Offset + 1, Mark: epoch.NoMark})
+		switch {
+		case t.cause != nil:
+			fs = append(fs, func(ctx context.Context, tx TX) error { return w.fn.OnFailure(ctx, tx, ms[0], f.Epoch, t.cause) })
+		case w.fn.Batch != nil:
+			fs = append(fs, func(ctx context.Context, tx TX) error { return w.fn.Batch(ctx, tx, ms, f.Epoch) })
+		case w.fn.Each != nil:
+			for _, m := range ms {
+				fs = append(fs, func(ctx context.Context, tx TX) error { return w.fn.Each(ctx, tx, m, f.Epoch) })
+			}
+		}
+	}
+	if t.cause == nil && w.fn.Whole != nil {
+		fs = append(fs, func(ctx context.Context, tx TX) error { return w.fn.Whole(ctx, tx, all) })
+	}
+	for i, f := range fs {
+		calls = append(calls, func(ctx context.Context, tx TX) error { return t.call(ctx, tx, i == len(fs)-1, f) })
+	}
+	if err := w.sink.Commit(ctx, advances, epoch.TxOptions{}, calls...); err != nil {
+		return err
+	}
+	for _, a := range advances {
+		f := t.as[a.Partition]
+		f.Next, f.Mark = a.To, a.Mark
+		t.as[a.Partition] = f
+	}
+	return nil
+}
+
+// apply applies messages in one transaction. If that fails it goes on as a consumer does: each message alone, another
+// attempt, OnFailure.
+func (w *world[TX]) apply(as owner, ms ...epoch.Message) error {
+	err := w.commit(&try[TX]{as: as, messages: ms})
+	if err == nil {
+		return nil
+	}
+	if len(ms) > 1 {
+		for _, m := range ms {
+			if err := w.apply(as, m); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err = w.commit(&try[TX]{as: as, messages: ms}); err == nil {
+		return nil
+	}
+	if w.fn.OnFailure == nil {
+		return &failure{ms[0], err}
+	}
+	if again := w.commit(&try[TX]{as: as, messages: ms, cause: err}); again != nil {
+		return &failure{ms[0], fmt.Errorf("OnFailure: %w, called because of: %w", again, err)}
+	}
+	return nil
+}
+
+// failure is the error of a message that cannot be applied.
+type failure struct {
+	m   epoch.Message
+	err error
+}
+
+func (f *failure) Error() string { return fmt.Sprintf("%s fails: %v", name(f.m), f.err) }
+
+// name returns a message as a story has it.
+func name(m epoch.Message) string {
+	return fmt.Sprintf("message %d/%d (%.40q)", m.Partition.Number, m.Offset, m.Value)
+}
