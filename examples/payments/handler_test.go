@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/consumertest"
+	"github.com/epochfence/epochfence/consumer/consumertest/pgtables"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
@@ -41,15 +43,24 @@ func testLog(t *testing.T, n int) (*memsource.Log, []int64) {
 	t.Helper()
 	log := memsource.New("payments", 2)
 	sent := make([]int64, n)
-	for i := range sent {
+	for i, m := range testMessages(t, n) {
+		sent[i] = int64(log.AppendMessages(m.Partition.Number, m))
+	}
+	return log, sent
+}
+
+func testMessages(t *testing.T, n int) []consumer.Message {
+	t.Helper()
+	ms := make([]consumer.Message, n)
+	for i := range ms {
 		p := testPayment(i)
 		value, err := json.Marshal(p)
 		if err != nil {
 			t.Fatal(err)
 		}
-		sent[i] = int64(log.Append(int32(p.Account[len(p.Account)-1]%2), string(value)))
+		ms[i] = consumer.Message{Partition: epoch.Partition{Number: int32(p.Account[len(p.Account)-1] % 2)}, Value: value}
 	}
-	return log, sent
+	return ms
 }
 
 // untilCharged returns a context that ends once n payments are charged.
@@ -72,7 +83,7 @@ const testWorker = "worker 7"
 
 // hasPaymentsChargedOnce runs a consumer with an outbox, and compares its ledger and the charges of its
 // gateway with the messages.
-func hasPaymentsChargedOnce[TX any](t *testing.T, d *show.Database, sink epoch.Sink[TX], store outbox.Store[TX],
+func hasPaymentsChargedOnce[TX any](t *testing.T, d *show.Database, tables consumertest.Database, sink epoch.Sink[TX], store outbox.Store[TX],
 	onAnswer func(context.Context, TX, outbox.Sent, outbox.Answer) error, handlers func(*outbox.Box[TX], config) consumer.Handlers[TX],
 ) {
 	t.Helper()
@@ -83,6 +94,7 @@ func hasPaymentsChargedOnce[TX any](t *testing.T, d *show.Database, sink epoch.S
 		t.Fatal(err)
 	}
 	h := handlers(box, config{Gateway: url, Worker: testWorker}).Background(box.Relay)
+	consumertest.Check(t, sink, h, testMessages(t, 20), tables, consumertest.Options{})
 	if err := consumer.Run(untilCharged(t, d, len(sent)), log.Group("payments").Member(testWorker), sink, h, consumer.Options{}); err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +118,7 @@ func TestTheSQLiteHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hasPaymentsChargedOnce(t, d, sink, store, charged, func(box *outbox.Box[*sqlsink.Tx], c config) consumer.Handlers[*sqlsink.Tx] {
+	hasPaymentsChargedOnce(t, d, consumertest.SQLite(d.DB), sink, store, charged, func(box *outbox.Box[*sqlsink.Tx], c config) consumer.Handlers[*sqlsink.Tx] {
 		return consumer.Each(pay(box, c))
 	})
 }
@@ -122,7 +134,7 @@ func TestThePostgresHandlerHasEachPaymentChargedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hasPaymentsChargedOnce(t, d, sink, store, chargedInPostgres, func(box *outbox.Box[pgsink.Tx], c config) consumer.Handlers[pgsink.Tx] {
+	hasPaymentsChargedOnce(t, d, pgtables.Of(d.Pool), sink, store, chargedInPostgres, func(box *outbox.Box[pgsink.Tx], c config) consumer.Handlers[pgsink.Tx] {
 		return consumer.Batches(payAll(box, c))
 	})
 }
