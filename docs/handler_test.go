@@ -10,6 +10,8 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/consumertest"
+	"github.com/epochfence/epochfence/consumer/consumertest/pgtables"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/sinks/pgsink"
@@ -28,7 +30,7 @@ func take(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, _ epoch.Epoch
 	return consumer.Permanent(errors.New("out of stock"))
 }
 
-func TestTakeStopsAtAnEmptyStock(t *testing.T) {
+func TestTheEffectsOfTakeAreExactlyOnce(t *testing.T) {
 	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "app.db")+"?_pragma=journal_mode(wal)")
 	if err != nil {
 		t.Fatal(err)
@@ -44,16 +46,8 @@ func TestTakeStopsAtAnEmptyStock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := memsource.New("orders", 1)
-	log.Append(0, "chair", "chair", "chair")
-	if err := memsource.Apply(t.Context(), log, sink, consumer.Each(take).OnFailure(sink.DeadLetter)); err != nil {
-		t.Fatal(err)
-	}
-	var left, refused int
-	err = db.QueryRow(`SELECT (SELECT present FROM stock), (SELECT count(*) FROM epochfence_ledger WHERE kind = 'dead-letter')`).Scan(&left, &refused)
-	if err != nil || left != 0 || refused != 1 {
-		t.Errorf("%d chairs left, %d orders refused, %v; want 0 and 1", left, refused, err)
-	}
+	consumertest.Check(t, sink, consumer.Each(take).OnFailure(sink.DeadLetter),
+		consumertest.Values("chair", "chair", "chair"), consumertest.SQLite(db), consumertest.Options{})
 }
 
 func TestAnEmptyStockHaltsWithoutOnFailure(t *testing.T) {
@@ -74,6 +68,18 @@ func TestAnEmptyStockHaltsWithoutOnFailure(t *testing.T) {
 	if !errors.Is(err, errOutOfStock) {
 		t.Errorf("Apply = %v, want the third order's error", err)
 	}
+}
+
+func TestAHandlerOnPostgreSQLIsJudged(t *testing.T) {
+	pool := database(t, "stock.sql")
+	sink, err := pgsink.Open(t.Context(), pool, pgsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	consumertest.Check(t, sink, consumer.Each(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		_, err := tx.Exec(ctx, `update stock set present = present - 1 where item = $1`, string(m.Value))
+		return err
+	}), consumertest.Values("chair", "chair"), pgtables.Of(pool), consumertest.Options{})
 }
 
 var errOutOfStock = errors.New("out of stock")

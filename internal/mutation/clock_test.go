@@ -57,7 +57,7 @@ func TestR11NothingComparesWallClocks(t *testing.T) {
 				if err == nil && path == filepath.Join(module, "consumer", "schedule") {
 					return filepath.SkipDir // it decides when a job runs, and not who may run it
 				}
-				if err == nil && (d.Name() == "testdata" || d.Name() == "sinktest" || d.Name() == "sourcetest") {
+				if err == nil && (d.Name() == "testdata" || d.Name() == "sinktest" || d.Name() == "sourcetest" || d.Name() == "consumertest") {
 					return filepath.SkipDir
 				}
 				return err
