@@ -136,8 +136,8 @@ func (h Handlers[TX]) Background(work func(ctx context.Context, b Background[TX]
 }
 
 // Functions is for package consumertest, which calls the functions of h without a consumer.
-func (h Handlers[TX]) Functions(handling.Key) handling.Functions[TX] {
-	return handling.Functions[TX]{Each: h.each, Batch: h.batch, Whole: h.whole, OnFailure: h.onFailure}
+func (h Handlers[TX]) Functions(handling.Key) (Handler[TX], BatchHandler[TX], TransactionHandler[TX], FailureHandler[TX]) {
+	return h.each, h.batch, h.whole, h.onFailure
 }
 
 // suits returns an error at the start of Run rather than at the first message: a sink that cannot

@@ -75,7 +75,8 @@ func Check[TX any](t testing.TB, sink epoch.Sink[TX], h consumer.Handlers[TX], m
 	if o.Timeout == 0 {
 		o.Timeout = 5 * time.Second
 	}
-	w := &world[TX]{ctx: t.Context(), sink: sink, fn: h.Functions(handling.Key{}), tables: tables{db: db}, o: o}
+	w := &world[TX]{ctx: t.Context(), sink: sink, tables: tables{db: db}, o: o}
+	w.each, w.batch, w.whole, w.onFailure = h.Functions(handling.Key{})
 	w.number(messages)
 	switch found, err := w.judge(); {
 	case err != nil:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
 )
@@ -28,13 +29,13 @@ func (w *world[TX]) histories() []history {
 		{"Each transaction had two.", causeCut, false, w.cut(func() int { return 2 })},
 		{"Transactions had one to seven.", causeCut, false, w.cut(func() int { return 1 + random.IntN(7) })},
 		{"Transactions had one to thirty.", causeCut, false, w.cut(func() int { return 1 + random.IntN(30) })},
-		{"Other processes took over before, in and after messages.", causeOwner, false, w.each(w.takeover)},
+		{"Other processes took over before, in and after messages.", causeOwner, false, w.oneByOne(w.takeover)},
 		w.rewind(random.IntN(n)),
 	}
 }
 
-// each returns a history of one message after another.
-func (w *world[TX]) each(step func(as owner, i int) (owner, error)) func() (*finding, error) {
+// oneByOne returns a history of one message after another.
+func (w *world[TX]) oneByOne(step func(as owner, i int) (owner, error)) func() (*finding, error) {
 	return func() (*finding, error) {
 		as, err := w.claim()
 		for i := 0; err == nil && i < len(w.messages); i++ {
@@ -173,13 +174,18 @@ func (w *world[TX]) alone() (*finding, error) {
 }
 
 // attempt calls the handler for m, or OnFailure if cause is not nil, and rolls back. rows are those in the
-// transaction, or nil if they cannot be read.
+// transaction, or nil if the handler has rolled back.
 func (w *world[TX]) attempt(as owner, m epoch.Message, cause error, stop int) (rows [][]string, sent int, err error) {
+	var unread error
 	t := &try[TX]{as: as, messages: []epoch.Message{m}, cause: cause, stop: stop, after: func(tx TX) error {
-		rows, _ = w.tables.read(w.ctx, tx) // not after a handle was rolled back
+		rows, unread = w.tables.read(w.ctx, tx)
 		return errRollback
 	}}
-	if err = w.commit(t); errors.Is(err, errRollback) {
+	err = w.commit(t)
+	if unread != nil && !strings.Contains(unread.Error(), "has rolled its transaction back") { // as a handle of pgsink does
+		w.unread = fmt.Errorf("in the handler's transaction: %w", unread)
+	}
+	if unread != nil || errors.Is(err, errRollback) {
 		return rows, t.sent, nil
 	}
 	return nil, t.sent, err
@@ -204,7 +210,7 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 	switch ds := w.tables.differences(first, rows, true); {
 	case err != nil && !failed:
 		return about(m, nil, causeMemory.orFailed(err), fmt.Sprintf("The handler was called, and rolled back. It was called again, and failed: %v.", err)), nil, nil
-	case err != nil && w.fn.OnFailure == nil:
+	case err != nil && w.onFailure == nil:
 		f, err := found(&failure{m, err})
 		return f, nil, err
 	case len(ds) > 0:
@@ -213,7 +219,7 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 	for i := range min(statements, mostStops) {
 		_, _, _ = w.attempt(as, m, nil, 1+i*statements/min(statements, mostStops))
 	}
-	if w.fn.OnFailure != nil {
+	if w.onFailure != nil {
 		if err == nil {
 			err = errPoison
 			_ = w.commit(&try[TX]{as: as, messages: []epoch.Message{m}, after: func(TX) error { return errPoison }})
@@ -234,5 +240,5 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 		return about(m, nil, causeCalls, fmt.Sprintf("One call of the handler called other systems %d times, and calls that were rolled back %d times together: %.200q.", once, len(keys), keys)), nil, nil
 	}
 	f, err := left("The handler was stopped at each of its statements.")
-	return f, rows, err
+	return f, rows, errors.Join(err, w.unread)
 }

@@ -121,6 +121,11 @@ type database struct {
 }
 
 func newSQLite(t testing.TB) database {
+	d, _, _ := openSQLite(t)
+	return d
+}
+
+func openSQLite(t testing.TB) (database, *sqlsink.Sink, *sql.DB) {
 	path := filepath.Join(t.TempDir(), "app.db") + "?_pragma=journal_mode(wal)&_pragma=foreign_keys(1)&_pragma=busy_timeout(50)&_pragma=synchronous(off)"
 	open, err := sql.Open("sqlite", path)
 	if err != nil {
@@ -140,12 +145,28 @@ func newSQLite(t testing.TB) database {
 	}
 	return database{onSQL(open), func(t testing.TB, h handlers, ms []consumer.Message, o consumertest.Options) {
 		consumertest.Check(t, sink, handlersOn(h, func(tx *sqlsink.Tx) db { return onSQL(tx) }), ms, consumertest.SQLite(open), o)
-	}}
+	}}, sink, open
 }
 
 func newPostgres(t testing.TB) database {
-	server := pgtest.Start(t)
-	pool, err := pgxpool.New(t.Context(), server.URL)
+	pool, sink := openPostgres(t, pgtest.Start(t).URL)
+	other := db{
+		func(ctx context.Context, text string, args ...any) (int64, error) {
+			tag, err := pool.Exec(ctx, text, args...)
+			return tag.RowsAffected(), err
+		},
+		func(ctx context.Context, text string, args ...any) (n int64, err error) {
+			err = pool.QueryRow(ctx, text, args...).Scan(&n)
+			return n, err
+		},
+	}
+	return database{other, func(t testing.TB, h handlers, ms []consumer.Message, o consumertest.Options) {
+		consumertest.Check(t, sink, handlersOn(h, onPostgres), ms, pgtables.Of(pool), o)
+	}}
+}
+
+func openPostgres(t testing.TB, url string) (*pgxpool.Pool, *pgsink.Sink) {
+	pool, err := pgxpool.New(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,17 +189,5 @@ func newPostgres(t testing.TB) database {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := db{
-		func(ctx context.Context, text string, args ...any) (int64, error) {
-			tag, err := pool.Exec(ctx, text, args...)
-			return tag.RowsAffected(), err
-		},
-		func(ctx context.Context, text string, args ...any) (n int64, err error) {
-			err = pool.QueryRow(ctx, text, args...).Scan(&n)
-			return n, err
-		},
-	}
-	return database{other, func(t testing.TB, h handlers, ms []consumer.Message, o consumertest.Options) {
-		consumertest.Check(t, sink, handlersOn(h, onPostgres), ms, pgtables.Of(pool), o)
-	}}
+	return pool, sink
 }

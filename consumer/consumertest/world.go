@@ -7,7 +7,7 @@ import (
 	"runtime/debug"
 	"sync"
 
-	"github.com/epochfence/epochfence/consumer/internal/handling"
+	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/stopat"
 )
@@ -19,13 +19,17 @@ import (
 type world[TX any] struct {
 	ctx        context.Context
 	sink       epoch.Sink[TX]
-	fn         handling.Functions[TX]
+	each       consumer.Handler[TX]
+	batch      consumer.BatchHandler[TX]
+	whole      consumer.TransactionHandler[TX]
+	onFailure  consumer.FailureHandler[TX]
 	tables     tables
 	o          Options
 	messages   []epoch.Message
 	partitions []epoch.Partition
 	claims     int64 // since the history began
 	note       *finding
+	unread     error // why the rows could not be read in a transaction
 }
 
 // firstEpoch makes epochs easy to recognize in rows, where they may differ. They fit into four bytes.
@@ -144,17 +148,17 @@ func (w *world[TX]) commit(t *try[TX]) error {
 		advances = append(advances, epoch.Advance{Partition: p, Claim: f.Claim, From: f.Next, To: ms[len(ms)-1].Offset + 1, Mark: epoch.NoMark})
 		switch {
 		case t.cause != nil:
-			fs = append(fs, func(ctx context.Context, tx TX) error { return w.fn.OnFailure(ctx, tx, ms[0], f.Epoch, t.cause) })
-		case w.fn.Batch != nil:
-			fs = append(fs, func(ctx context.Context, tx TX) error { return w.fn.Batch(ctx, tx, ms, f.Epoch) })
-		case w.fn.Each != nil:
+			fs = append(fs, func(ctx context.Context, tx TX) error { return w.onFailure(ctx, tx, ms[0], f.Epoch, t.cause) })
+		case w.batch != nil:
+			fs = append(fs, func(ctx context.Context, tx TX) error { return w.batch(ctx, tx, ms, f.Epoch) })
+		case w.each != nil:
 			for _, m := range ms {
-				fs = append(fs, func(ctx context.Context, tx TX) error { return w.fn.Each(ctx, tx, m, f.Epoch) })
+				fs = append(fs, func(ctx context.Context, tx TX) error { return w.each(ctx, tx, m, f.Epoch) })
 			}
 		}
 	}
-	if t.cause == nil && w.fn.Whole != nil {
-		fs = append(fs, func(ctx context.Context, tx TX) error { return w.fn.Whole(ctx, tx, all) })
+	if t.cause == nil && w.whole != nil {
+		fs = append(fs, func(ctx context.Context, tx TX) error { return w.whole(ctx, tx, all) })
 	}
 	for i, f := range fs {
 		calls = append(calls, func(ctx context.Context, tx TX) error { return t.call(ctx, tx, i == len(fs)-1, f) })
@@ -188,7 +192,7 @@ func (w *world[TX]) apply(as owner, ms ...epoch.Message) error {
 	if err = w.commit(&try[TX]{as: as, messages: ms}); err == nil {
 		return nil
 	}
-	if w.fn.OnFailure == nil {
+	if w.onFailure == nil {
 		return &failure{ms[0], err}
 	}
 	if again := w.commit(&try[TX]{as: as, messages: ms, cause: err}); again != nil {

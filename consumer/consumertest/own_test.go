@@ -1,0 +1,214 @@
+package consumertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/consumertest"
+	"github.com/epochfence/epochfence/consumer/consumertest/pgtables"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/servers/pgtest"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+	"github.com/epochfence/epochfence/sinks/sqlsink"
+)
+
+// This file has what only one database can do, and what a Check does to the database.
+
+func TestHandlersThatUseAHandleOrSendManyRowsAreNotAccused(t *testing.T) {
+	pool, sink := openPostgres(t, pgtest.Start(t).URL)
+	for name, handle := range map[string]consumer.Handler[pgsink.Tx]{
+		"a batch and a copy": func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+			b := &pgx.Batch{}
+			b.Queue(`update stock set present = present - 1 where item = $1`, string(m.Value))
+			b.Queue(`insert into sales (item, place) values ($1, $2)`, string(m.Value), m.Offset)
+			if err := tx.SendBatch(ctx, b).Close(); err != nil {
+				return err
+			}
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{"changes"}, []string{"item"}, pgx.CopyFromRows([][]any{{"a"}, {"b"}}))
+			return err
+		},
+		"a savepoint that is rolled back": func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+			handle := pgsink.AsPgxTx(tx)
+			inner, err := handle.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			if _, err := inner.Exec(ctx, `insert into seen values (1), (1)`); err == nil {
+				return errors.New("the key was not checked")
+			}
+			if err := inner.Rollback(ctx); err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, `insert into sales (item, place) values ($1, $2)`, string(m.Value), m.Offset)
+			return err
+		},
+		"a handle that is rolled back for some messages": func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+			if _, err := tx.Exec(ctx, `update stock set present = present - 1 where item = $1`, string(m.Value)); err != nil || m.Offset%2 == 0 {
+				return err
+			}
+			return pgsink.AsPgxTx(tx).Rollback(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			consumertest.Check(t, sink, consumer.Each(handle), orders()[:6], pgtables.Of(pool), consumertest.Options{})
+		})
+	}
+}
+
+func TestAHandlerThatRemembersIsFoundInATransactionOfManyPartitions(t *testing.T) {
+	_, sink, open := openSQLite(t)
+	last := ""
+	r := &recorder{TB: t}
+	consumertest.Check(r, sink, consumer.EachTransaction(func(ctx context.Context, tx *sqlsink.Tx, ms []consumer.Message) error {
+		for _, m := range ms {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO changes (item) VALUES (?)`, last+string(m.Value)); err != nil {
+				return err
+			}
+			last = string(m.Value)
+		}
+		return nil
+	}), orders(), consumertest.SQLite(open), consumertest.Options{})
+	if report := strings.Join(r.texts, ""); !strings.Contains(report, "The usual cause is ") {
+		t.Errorf("the report is %q", report)
+	}
+}
+
+func TestARoleThatMayNotReadATableIsNotJudgedWithoutIt(t *testing.T) {
+	server := pgtest.Start(t)
+	pool, _ := openPostgres(t, server.URL)
+	role, url := server.Role(t)
+	grant, err := pgsink.GrantSQL(role, pgsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), grant+`; grant insert on sales to `+role+`; grant usage on sequence sales_id_seq to `+role); err != nil {
+		t.Fatal(err)
+	}
+	application, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(application.Close)
+	sink, err := pgsink.Open(t.Context(), application, pgsink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{TB: t}
+	consumertest.Check(r, sink, consumer.Each(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		_, err := tx.Exec(ctx, `insert into sales (item, place) values ($1, $2)`, string(m.Value), m.Offset)
+		return err
+	}), orders(), pgtables.Of(pool), consumertest.Options{})
+	if report := strings.Join(r.texts, ""); !strings.Contains(report, "permission denied") || strings.Contains(report, "usual cause") {
+		t.Errorf("the report is %q, want that the role may not read", report)
+	}
+}
+
+// contents returns all rows of the user's tables and of the sink's.
+func contents(t *testing.T, d consumertest.Database) string {
+	t.Helper()
+	rows, err := d.Query(t.Context(), nil, d.Dialect().Columns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, r := range rows {
+		values, err := d.Query(t.Context(), nil, fmt.Sprintf("SELECT "+d.Dialect().Quote+" FROM %s", `"`+r[2]+`"`, r[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(&b, r, values)
+	}
+	return b.String()
+}
+
+func TestRowsTriggersAndKeysAreAsBeforeAfterACheck(t *testing.T) {
+	const rows = `INSERT INTO sales (item, place, note) VALUES ('it''s', 1, NULL), ('a\\b', 2, 'ü');
+		INSERT INTO parts SELECT id, 7 FROM sales; UPDATE stock SET price = 9 WHERE item = 'lamp'`
+	h := handlers{each: func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+		if _, err := tx.exec(ctx, `UPDATE stock SET price = price + 1 WHERE item = $1`, item(m)); err != nil {
+			return err
+		}
+		_, err := tx.exec(ctx, `DELETE FROM parts`)
+		return errors.Join(err, sell(ctx, tx, m, nil))
+	}}
+	t.Run("sqlite", func(t *testing.T) {
+		d, _, open := openSQLite(t)
+		if _, err := open.Exec(rows); err != nil {
+			t.Fatal(err)
+		}
+		before := contents(t, consumertest.SQLite(open))
+		d.check(t, h, orders(), consumertest.Options{})
+		if after := contents(t, consumertest.SQLite(open)); after != before {
+			t.Errorf("after the check the rows are\n%s\nwant\n%s", after, before)
+		}
+		if _, err := open.Exec(`INSERT INTO parts VALUES (99, 1)`); err == nil {
+			t.Error("foreign keys are not checked any more")
+		}
+		var triggers int
+		if err := open.QueryRow(`SELECT count(*) FROM sqlite_master WHERE type = 'trigger'`).Scan(&triggers); err != nil || triggers != 1 {
+			t.Errorf("there are %d triggers, %v; want 1", triggers, err)
+		}
+	})
+	t.Run("postgres", func(t *testing.T) {
+		pool, sink := openPostgres(t, pgtest.Start(t).URL)
+		if _, err := pool.Exec(t.Context(), rows); err != nil {
+			t.Fatal(err)
+		}
+		before := contents(t, pgtables.Of(pool))
+		consumertest.Check(t, sink, handlersOn(h, onPostgres), orders(), pgtables.Of(pool), consumertest.Options{})
+		if after := contents(t, pgtables.Of(pool)); after != before {
+			t.Errorf("after the check the rows are\n%s\nwant\n%s", after, before)
+		}
+		if _, err := pool.Exec(t.Context(), `INSERT INTO parts VALUES (99, 1)`); err == nil {
+			t.Error("foreign keys are not checked any more")
+		}
+	})
+}
+
+func TestTheSameSeedGivesTheSameReport(t *testing.T) {
+	h := handler{makes: func(world) handlers {
+		return handlers{batch: func(ctx context.Context, tx db, ms []consumer.Message) error {
+			n := int64(len(ms))
+			if n < 3 { // so that only a transaction of a random size shows it
+				n = 1
+			}
+			if n == int64(len(orders())) {
+				n = 1
+			}
+			_, err := tx.exec(ctx, `INSERT INTO totals (name, n) VALUES ('all', $1) ON CONFLICT (name) DO UPDATE SET n = max(totals.n, $1)`, n)
+			return err
+		}}
+	}, o: consumertest.Options{Seed: 5}}
+	first, second := h.report(t, newSQLite(t)), h.report(t, newSQLite(t))
+	if first == "" || first != second {
+		t.Errorf("the reports are\n%s\nand\n%s", first, second)
+	}
+}
+
+func TestACheckThatCannotJudgeFails(t *testing.T) {
+	d := newSQLite(t)
+	h := handlers{each: func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+		return sell(ctx, tx, m, nil)
+	}}
+	for want, c := range map[string]struct {
+		messages []consumer.Message
+		o        consumertest.Options
+	}{
+		"no messages": {nil, consumertest.Options{}},
+		`"sale.note"`: {orders(), consumertest.Options{Ignore: []string{"sale.note"}}},
+		`"sale"`:      {orders(), consumertest.Options{Tables: []string{"sale"}}},
+	} {
+		r := &recorder{TB: t}
+		d.check(r, h, c.messages, c.o)
+		if report := strings.Join(r.texts, ""); !strings.Contains(report, want) {
+			t.Errorf("the report is %q, want it to have %s", report, want)
+		}
+	}
+}
