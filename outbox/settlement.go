@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -320,6 +321,9 @@ func (r *relay[TX]) scanned(t *settlement) {
 	r.at = t.at
 	r.more = r.more || len(t.rows) == scanLimit
 	for _, row := range t.rows {
+		if strings.HasPrefix(row.URL, Kafka) {
+			continue // of package kafkaoutbox
+		}
 		at := laneKey{key: row.Key}
 		if row.Key == "" {
 			at.id = row.ID

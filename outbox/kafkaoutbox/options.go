@@ -1,0 +1,128 @@
+package kafkaoutbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/text/troubles"
+	"github.com/epochfence/epochfence/outbox"
+)
+
+// This file has what an application calls: the options, and Add for handlers. relay.go has Relay.
+
+// Options configure a [Box].
+type Options struct {
+	// Client configures the producers: seed brokers, TLS, SASL, a partitioner, compression. Each
+	// partition with records to send has a producer of its own. The box sets the transactional ID
+	// and what its protocol needs.
+	Client []kgo.Opt
+
+	// Positions is a topic that must exist, with any number of partitions. Nothing is written to it:
+	// Kafka keeps offsets only for a topic that exists. Defaults to "epochfence-positions".
+	Positions string
+
+	// Prefix begins the transactional IDs and the names of the groups, of which each partition has
+	// one: PREFIX/GROUP/TOPIC/NUMBER. Two databases whose consumers have the same group and topic,
+	// and that relay into one Kafka, need different prefixes. Defaults to "epochfence-outbox".
+	Prefix string
+
+	// Batch limits the records of one transaction. More are faster, and readers see them later.
+	// A batch has at most 4 MiB, or one record. Defaults to 1,000.
+	Batch int
+
+	// RequestTimeout limits one transaction of Kafka. Afterwards it is aborted, and the relay starts
+	// again with a new producer. Defaults to 10 s.
+	RequestTimeout time.Duration
+
+	// RetryMin and RetryMax limit the wait after a failure. The wait doubles, with jitter. A record
+	// that its topic refuses is tried again every RetryMax. They default to 100 ms and 30 s.
+	RetryMin, RetryMax time.Duration
+
+	// Observe, if set, is called for each record that was delivered or refused. It must not
+	// block. Set it for metrics: operate/stats has ObserveOutbox.
+	Observe func(outbox.Event)
+
+	// ObserveBacklog, if set, is called with the number of waiting entries of a partition: at most
+	// once in 10 s while any are left, and when none is left. It must not block. Set it for metrics:
+	// operate/stats has ObserveBacklog.
+	ObserveBacklog func(outbox.Backlog)
+
+	// Logger receives a line when an incident begins, some lines while it lasts, and a line when it is
+	// over. Defaults to [slog.Default].
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults() (Options, error) {
+	o.Positions = cmp.Or(o.Positions, "epochfence-positions")
+	o.Prefix = cmp.Or(o.Prefix, "epochfence-outbox")
+	o.Batch = cmp.Or(o.Batch, 1000)
+	o.RequestTimeout = cmp.Or(o.RequestTimeout, 10*time.Second)
+	o.RetryMin = cmp.Or(o.RetryMin, 100*time.Millisecond)
+	o.RetryMax = cmp.Or(o.RetryMax, max(30*time.Second, o.RetryMin))
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if o.Observe == nil {
+		o.Observe = func(outbox.Event) {}
+	}
+	switch {
+	case o.Batch < 1 || o.Batch > 10_000:
+		return o, fmt.Errorf("kafkaoutbox: Options.Batch is %d; want 0 for the default of 1000, or 1 to 10000", o.Batch)
+	case o.RequestTimeout < time.Millisecond, o.RetryMin < 0, o.RetryMin > o.RetryMax:
+		return o, fmt.Errorf("kafkaoutbox: Options.RequestTimeout %v, RetryMin %v, RetryMax %v; want positive ones, and RetryMin up to RetryMax",
+			o.RequestTimeout, o.RetryMin, o.RetryMax)
+	}
+	if err := checkTopic(o.Positions); err != nil {
+		return o, fmt.Errorf("kafkaoutbox: Options.Positions: %w", err)
+	}
+	if err := kgo.ValidateOpts(o.clientOf(o.Prefix, false)...); err != nil {
+		return o, fmt.Errorf("kafkaoutbox: Options.Client: %w", err)
+	}
+	return o, nil
+}
+
+// name returns the transactional ID of p, which is also the name of its group.
+func (o Options) name(p epoch.Partition) string {
+	return fmt.Sprintf("%s/%s/%s/%d", o.Prefix, url.PathEscape(p.Group), url.PathEscape(p.Topic), p.Number)
+}
+
+// Box is an outbox: handlers add records to it, and its Relay produces them. It is safe for
+// concurrent use and needs no closing.
+type Box[TX any] struct {
+	store    outbox.Store[TX]
+	o        Options
+	troubles *troubles.Log[epoch.Partition]
+}
+
+// New returns a box over store. It does not connect to Kafka.
+func New[TX any](store outbox.Store[TX], o Options) (*Box[TX], error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if store == nil {
+		return nil, errors.New("kafkaoutbox: New needs a store")
+	}
+	return &Box[TX]{store: store, o: o, troubles: troubles.New[epoch.Partition](o.Logger, "partitions")}, nil
+}
+
+// Add adds a record in tx, the handler's transaction, for the partition of m, the handler's message.
+// [Box.Relay] produces it after the transaction has committed: set consumer.Handlers.Background to
+// it. An error that matches [outbox.ErrEntry] is [consumer.Permanent].
+func (b *Box[TX]) Add(ctx context.Context, tx TX, m epoch.Message, r Record) error {
+	e, err := r.entry()
+	if err != nil {
+		return consumer.Permanent(err)
+	}
+	if err := b.store.Add(ctx, tx, m, e); err != nil {
+		return fmt.Errorf("kafkaoutbox: add a record for the message %s at offset %d: %w", m.Partition, m.Offset, err)
+	}
+	return nil
+}
