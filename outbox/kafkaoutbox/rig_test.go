@@ -461,18 +461,23 @@ func (r *rig) read(topic string) map[string][]int {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), patience)
 	defer cancel()
-	ends, err := r.admin().ListCommittedOffsets(ctx, topic)
-	if err == nil {
-		err = ends.Error()
-	}
-	if err != nil {
-		r.Fatal(err)
-	}
-	want := map[int32]int64{}
-	ends.Each(func(o kadm.ListedOffset) {
-		if o.Offset > 0 {
-			want[o.Partition] = o.Offset
+	admin, want := r.admin(), map[int32]int64{}
+	r.await("the end of all transactions", func() bool { // EndTxn is answered before readers see the records
+		stable, err := admin.ListCommittedOffsets(ctx, topic)
+		ends, err2 := admin.ListEndOffsets(ctx, topic)
+		if err := errors.Join(err, err2, stable.Error(), ends.Error()); err != nil {
+			r.Fatal(err)
 		}
+		open := false
+		ends.Each(func(o kadm.ListedOffset) {
+			if s, _ := stable.Lookup(topic, o.Partition); s.Offset < o.Offset {
+				open = true
+			}
+			if o.Offset > 0 {
+				want[o.Partition] = o.Offset
+			}
+		})
+		return !open
 	})
 	cl, err := kgo.NewClient(kgo.SeedBrokers(r.seed), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxWait(100*time.Millisecond))
