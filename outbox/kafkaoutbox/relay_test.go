@@ -2,9 +2,14 @@ package kafkaoutbox_test
 
 import (
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/kafkaoutbox"
 )
 
 func TestRecordsArriveOnceAndInTheOrderOfTheirKeys(t *testing.T) {
@@ -18,4 +23,340 @@ func TestRecordsArriveOnceAndInTheOrderOfTheirKeys(t *testing.T) {
 	if got := r.observed(outbox.Delivered); !slices.IsSorted(got) || len(got) != 10 {
 		t.Errorf("delivered %v; want ten entries", got)
 	}
+}
+
+// While Kafka adds the topics of records to a transaction, it refuses the group with
+// CONCURRENT_TRANSACTIONS, and franz-go waits for up to seconds.
+func TestThePositionComesFirstInEachTransaction(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	var mu sync.Mutex
+	var came []int
+	r.takeOver(&process{at: func(step int) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch step {
+		case stepInit, stepFetch, stepAddGroup, stepPosition, stepProduce, stepEnd:
+			if len(came) == 0 || came[len(came)-1] != step {
+				came = append(came, step)
+			}
+		}
+	}})
+	r.add("a")
+	r.awaitEmpty()
+	r.add("a")
+	r.awaitEmpty()
+	mu.Lock()
+	defer mu.Unlock()
+	begin := []int{stepInit, stepFetch, stepInit, stepFetch, stepAddGroup, stepPosition, stepEnd, stepInit, stepFetch}
+	batch := []int{stepAddGroup, stepPosition, stepProduce, stepEnd}
+	if want := slices.Concat(begin, batch, batch); !slices.Equal(came, want) {
+		t.Errorf("requests %v, want %v", came, want)
+	}
+}
+
+func TestAnEntryThatCommitsLateIsNotMissed(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.add("a", "b")
+	var late outbox.Row
+	_ = r.db.do(0, func(tx *tx) error { // as if its transaction were open
+		for id, row := range tx.rows {
+			if row.Key == "kafka:=a" {
+				late = row
+				delete(tx.rows, id)
+			}
+		}
+		return nil
+	})
+	r.takeOver(&process{})
+	r.awaitEmpty()
+	r.add("b", "b", "b", "b")
+	r.awaitEmpty()
+	_ = r.db.do(0, func(tx *tx) error {
+		tx.rows[late.ID], tx.added[late.ID] = late, tx.commit
+		return nil
+	})
+	r.add("b")
+	r.awaitEmpty()
+	r.wantAll()
+}
+
+func TestALargeBacklogGoesInBatchesOfBoundedBytes(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.o.Batch = 1000
+	box := r.box(&process{})
+	const n, size = 20, 900_000
+	err := r.db.do(0, func(tx *tx) error {
+		for range n {
+			err := box.Add(t.Context(), tx, epoch.Message{Partition: orders}, kafkaoutbox.Record{Topic: r.target, Value: []byte("1" + strings.Repeat(" ", size))})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var batches []int
+	var before int
+	r.takeOver(&process{at: func(step int) {
+		if step == stepCommitted {
+			left := 0
+			for _, row := range r.db.left() {
+				if row.Method == "PRODUCE" {
+					left++
+				}
+			}
+			if left < before {
+				batches = append(batches, before-left)
+			}
+			before = left
+		}
+	}})
+	r.awaitEmpty()
+	for _, run := range r.all() {
+		r.stop(run)
+	}
+	if want := []int{4, 4, 4, 4, 4}; !slices.Equal(batches, want) {
+		t.Errorf("batches of %v records of 900 kB, want %v", batches, want)
+	}
+}
+
+// smallTopic makes a topic that refuses records of more than some hundred bytes.
+func (r *rig) smallTopic() string {
+	r.Helper()
+	name, limit := "small-"+r.target, "300"
+	r.createTopics(1, map[string]*string{"max.message.bytes": &limit}, name)
+	return name
+}
+
+func poisonedAndOthers(t *testing.T, seed string) {
+	for name, poison := range map[string]func(r *rig) string{
+		"a topic that does not exist": func(r *rig) string { return "none-" + r.target },
+		"a topic that refuses its size": func(r *rig) string {
+			return r.smallTopic()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, seed)
+			r.o.Batch, r.o.RetryMax = 8, time.Hour
+			topic := poison(r)
+			r.add("a", "b")
+			box, large := r.box(&process{}), []byte("1"+strings.Repeat(" ", 5000))
+			bad := func(key string) int64 {
+				err := r.db.do(0, func(tx *tx) error {
+					return box.Add(t.Context(), tx, epoch.Message{Partition: orders}, kafkaoutbox.Record{Topic: topic, Key: []byte(key), Value: large})
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return r.db.last
+			}
+			first := bad("bad")
+			second := bad("bad")
+			third := bad("worse")
+			r.add("a", "bad", "b", "-", "b")
+			held := r.added["bad"]
+			delete(r.added, "bad")
+			r.takeOver(&process{})
+			r.await("the refusals", func() bool {
+				got := r.observed(outbox.Refused)
+				return slices.Contains(got, first) && slices.Contains(got, third)
+			})
+			r.await("all others to be sent", func() bool { return len(r.db.left()) == 4 })
+			r.wantAll()
+			if got := r.read(r.target)["bad"]; got != nil {
+				t.Errorf("%v overtook an entry of its key that is refused", got)
+			}
+			if got := r.observed(outbox.Refused); slices.Contains(got, second) {
+				t.Errorf("refused %v: entry %d waits for %d", got, second, first)
+			}
+
+			// An operator discards one, and wants another to be tried again.
+			r.db.discard(second)
+			r.db.discard(first)
+			r.db.mu.Lock()
+			r.db.asked = []int64{first, third}
+			r.db.mu.Unlock()
+			r.await("what waited for it", func() bool { return len(r.db.left()) == 1 })
+			r.added["bad"] = held
+			r.wantAll()
+			if left := r.db.left(); left[0].ID != third {
+				t.Errorf("left: %+v, want entry %d", left, third)
+			}
+		})
+	}
+}
+
+func TestARefusedRecordHoldsUpItsKeyAlone(t *testing.T) { poisonedAndOthers(t, onKfake(t)) }
+
+// batch returns the entry of the assigned batch.
+func (r *rig) batch() outbox.Row {
+	r.Helper()
+	for _, row := range r.db.left() {
+		if row.Method == "BATCH" {
+			return row
+		}
+	}
+	r.Fatalf("no batch is assigned; left: %+v", r.db.left())
+	return outbox.Row{}
+}
+
+func TestABatchWhosePositionIsLostWaitsForAnOperator(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.add("a", "b")
+	r.takeOver(&process{})
+	r.awaitEmpty()
+	r.stop(r.all()[0])
+	r.add("a", "b", "a")
+	first := r.takeOver(killedAt(stepProduce))
+	r.await("its end", first.of.killed)
+	r.stop(first)
+	if _, err := r.admin().DeleteGroups(t.Context(), r.o.Prefix+"/billing/orders/3"); err != nil {
+		t.Fatal(err)
+	}
+	batch := r.batch()
+	var log lines
+	r.o.Logger = log.logger()
+	r.takeOver(&process{})
+	r.await("an error for the operator", func() bool { return strings.Contains(log.String(), "does not know whether Kafka has a batch") })
+	if text := log.String(); !strings.Contains(text, "discard entry "+itoa(batch.ID)) {
+		t.Errorf("the log has no remedy: %s", text)
+	}
+	if n := len(r.db.left()); n != 4 {
+		t.Errorf("%d entries; want three and their batch", n)
+	}
+	r.db.discard(batch.ID) // the topic does not have its records
+	r.awaitEmpty()
+	r.wantAll()
+}
+
+func TestAPositionOfAnotherHistoryIsADoubt(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.add("a")
+	r.takeOver(&process{})
+	r.awaitEmpty()
+	r.stop(r.all()[0])
+	r.add("b")
+	// The database is restored: it has an assignment that Kafka's position has long passed.
+	stopped := r.takeOver(killedAt(stepProduce))
+	r.await("its end", stopped.of.killed)
+	r.stop(stopped)
+	r.db.mu.Lock()
+	restored := r.db.state
+	r.db.mu.Unlock()
+	r.takeOver(&process{})
+	r.awaitEmpty()
+	r.add("b")
+	r.awaitEmpty()
+	for _, run := range r.all() {
+		r.stop(run)
+	}
+	r.db.mu.Lock()
+	r.db.state = restored
+	r.db.mu.Unlock()
+	var log lines
+	r.o.Logger = log.logger()
+	r.takeOver(&process{})
+	r.await("an error for the operator", func() bool { return strings.Contains(log.String(), "in doubt") })
+	r.wantAll()
+}
+
+func killedAt(step int) *process {
+	stop, p := stopAt(step, 0), &process{}
+	p.at = func(at int) {
+		if stop.is(at) {
+			p.kill()
+		}
+	}
+	return p
+}
+
+func TestWithoutATopicForPositionsNothingIsSentAndTheErrorSaysSo(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.o.Positions = "none"
+	var log lines
+	r.o.Logger = log.logger()
+	r.add("a")
+	r.takeOver(&process{})
+	r.await("an error", func() bool { return strings.Contains(log.String(), "topic none, which must exist") })
+	r.createTopics(1, nil, "none")
+	r.awaitEmpty()
+	r.wantAll()
+}
+
+// A hundred idle partitions hold no connections, and no transactions are begun at Kafka for them.
+func TestAnIdlePartitionHasNoProducer(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	var mu sync.Mutex
+	requests := 0
+	r.takeOver(&process{at: func(step int) {
+		if step >= 0 {
+			mu.Lock()
+			defer mu.Unlock()
+			requests++
+		}
+	}})
+	transactions := func() int {
+		r.db.mu.Lock()
+		defer r.db.mu.Unlock()
+		return r.db.begun
+	}
+	r.await("some looks", func() bool { return transactions() > 5 })
+	mu.Lock()
+	if requests > 0 {
+		t.Errorf("%d requests without a record", requests)
+	}
+	mu.Unlock()
+	r.add("a")
+	r.awaitEmpty()
+	before := transactions()
+	r.await("a rest", func() bool { return transactions() > before+3 })
+	mu.Lock()
+	sent := requests
+	mu.Unlock()
+	before = transactions()
+	r.await("some looks", func() bool { return transactions() > before+5 })
+	mu.Lock()
+	defer mu.Unlock()
+	if requests > sent {
+		t.Errorf("%d more requests without a record", requests-sent)
+	}
+}
+
+func TestTheBacklogIsReported(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	var mu sync.Mutex
+	var got []int
+	r.o.ObserveBacklog = func(b outbox.Backlog) {
+		mu.Lock()
+		defer mu.Unlock()
+		got = append(got, b.Entries)
+	}
+	r.add("a", "a", "a", "a")
+	r.takeOver(&process{})
+	r.await("an empty backlog", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(got) > 1 && got[len(got)-1] == 0
+	})
+	if got[0] < 4 {
+		t.Errorf("backlogs of %v; want four at first", got)
+	}
+}
+
+// Requests over HTTP are in the same store, and another relay sends them.
+func TestOnlyRecordsAreSent(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	err := r.db.do(0, func(tx *tx) error {
+		return table{}.Add(t.Context(), tx, epoch.Message{Partition: orders}, outbox.Entry{Key: "a", Method: "POST", URL: "https://example.com"})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.add("a", "b")
+	r.takeOver(&process{})
+	r.await("the request alone", func() bool { return len(r.db.left()) == 1 })
+	r.wantAll()
 }

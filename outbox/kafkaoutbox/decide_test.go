@@ -1,0 +1,191 @@
+package kafkaoutbox
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/form"
+	"github.com/epochfence/epochfence/outbox"
+)
+
+func TestThePositionDecidesWhatBecameOfTheAssignedBatch(t *testing.T) {
+	batch := &assignment{Number: 7, Name: "g", Previous: "f"}
+	for _, c := range []struct {
+		at   position
+		a    *assignment
+		want decision
+	}{
+		{position{-1, ""}, nil, nothing},
+		{position{6, "f"}, nil, nothing},
+		{position{7, "g"}, batch, deliver},
+		{position{6, "f"}, batch, withdraw},
+		{position{-1, ""}, batch, doubt},  // the position was lost
+		{position{7, "x"}, batch, doubt},  // another database's, or ours before a restore
+		{position{6, "x"}, batch, doubt},  // the same
+		{position{7, ""}, batch, doubt},   // set by hand
+		{position{6, ""}, batch, doubt},   // the same
+		{position{8, "h"}, batch, doubt},  // the database has lost commits
+		{position{8, "g"}, batch, doubt},  // no version writes that
+		{position{5, "e"}, batch, doubt},  // Kafka has lost commits
+		{position{0, "f"}, batch, doubt},  // began anew
+		{position{-1, "f"}, batch, doubt}, // no version writes that
+	} {
+		if got := decide(c.at, c.a); got != c.want {
+			t.Errorf("decide(%v, %+v) = %v, want %v", c.at, c.a, got, c.want)
+		}
+	}
+	for range 3 { // a batch follows its position, and no other
+		at := position{7, "g"}
+		next := at.following(nil)
+		if decide(at, next) != withdraw || decide(next.position(), next) != deliver || decide(next.position(), at.following(nil)) != doubt {
+			t.Errorf("%+v does not follow %v alone", next, at)
+		}
+	}
+}
+
+func TestTheStoredFormOfVersion1(t *testing.T) {
+	const frozen = `{"number":7,"name":"g","previous":"f","entries":[3,5]}`
+	want := assignment{Number: 7, Name: "g", Previous: "f", Entries: []int64{3, 5}}
+	text, err := form.Text(&want)
+	if err != nil || string(text) != frozen {
+		t.Errorf("written: %s, %v; want %s", text, err, frozen)
+	}
+	var got assignment
+	if err := form.Parse([]byte(frozen), &got); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("read: %+v, %v", got, err)
+	}
+}
+
+func TestTheRecordsThatATopicRefusesAreFound(t *testing.T) {
+	rows := []outbox.Row{{ID: 1, Entry: outbox.Entry{Key: "a"}}, {ID: 2, Entry: outbox.Entry{Key: "a"}}, {ID: 3}, {ID: 4}}
+	large, gone, denied, other := kerr.MessageTooLarge, kerr.UnknownTopicOrPartition, kerr.TopicAuthorizationFailed, errors.New("of the test")
+	for _, c := range []struct {
+		errs   []error
+		want   []int
+		narrow bool
+	}{
+		{nil, nil, false},
+		{[]error{nil, nil, nil, other}, nil, false},
+		{[]error{other, other, other, other}, nil, false},
+		{[]error{nil, large, other, other}, []int{1}, false},
+		{[]error{nil, large, large, nil}, nil, true},
+		{[]error{gone, gone, fmt.Errorf("wrapped: %w", gone), nil}, []int{0, 2}, false}, // the second waits for the first
+		{[]error{nil, nil, denied, denied}, []int{2, 3}, false},
+		{[]error{gone, nil, large, large}, []int{0}, false}, // the others are found later
+		{[]error{gone, nil, nil, large}, []int{0, 3}, false},
+		{[]error{kerr.InvalidProducerEpoch, kerr.InvalidProducerEpoch, nil, nil}, nil, false},
+	} {
+		if got, narrow := blame(rows, c.errs); !slices.Equal(got, c.want) || narrow != c.narrow {
+			t.Errorf("blame(%v) = %v, %v; want %v, %v", c.errs, got, narrow, c.want, c.narrow)
+		}
+	}
+}
+
+func TestARecordIsTheSameAfterTheOutbox(t *testing.T) {
+	odd := string([]byte{0, 255, '=', '&', '%', '\n'}) + "ü "
+	for _, r := range []Record{
+		{Topic: "t"},
+		{Topic: "t", Key: []byte{}, Value: []byte{}},
+		{Topic: "a.b_c-D", Key: []byte(odd), Value: []byte(odd), Headers: []epoch.Header{{Key: odd, Value: []byte(odd)}, {Key: "b"}, {Key: "", Value: []byte{}}, {Key: "b", Value: []byte("2")}}},
+		{Topic: "t", Key: []byte(strings.Repeat("k", 5000)), Value: make([]byte, 990_000)},
+	} {
+		e, err := r.entry()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := outbox.MarshalHeader(e.Header) // as stores keep it
+		if err != nil {
+			t.Fatal(err)
+		}
+		var h http.Header
+		if h, err = outbox.UnmarshalHeader(text); err != nil {
+			t.Fatal(err)
+		}
+		e.Header = h
+		if e.Body == nil {
+			e.Body = []byte{} // the same
+		}
+		if len(e.Key) > maxKey || !isRecord(outbox.Row{Entry: e}) {
+			t.Errorf("entry %.300v", e)
+		}
+		want := &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value}
+		for _, field := range r.Headers {
+			want.Headers = append(want.Headers, kgo.RecordHeader{Key: field.Key, Value: field.Value})
+		}
+		got, err := record(outbox.Row{Entry: e})
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("got %.300v, %v; want %.300v", got, err, want)
+		}
+	}
+}
+
+func TestKeysOrderRecordsAlsoIfNoDatabaseCanStoreThem(t *testing.T) {
+	long := strings.Repeat("k", 1000)
+	seen := map[string]string{}
+	for _, key := range []string{"", "a", "ü", "=a", "#a", "batch", "\x00", "\xff", long, long + "k", strings.Repeat("ü", 124)} {
+		got := orderKey([]byte(key))
+		if before, twice := seen[got]; twice || got == "" || got == keyBatch || len(got) > maxKey || orderKey([]byte(key)) != got {
+			t.Errorf("Key %.20q: %q, as %.20q has", key, got, before)
+		}
+		seen[got] = key
+	}
+	if got := orderKey(nil); got != "" {
+		t.Errorf("no Key: %q", got)
+	}
+}
+
+func TestARecordThatCanNeverBeSentFailsItsMessage(t *testing.T) {
+	for name, r := range map[string]Record{
+		"no topic":     {},
+		"two dots":     {Topic: ".."},
+		"a slash":      {Topic: "a/b"},
+		"a long topic": {Topic: strings.Repeat("t", 250)},
+		"large":        {Topic: "t", Key: make([]byte, 1), Value: make([]byte, maxRecord)},
+		"many headers": {Topic: "t", Headers: slices.Repeat([]epoch.Header{{Key: strings.Repeat("h", 1000)}}, 1001)},
+	} {
+		box, err := New(outbox.Store[int](neverCalled{}), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := box.Add(t.Context(), 0, epoch.Message{}, r); !errors.Is(err, outbox.ErrEntry) || !strings.Contains(fmt.Sprintf("%T", err), "ermanent") {
+			t.Errorf("%s: err = %v", name, err)
+		}
+	}
+}
+
+type neverCalled struct{ outbox.Store[int] }
+
+func TestOptionsAreChecked(t *testing.T) {
+	for name, o := range map[string]Options{
+		"batch":     {Batch: 10_001},
+		"negative":  {Batch: -1},
+		"timeout":   {RequestTimeout: -1},
+		"waits":     {RetryMin: 2, RetryMax: 1},
+		"positions": {Positions: "a/b"},
+		"client":    {Client: []kgo.Opt{kgo.ProducerBatchMaxBytes(-1)}},
+	} {
+		if _, err := New(outbox.Store[int](neverCalled{}), o); err == nil || !strings.HasPrefix(err.Error(), "kafkaoutbox: ") {
+			t.Errorf("%s: err = %v", name, err)
+		}
+	}
+}
+
+func TestNamesOfPartitionsDiffer(t *testing.T) {
+	o := Options{Prefix: "p"}
+	seen := map[string]epoch.Partition{}
+	for _, p := range []epoch.Partition{{Group: "a/b", Topic: "c"}, {Group: "a", Topic: "b/c"}, {Group: "a%2Fb", Topic: "c"}, {Group: "a", Topic: "b", Number: 1}, {Group: "a", Topic: "b/1"}} {
+		if before, twice := seen[o.name(p)]; twice {
+			t.Errorf("%v and %v are both %s", before, p, o.name(p))
+		}
+		seen[o.name(p)] = p
+	}
+}
