@@ -34,7 +34,8 @@ type Store[TX any] interface {
 	// Next returns for each place in after the first entry of p with its Key and a higher ID, if any, in
 	// any order. The places have different Keys. The argument at is the Cursor of an earlier Scan. If the
 	// entry was committed after that Scan, Next returns nothing for its Key, because Scan may not have
-	// read an entry with a lower ID yet. Next may leave out entries that tx has added.
+	// read an entry with a lower ID yet. Next may leave out entries that tx has added. With the highest
+	// ID in at, Next finds each entry that was committed before that Scan.
 	Next(ctx context.Context, tx TX, p epoch.Partition, at Cursor, after []Place) ([]Row, error)
 
 	// Delete deletes the entries of p with these IDs, and returns the IDs of the deleted entries.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -44,6 +45,10 @@ func keeps[TX any](w *world[TX]) {
 		first, at, err := w.Store.Scan(ctx, tx, orders, outbox.Cursor{}, 5)
 		if err != nil {
 			return err
+		}
+		far, err := w.Store.Next(ctx, tx, orders, outbox.Cursor{ID: math.MaxInt64, Seen: at.Seen}, []outbox.Place{{Key: keys[6]}})
+		if err != nil || len(far) != 1 || far[0].Key != keys[6] || far[0].IdempotencyKey != "6" {
+			w.Errorf("the first of key %q, which the scan has not reached: %+v, %v", keys[6], far, err)
 		}
 		rows, at, err = w.Store.Scan(ctx, tx, orders, at, 100)
 		if err != nil {
