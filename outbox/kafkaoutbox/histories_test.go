@@ -14,7 +14,7 @@ import (
 
 var steps = map[int]string{
 	stepBegin: "a transaction of the database", stepCommitted: "the end of a transaction of the database", stepInit: "InitProducerId", stepFetch: "OffsetFetch",
-	stepAddGroup: "AddOffsetsToTxn", stepPosition: "TxnOffsetCommit", stepProduce: "Produce", stepEnd: "EndTxn",
+	stepPosition: "TxnOffsetCommit", stepProduce: "Produce", stepEnd: "EndTxn",
 }
 
 func TestHistories(t *testing.T) { histories(t, onKfake) }

@@ -35,7 +35,7 @@ func TestThePositionComesFirstInEachTransaction(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch step {
-		case stepInit, stepFetch, stepAddGroup, stepPosition, stepProduce, stepEnd:
+		case stepInit, stepFetch, stepPosition, stepProduce, stepEnd:
 			if len(came) == 0 || came[len(came)-1] != step {
 				came = append(came, step)
 			}
@@ -47,8 +47,8 @@ func TestThePositionComesFirstInEachTransaction(t *testing.T) {
 	r.awaitEmpty()
 	mu.Lock()
 	defer mu.Unlock()
-	begin := []int{stepInit, stepFetch, stepInit, stepFetch, stepAddGroup, stepPosition, stepEnd, stepInit, stepFetch}
-	batch := []int{stepAddGroup, stepPosition, stepProduce, stepEnd}
+	begin := []int{stepInit, stepFetch, stepInit, stepFetch, stepPosition, stepEnd, stepInit, stepFetch}
+	batch := []int{stepPosition, stepProduce, stepEnd}
 	if want := slices.Concat(begin, batch, batch); !slices.Equal(came, want) {
 		t.Errorf("requests %v, want %v", came, want)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,7 @@ type session struct {
 	topic string // of the position
 	id    int64
 	epoch int16
+	adds  bool // TxnOffsetCommit adds the group to the transaction (KIP-890)
 	at    position
 }
 
@@ -49,6 +51,7 @@ func (o Options) clientOf(name string, first bool) []kgo.Opt {
 	v.SetMaxKeyVersion(int16(kmsg.OffsetFetch), 9)     // later versions go by topic IDs
 	v.SetMaxKeyVersion(int16(kmsg.TxnOffsetCommit), 5) // the same
 	if first {
+		v.SetMaxKeyVersion(int16(kmsg.TxnOffsetCommit), 4)
 		v.SetMaxKeyVersion(int16(kmsg.EndTxn), 4)
 	}
 	opts := append([]kgo.Opt{}, o.Client...)
@@ -83,7 +86,7 @@ func (o Options) connect(ctx context.Context, name string, first bool) (*session
 		return nil, fmt.Errorf("kafkaoutbox: %w", err)
 	}
 	s := &session{cl: cl, name: name, topic: o.Positions}
-	if err = s.init(ctx); err != nil {
+	if err = s.init(ctx, first); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -92,7 +95,14 @@ func (o Options) connect(ctx context.Context, name string, first bool) (*session
 
 func (s *session) close() { s.cl.Close() }
 
-func (s *session) init(ctx context.Context) (err error) {
+func (s *session) init(ctx context.Context, first bool) (err error) {
+	versions, err := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, s.cl)
+	if err != nil {
+		return fmt.Errorf("kafkaoutbox: ask Kafka for its versions: %w", err)
+	}
+	s.adds = !first && slices.ContainsFunc(versions.FinalizedFeatures, func(f kmsg.ApiVersionsResponseFinalizedFeature) bool {
+		return f.Name == "transaction.version" && f.MaxVersionLevel >= 2
+	})
 	if s.id, s.epoch, err = s.cl.ProducerID(ctx); err != nil {
 		return fmt.Errorf("kafkaoutbox: begin as transactional ID %s: %w", s.name, err)
 	}
@@ -106,7 +116,7 @@ func (s *session) init(ctx context.Context) (err error) {
 func until(ctx context.Context, try func() error) error {
 	for {
 		err := try()
-		if err == nil || !kerr.IsRetriable(err) || errors.Is(err, kerr.UnknownTopicOrPartition) || !waits.Sleep(ctx, retryWait) {
+		if err == nil || !kerr.IsRetriable(err) && !errors.Is(err, kerr.ConcurrentTransactions) || errors.Is(err, kerr.UnknownTopicOrPartition) || !waits.Sleep(ctx, retryWait) {
 			return err
 		}
 	}
@@ -180,6 +190,9 @@ func (s *session) begin(ctx context.Context) error {
 // topics of the records to the transaction, it refuses the group.
 func (s *session) place(ctx context.Context, at position) error {
 	err := until(ctx, func() error {
+		if s.adds {
+			return nil
+		}
 		req := kmsg.NewPtrAddOffsetsToTxnRequest()
 		req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Group = s.name, s.id, s.epoch, s.name
 		resp, err := req.RequestWith(ctx, s.cl)
@@ -215,7 +228,6 @@ func (s *session) place(ctx context.Context, at position) error {
 // them that failed.
 func (s *session) send(ctx context.Context, a *assignment, rows []outbox.Row) (errs []error, err error) {
 	records := make([]*kgo.Record, len(rows))
-	errs = make([]error, len(rows))
 	for i, row := range rows {
 		if records[i], err = record(row); err != nil {
 			return nil, err
