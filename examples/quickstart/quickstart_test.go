@@ -55,6 +55,40 @@ func TestKafkaToPostgreSQLWorksAsItStands(t *testing.T) {
 	await(t, db, `select convert_from(message_value, 'UTF8') from epochfence.fence_ledger where kind = 'dead-letter'`, "not JSON")
 }
 
+func TestKafkaToPostgreSQLToKafkaWorksAsItStands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it builds a program and starts servers")
+	}
+	database := pgtest.Start(t)
+	broker, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(2, "reservations", "stock", "epochfence-positions"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(broker.Close)
+	client, err := kgo.NewClient(kgo.SeedBrokers(broker.ListenAddrs()...), kgo.ConsumeTopics("stock"), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	for _, value := range []string{`{"item":"chair","quantity":2}`, `{"item":"chair","quantity":3}`} {
+		if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: "reservations", Key: []byte("chair"), Value: []byte(value)}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, "./onward", t.TempDir(), "KAFKA="+broker.ListenAddrs()[0], "DATABASE_URL="+database.URL)
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var got []string
+	for len(got) < 2 && ctx.Err() == nil {
+		client.PollFetches(ctx).EachRecord(func(r *kgo.Record) { got = append(got, string(r.Key)+" "+string(r.Value)) })
+	}
+	if want := []string{`chair {"item":"chair","quantity":2}`, `chair {"item":"chair","quantity":5}`}; !slices.Equal(got, want) {
+		t.Errorf("stock has %q, want %q", got, want)
+	}
+}
+
 func TestNATSToSQLiteWorksAsItStands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it builds a program and starts a server")
