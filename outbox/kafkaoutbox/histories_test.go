@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kversion"
+
 	"github.com/epochfence/epochfence/internal/servers/kafkatest"
 )
 
@@ -17,7 +20,11 @@ var steps = map[int]string{
 	stepPosition: "TxnOffsetCommit", stepProduce: "Produce", stepEnd: "EndTxn",
 }
 
-func TestHistories(t *testing.T) { histories(t, onKfake) }
+func TestHistories(t *testing.T) { histories(t, func(t *testing.T) string { return onKfake(t) }) }
+
+func TestHistoriesBeforeKIP890(t *testing.T) {
+	histories(t, func(t *testing.T) string { return onKfake(t, kfake.MaxVersions(kversion.V3_8_0())) })
+}
 
 func TestRealHistories(t *testing.T) {
 	histories(t, func(t *testing.T) string { return kafkatest.Shared(t) })

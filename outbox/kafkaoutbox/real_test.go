@@ -17,7 +17,6 @@ func TestRealRefusedRecordHoldsUpItsKeyAlone(t *testing.T) { poisonedAndOthers(t
 
 // The permissions in docs/effects-outside.md are enough, and each is needed.
 func TestRealPermissionsAreThoseOfTheGuide(t *testing.T) {
-	t.Parallel()
 	b := kafkatest.Start(t, kafkatest.Config{Users: map[string]string{"alice": "right"}, ACLs: true})
 	r := newRig(t, b.Addr)
 	var log lines
@@ -83,7 +82,6 @@ func TestRealPermissionsAreThoseOfTheGuide(t *testing.T) {
 
 // While a broker restarts, records wait.
 func TestRealBrokerRestarts(t *testing.T) {
-	t.Parallel()
 	b := kafkatest.Start(t, kafkatest.Config{})
 	r := newRig(t, b.Addr)
 	r.add("a", "b")

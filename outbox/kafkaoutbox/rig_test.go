@@ -294,8 +294,8 @@ type running struct {
 }
 
 // onKfake returns the address of a Kafka in memory.
-func onKfake(t *testing.T) string {
-	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+func onKfake(t *testing.T, opts ...kfake.Opt) string {
+	c, err := kfake.NewCluster(append(opts, kfake.NumBrokers(1))...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,17 +40,18 @@ type session struct {
 	topic string // of the position
 	id    int64
 	epoch int16
-	adds  bool // TxnOffsetCommit adds the group to the transaction (KIP-890)
+	old   bool // the transactions are those from before KIP-890
 	at    position
 }
 
-// clientOf returns the options of a client. A client that only writes a first position uses the
-// transactions from before KIP-890, because franz-go does not learn the producer epoch that follows.
-func (o Options) clientOf(name string, first bool) []kgo.Opt {
+// clientOf returns the options of a client. An old one uses the transactions from before KIP-890, as franz-go
+// does if the cluster has no others. The two must not be mixed: after a crash of the broker, the group keeps
+// an unstable offset.
+func (o Options) clientOf(name string, old bool) []kgo.Opt {
 	v := kversion.Stable()
 	v.SetMaxKeyVersion(int16(kmsg.OffsetFetch), 9)     // later versions go by topic IDs
 	v.SetMaxKeyVersion(int16(kmsg.TxnOffsetCommit), 5) // the same
-	if first {
+	if old {
 		v.SetMaxKeyVersion(int16(kmsg.TxnOffsetCommit), 4)
 		v.SetMaxKeyVersion(int16(kmsg.EndTxn), 4)
 	}
@@ -60,7 +61,8 @@ func (o Options) clientOf(name string, first bool) []kgo.Opt {
 		kgo.MetadataMinAge(100*time.Millisecond))
 }
 
-// open returns a session for the partition with this name. If there is no position yet, it writes one.
+// open returns a session for the partition with this name. If there is no position yet, it writes one, in an old
+// transaction: franz-go does not learn the producer epoch after one of KIP-890 without records.
 func (o Options) open(ctx context.Context, name string, mayBegin bool) (*session, error) {
 	s, err := o.connect(ctx, name, false)
 	if err != nil || s.at.number >= 0 || !mayBegin {
@@ -80,13 +82,26 @@ func (o Options) open(ctx context.Context, name string, mayBegin bool) (*session
 	return o.connect(ctx, name, false)
 }
 
-func (o Options) connect(ctx context.Context, name string, first bool) (*session, error) {
-	cl, err := kgo.NewClient(o.clientOf(name, first)...)
+func (o Options) connect(ctx context.Context, name string, old bool) (*session, error) {
+	cl, err := kgo.NewClient(o.clientOf(name, old)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafkaoutbox: %w", err)
 	}
-	s := &session{cl: cl, name: name, topic: o.Positions}
-	if err = s.init(ctx, first); err != nil {
+	s := &session{cl: cl, name: name, topic: o.Positions, old: old}
+	if !old {
+		versions, err := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, s.cl)
+		if err != nil {
+			s.close()
+			return nil, fmt.Errorf("kafkaoutbox: ask Kafka for its versions: %w", err)
+		}
+		if !slices.ContainsFunc(versions.FinalizedFeatures, func(f kmsg.ApiVersionsResponseFinalizedFeature) bool {
+			return f.Name == "transaction.version" && f.MaxVersionLevel >= 2
+		}) {
+			s.close()
+			return o.connect(ctx, name, true)
+		}
+	}
+	if err = s.init(ctx); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -95,14 +110,7 @@ func (o Options) connect(ctx context.Context, name string, first bool) (*session
 
 func (s *session) close() { s.cl.Close() }
 
-func (s *session) init(ctx context.Context, first bool) (err error) {
-	versions, err := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, s.cl)
-	if err != nil {
-		return fmt.Errorf("kafkaoutbox: ask Kafka for its versions: %w", err)
-	}
-	s.adds = !first && slices.ContainsFunc(versions.FinalizedFeatures, func(f kmsg.ApiVersionsResponseFinalizedFeature) bool {
-		return f.Name == "transaction.version" && f.MaxVersionLevel >= 2
-	})
+func (s *session) init(ctx context.Context) (err error) {
 	if s.id, s.epoch, err = s.cl.ProducerID(ctx); err != nil {
 		return fmt.Errorf("kafkaoutbox: begin as transactional ID %s: %w", s.name, err)
 	}
@@ -190,7 +198,7 @@ func (s *session) begin(ctx context.Context) error {
 // topics of the records to the transaction, it refuses the group.
 func (s *session) place(ctx context.Context, at position) error {
 	err := until(ctx, func() error {
-		if s.adds {
+		if !s.old { // TxnOffsetCommit does it
 			return nil
 		}
 		req := kmsg.NewPtrAddOffsetsToTxnRequest()

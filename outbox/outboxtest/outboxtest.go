@@ -43,7 +43,6 @@ func Run[TX any](t *testing.T, create func(t testing.TB) Rig[TX]) {
 		"entries are read, counted, followed by key and deleted in their own partition alone":   keeps[TX],
 		"an entry that commits late is not missed, and keeps the order of its key":              late[TX],
 		"while a partition changes hands each entry takes effect once, in the order of its key": handsOver[TX],
-		"records for Kafka and requests arrive once while a partition changes hands":            produces[TX],
 		"operators see, retry and discard entries, and the audit log has what they did":         operated[TX],
 	} {
 		t.Run(claim, func(t *testing.T) {
@@ -100,18 +99,12 @@ func (w *world[TX]) runs(source consumer.Source, retry time.Duration, entry func
 	w.Helper()
 	box, err := outbox.New(w.Store, outbox.Options[TX]{RetryMin: retry, RetryMax: retry, Logger: quiet})
 	w.must(err)
-	w.consumes(source, consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
-		return box.Add(ctx, tx, m, entry(string(m.Value)))
-	}).Background(box.Relay))
-}
-
-// consumes runs handlers until the history ends.
-func (w *world[TX]) consumes(source consumer.Source, handlers consumer.Handlers[TX]) {
-	w.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	done := make(chan error, 1)
 	go func() {
-		done <- consumer.Run(ctx, source, w.Sink, handlers, consumer.Options{Guarantee: w.Sink.Facts().Guarantee, RetryMin: time.Millisecond, Logger: quiet})
+		done <- consumer.Run(ctx, source, w.Sink, consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
+			return box.Add(ctx, tx, m, entry(string(m.Value)))
+		}).Background(box.Relay), consumer.Options{Guarantee: w.Sink.Facts().Guarantee, RetryMin: time.Millisecond, Logger: quiet})
 	}()
 	w.Cleanup(func() {
 		cancel()
@@ -138,8 +131,6 @@ func (w *world[TX]) await(what string, ok func() bool) {
 		}
 	}
 }
-
-func (w *world[TX]) left() []operate.OutboxEntry { return w.entries(operate.OutboxQuery{}) }
 
 func (w *world[TX]) awaitLeft(n int) {
 	w.Helper()
