@@ -88,6 +88,7 @@ func writes(at string) func(ctx context.Context, tx *sqlsink.Tx) error {
 }
 
 func TestAKilledStatementOrConnectionLeavesEffectAndPositionTogether(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	for _, at := range statements {
 		for _, kill := range []string{"QUERY", "CONNECTION"} {
@@ -124,6 +125,7 @@ func TestAKilledStatementOrConnectionLeavesEffectAndPositionTogether(t *testing.
 
 // A server that is killed and started again has both or neither.
 func TestAServerThatIsKilledWithinATransactionHasEffectAndPositionTogether(t *testing.T) {
+	t.Parallel()
 	for _, at := range []string{"INSERT INTO effects", "COMMIT"} {
 		for _, after := range []bool{false, true} {
 			server := mariatest.Start(t, "--innodb-flush-log-at-trx-commit=1")
@@ -150,6 +152,7 @@ func TestAServerThatIsKilledWithinATransactionHasEffectAndPositionTogether(t *te
 // The server ends the transaction of an owner that is frozen anywhere in it, so that the next claim is granted,
 // and what the owner sends after its thaw commits nothing.
 func TestAnOwnerThatThawsAfterATakeoverHasCommittedAllOrNothing(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	for _, at := range statements {
 		for _, after := range []bool{false, true} {
@@ -192,6 +195,7 @@ func TestAnOwnerThatThawsAfterATakeoverHasCommittedAllOrNothing(t *testing.T) {
 
 // The proxy loses the answer to COMMIT, and the owner finds out at its next claim.
 func TestTheOwnerLearnsFromItsNextClaimThatACommitWithoutAnAnswerHasLanded(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	p, via, err := proxy.Between()
 	if err != nil {

@@ -39,6 +39,7 @@ var unprepared = regexp.MustCompile(`^(CHECKSUM|SHOW CREATE|DESC|EXPLAIN|ANALYZE
 // committed with the fence, or none is, or the sink says that the handler has ended the transaction. The
 // connection comes back as it was, or not at all.
 func TestNoTextCommitsWithoutTheFence(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	texts := []string{
 		"COMMIT", "BEGIN", "BEGIN WORK", "START TRANSACTION", "ROLLBACK", "ROLLBACK AND CHAIN", "COMMIT AND CHAIN", "COMMIT RELEASE", "SET autocommit=1", "SET @@session.autocommit=0", "SET @@autocommit=0, @@autocommit=1",
@@ -144,6 +145,7 @@ func TestNoTextCommitsWithoutTheFence(t *testing.T) {
 
 // The rows of a text with several results are read to the end, so that an error in a later one counts.
 func TestAnErrorAfterTheFirstResultIsTheHandlers(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	dsn := newDatabase(t, server) + "&multiStatements=true"
 	db := open(t, dsn)
@@ -172,6 +174,7 @@ func TestAnErrorAfterTheFirstResultIsTheHandlers(t *testing.T) {
 
 // After it, the next write would be committed by itself.
 func TestADeadlockInALaterStatementOfATextEndsTheTransaction(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	dsn := newDatabase(t, server) + "&multiStatements=true"
 	db := open(t, dsn)
@@ -221,6 +224,7 @@ func TestADeadlockInALaterStatementOfATextEndsTheTransaction(t *testing.T) {
 // MyISAM and Aria do not roll back. The sink says so after a rollback, and the partition halts for good, because
 // each retry would write again.
 func TestAHandlerIsToldWhenATableWithoutTransactionsKeepsWhatWasRolledBack(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	for _, engine := range []string{"MyISAM", "Aria"} {
 		dsn := newDatabase(t, server)
@@ -252,6 +256,7 @@ func TestAHandlerIsToldWhenATableWithoutTransactionsKeepsWhatWasRolledBack(t *te
 
 // The server closes the connection, which looks like a lost one, unless the driver knows its limit.
 func TestAPayloadAboveMaxAllowedPacketIsTheMessagesFaultIfTheDriverAsksForTheLimit(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t, "--max-allowed-packet=1M")
 	for _, parameters := range []string{"", "&interpolateParams=true", "&maxAllowedPacket=0", "&maxAllowedPacket=0&interpolateParams=true"} {
 		dsn := newDatabase(t, server) + parameters
@@ -276,6 +281,7 @@ func TestAPayloadAboveMaxAllowedPacketIsTheMessagesFaultIfTheDriverAsksForTheLim
 }
 
 func TestAReadOnlyServerIsNoMessagesFault(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	dsn := newDatabase(t, server)
 	admin := open(t, server.DSN("mysql", ""))
@@ -301,6 +307,7 @@ func TestAReadOnlyServerIsNoMessagesFault(t *testing.T) {
 // Names are bytes: case, accents, spaces at the end and quotes count, whatever the parameters of the data
 // source name.
 func TestNamesThatACollationTakesForTheSameAreSeveralPartitions(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t, "--character-set-server=latin1", "--collation-server=latin1_swedish_ci")
 	for _, parameters := range []string{"", "&interpolateParams=true&multiStatements=true&parseTime=true&loc=Asia%2FTokyo", "&collation=utf8mb4_general_ci&time_zone=%27%2B05:30%27",
 		"&sql_mode=%27STRICT_ALL_TABLES,PIPES_AS_CONCAT,IGNORE_SPACE,HIGH_NOT_PRECEDENCE,PAD_CHAR_TO_FULL_LENGTH,SIMULTANEOUS_ASSIGNMENT,NO_AUTO_VALUE_ON_ZERO%27"} {
@@ -338,6 +345,7 @@ func TestNamesThatACollationTakesForTheSameAreSeveralPartitions(t *testing.T) {
 // With innodb_rollback_on_timeout, a lock that is waited for too long ends the transaction, and what a handler wrote
 // after it would be committed by itself. Without, the sink does not tell the two apart.
 func TestALockThatIsWaitedForTooLongIsTransientAndNothingMoreIsSent(t *testing.T) {
+	t.Parallel()
 	for _, setting := range []string{"--innodb-rollback-on-timeout=0", "--innodb-rollback-on-timeout=1"} {
 		dsn := newDatabase(t, mariatest.Start(t, setting))
 		db := open(t, dsn)

@@ -61,6 +61,7 @@ func work(dsn string) error {
 // The server ends the transaction of a frozen process soon after its time is over, though the process
 // holds the connection. Until then a claim waits.
 func TestAClaimWaitsForAFrozenOwnerUntilTheServerEndsItsTransaction(t *testing.T) {
+	t.Parallel()
 	dsn := newDatabase(t, mariatest.Start(t))
 	s := newSink(t, dsn, sqlsink.Options{})
 	seeded(t, s)
@@ -91,6 +92,7 @@ func TestAClaimWaitsForAFrozenOwnerUntilTheServerEndsItsTransaction(t *testing.T
 
 // A lock that is not free in time is nobody's fault.
 func TestAClaimGivesUpAfterLockTimeout(t *testing.T) {
+	t.Parallel()
 	dsn := newDatabase(t, mariatest.Start(t))
 	s := newSink(t, dsn, sqlsink.Options{LockTimeout: time.Second})
 	seeded(t, s)

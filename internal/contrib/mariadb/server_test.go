@@ -23,6 +23,7 @@ import (
 )
 
 func TestOpenRefusesSettingsThatDoNotFitAndSaysWhatToChange(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	dsn := newDatabase(t, server)
 	database := dsn[strings.Index(dsn, "/")+1 : strings.Index(dsn, "?")]
@@ -60,6 +61,7 @@ func TestOpenRefusesSettingsThatDoNotFitAndSaysWhatToChange(t *testing.T) {
 
 // CREATE TABLE commits, so a migration can end half way.
 func TestMigrationsWaitForEachOtherAndGoOnWhereOneEnded(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	mustExec(t, open(t, server.DSN("", "")), `CREATE DATABASE app`)
 	db := open(t, server.DSN("app", ""))
@@ -91,6 +93,7 @@ func TestMigrationsWaitForEachOtherAndGoOnWhereOneEnded(t *testing.T) {
 // A later script too must be able to run again after a statement of it has been committed: by ADD COLUMN IF NOT
 // EXISTS, for instance.
 func TestEachScriptRunsAgainFromItsBeginningWhereverItBrokeOff(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	all, err := sqlsink.Migrations(sqlsink.MariaDB, sqlsink.Options{})
 	if err != nil {
@@ -116,6 +119,7 @@ func TestEachScriptRunsAgainFromItsBeginningWhereverItBrokeOff(t *testing.T) {
 
 // The session is the user's again after a transaction, whatever its end.
 func TestAConnectionIsGivenBackWithTheSettingsItHad(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	dsn := newDatabase(t, server) + "&innodb_lock_wait_timeout=7&idle_transaction_timeout=77&max_statement_time=7.5&tx_isolation=%27SERIALIZABLE%27"
 	db := open(t, dsn)
@@ -162,6 +166,7 @@ func TestAConnectionIsGivenBackWithTheSettingsItHad(t *testing.T) {
 
 // A deadlock rolls the whole transaction back. Nothing more is sent, and it is nobody's fault.
 func TestADeadlockIsTransientAndNothingOfItsTransactionIsCommitted(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	dsn := newDatabase(t, server)
 	db := open(t, dsn)
@@ -216,6 +221,7 @@ func TestADeadlockIsTransientAndNothingOfItsTransactionIsCommitted(t *testing.T)
 
 // A procedure that commits is noticed at once, so that the fence is not moved, and nothing more is sent.
 func TestATransactionThatAProcedureHasEndedIsNotCommitted(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	dsn := newDatabase(t, server)
 	db := open(t, dsn)
@@ -243,6 +249,7 @@ func TestATransactionThatAProcedureHasEndedIsNotCommitted(t *testing.T) {
 // A connection that is lost at COMMIT leaves the outcome open, and one that is lost before it is no
 // message's fault either. The fence tells which it was.
 func TestALostConnectionIsInDoubtAndTheFenceTells(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	var lose atomic.Value
 	lose.Store("nothing")

@@ -27,6 +27,7 @@ func openSink(ctx context.Context, dsn string) (*sql.DB, *sqlsink.Sink, error) {
 
 // The application's user needs no more than four privileges on tables that are there.
 func TestTheLinesOfThePageOpenASinkForAUserWithFourPrivileges(t *testing.T) {
+	t.Parallel()
 	server := mariatest.Start(t)
 	admin := open(t, server.DSN("mysql", ""))
 	mustExec(t, admin, `CREATE DATABASE shop`, `CREATE USER app@'127.0.0.1'`, `GRANT SELECT, INSERT, UPDATE, DELETE ON shop.* TO app@'127.0.0.1'`)

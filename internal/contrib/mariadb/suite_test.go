@@ -54,9 +54,9 @@ func on(t *testing.T) func(t testing.TB) sinktest.Database[*sqlsink.Tx] {
 	return func(t testing.TB) sinktest.Database[*sqlsink.Tx] { return databaseOf(t, newDatabase(t, s)) }
 }
 
-func TestSuite(t *testing.T)          { sinktest.Run(t, on(t)) }
-func TestSuiteUnblocked(t *testing.T) { sinktest.RunUnblocked(t, on(t)) }
-func TestSuiteOperated(t *testing.T)  { sinktest.RunOperated(t, on(t)) }
+func TestSuite(t *testing.T)          { t.Parallel(); sinktest.Run(t, on(t)) }
+func TestSuiteUnblocked(t *testing.T) { t.Parallel(); sinktest.RunUnblocked(t, on(t)) }
+func TestSuiteOperated(t *testing.T)  { t.Parallel(); sinktest.RunOperated(t, on(t)) }
 
 func TestSuiteOfTheOutbox(t *testing.T) {
 	s := mariatest.Start(t)

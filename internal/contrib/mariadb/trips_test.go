@@ -29,6 +29,7 @@ func (c *tripping) Write(p []byte) (int, error) {
 // The four are SET, SAVEPOINT, RELEASE and SET, which limit the transaction, prove that it is the one that was begun,
 // and restore the connection. By hand, the position is moved as well.
 func TestAFencedTransactionHasFourRoundTripsMoreThanOneByHand(t *testing.T) {
+	t.Parallel()
 	dsn := newDatabase(t, mariatest.Start(t))
 	var trips atomic.Int64
 	mysql.RegisterDialContext("tripping", func(ctx context.Context, address string) (net.Conn, error) {
