@@ -21,9 +21,7 @@ const (
 func (c client) expirer() cas.Expirer {
 	c.w.Helper()
 	expirer, ok := c.Store.(cas.Expirer)
-	if !ok {
-		c.w.Fatal("the store is no cas.Expirer")
-	}
+	c.w.Mustf(ok, "the store is no cas.Expirer")
 	return expirer
 }
 
@@ -31,12 +29,8 @@ func (c client) expirer() cas.Expirer {
 func (c client) writesFor(seen cas.Item, value string, ttl time.Duration) cas.Item {
 	c.w.Helper()
 	item, err := c.expirer().SwapFor(c.w.ctx, seen, []byte(value), ttl)
-	if err != nil {
-		c.w.Fatalf("swap for %v: %v", ttl, err)
-	}
-	if item.Version == "" || item.Version == seen.Version {
-		c.w.Fatalf("version %q follows %q", item.Version, seen.Version)
-	}
+	c.w.NoErrorf(err, "swap for %v", ttl)
+	c.w.Mustf(item.Version != "" && item.Version != seen.Version, "version %q follows %q", item.Version, seen.Version)
 	c.w.same(item, cas.Item{Key: seen.Key, Live: true, Value: []byte(value), Version: item.Version, Number: item.Number})
 	return item
 }
@@ -72,9 +66,7 @@ func goesInTime(w *world) {
 	c.refused(item, "an item whose time is over")
 	w.eventually(func() string { return difference(other.lists("orders/"), nil) })
 	if v != nil {
-		if err := v.shows(map[string]cas.Item{item.Key: item}, gone); err != nil {
-			w.Fatalf("a watch: %v", err)
-		}
+		w.NoErrorf(v.shows(map[string]cas.Item{item.Key: item}, gone), "a watch")
 	}
 	c.is(c.writesFor(gone, "again", time.Hour))
 }
@@ -132,9 +124,7 @@ func comparedForATime(w *world) {
 	for what, seen := range map[string]cas.Item{"an item that has changed": first, "absence, of an item that is there": {Key: "orders"}} {
 		_, err := e.SwapFor(w.ctx, seen, []byte("refused"), time.Hour)
 		w.conflicts(err, "swap for a time from "+what)
-		if err != nil && !strings.Contains(err.Error(), `"orders"`) {
-			w.Errorf("an error does not name the key: %v", err)
-		}
+		w.Wantf(err == nil || strings.Contains(err.Error(), `"orders"`), "an error does not name the key: %v", err)
 	}
 	c.refused(first, "an item that was replaced for a time")
 	if _, err := e.SwapFor(w.ctx, cas.Item{}, nil, time.Hour); !errors.Is(err, cas.ErrKey) {

@@ -45,9 +45,7 @@ func (w *world) endsWith(want error, call func() error, what string) {
 	go func() { ended <- call() }()
 	select {
 	case err := <-ended:
-		if !errors.Is(err, want) || errors.Is(err, cas.ErrConflict) {
-			w.Errorf("%s: err = %v, want %q", what, err, want)
-		}
+		w.Wantf(errors.Is(err, want) && !errors.Is(err, cas.ErrConflict), "%s: err = %v, want %q", what, err, want)
 	case <-time.After(soon):
 		w.Fatalf("%s has not returned %v after its context ended", what, soon)
 	}
@@ -128,9 +126,7 @@ func (w *world) loses(lose func(*proxy.Proxy)) (landed int) {
 		item = now
 		c.answers()
 	}
-	if p.Struck() == 0 {
-		w.Fatal("the proxy has lost nothing")
-	}
+	w.Mustf(p.Struck() != 0, "the proxy has lost nothing")
 	return landed
 }
 
@@ -139,9 +135,7 @@ func (w *world) settled(c client, before cas.Item) cas.Item {
 	w.Helper()
 	for {
 		now, err := c.Get(w.ctx, before.Key)
-		if err != nil {
-			w.Fatal(err)
-		}
+		w.NoError(err)
 		item, err := c.Swap(w.ctx, now, now.Value, now.Note)
 		if err == nil {
 			return item
@@ -163,9 +157,7 @@ func away(w *world) {
 			"swap": func() error { _, err := c.Swap(ctx, item, []byte("y"), nil); return err }(),
 			"list": c.listErr(ctx),
 		} {
-			if err == nil || errors.Is(err, cas.ErrConflict) {
-				w.Errorf("%s while the store is away: err = %v", what, err)
-			}
+			w.Wantf(err != nil && !errors.Is(err, cas.ErrConflict), "%s while the store is away: err = %v", what, err)
 		}
 		cancel()
 		p.Pass()
@@ -210,9 +202,7 @@ func failingList(w *world) {
 			}
 		}
 		cancel()
-		if failed == nil && n != items {
-			w.Errorf("%s after item %d: the list has %d items of %d, and no error", f.what, f.at, n, items)
-		}
+		w.Wantf(failed != nil || n == items, "%s after item %d: the list has %d items of %d, and no error", f.what, f.at, n, items)
 		p.Pass()
 		c.answers()
 	}

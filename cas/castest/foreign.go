@@ -24,9 +24,7 @@ func foreign(w *world) {
 		item, err := c.Get(w.ctx, key)
 		switch {
 		case errors.Is(err, cas.ErrForeign):
-			if !strings.Contains(err.Error(), strconv.Quote(key)) {
-				w.Errorf("%s: the error does not name the key: %v", what, err)
-			}
+			w.Wantf(strings.Contains(err.Error(), strconv.Quote(key)), "%s: the error does not name the key: %v", what, err)
 			w.conflicts(c.Delete(w.ctx, cas.Item{Key: key, Live: true, Version: own.Version, Number: own.Number}), "delete of "+what)
 			if all, ok := c.Store.(cas.BatchGetter); ok {
 				if _, err := all.GetAll(w.ctx, []string{own.Key, key}); !errors.Is(err, cas.ErrForeign) {

@@ -17,9 +17,7 @@ import (
 func absent(w *world) {
 	c := w.client()
 	item, err := c.Get(w.ctx, "orders")
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(err)
 	w.same(item, cas.Item{Key: "orders"})
 	if items := c.lists(""); len(items) != 0 {
 		w.Errorf("a new store has %d items", len(items))
@@ -50,9 +48,7 @@ func writtenAndRead(w *world) {
 				continue
 			}
 			item, err := c.Swap(w.ctx, seen, []byte(value), []byte(content))
-			if err != nil {
-				w.Fatalf("value %s, note %s: %v", name, note, err)
-			}
+			w.NoErrorf(err, "value %s, note %s", name, note)
 			other.is(cas.Item{Key: "orders", Live: true, Value: []byte(value), Note: []byte(content), Version: item.Version, Number: item.Number})
 			seen = item
 		}
@@ -113,9 +109,7 @@ func buffers(w *world) {
 	c := w.client()
 	value, note := []byte("value"), []byte("note")
 	item, err := c.Swap(w.ctx, cas.Item{Key: "orders"}, value, note)
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(err)
 	copy(value, "12345")
 	copy(note, "1234")
 	if string(item.Value) != "value" || string(item.Note) != "note" {
@@ -178,9 +172,7 @@ func deletedAndWritten(w *world) {
 	again := b.writes(gone, "x", "note")
 	a.refused(x, "the item before it was deleted and written again")
 	a.refused(cas.Item{Key: "orders"}, "absence, of an item that is there")
-	if again.Version == x.Version {
-		w.Errorf("version %q names two writes", x.Version)
-	}
+	w.Wantf(again.Version != x.Version, "version %q names two writes", x.Version)
 	for range 3 {
 		again = b.writes(b.deletes(again), "x", "note")
 		a.refused(x, "the item before it was deleted and written again")
@@ -201,9 +193,7 @@ func (w *world) losesWrites(prepare func(t testing.TB) (lose func())) {
 	lost := []cas.Item{a.writes(first, "lost", "")}
 	for n := range lostWrites {
 		item, err := a.Swap(w.ctx, lost[n], []byte("lost"), nil)
-		if err != nil {
-			w.Fatal(err)
-		}
+		w.NoError(err)
 		lost = append(lost, item)
 	}
 	last := lost[lostWrites]
@@ -264,9 +254,7 @@ func growingNumbers(w *world) {
 	for range 5 {
 		item = c.writes(c.deletes(item), "x", "")
 		other = c.writes(other, "x", "")
-		if item.Number <= last {
-			w.Fatalf("number %d follows %d, over a deletion", item.Number, last)
-		}
+		w.Mustf(item.Number > last, "number %d follows %d, over a deletion", item.Number, last)
 		last = item.Number
 	}
 }
@@ -294,9 +282,7 @@ func named(w *world) {
 			w.Errorf("an error does not say %s and \"orders/4711\": %v", what, err)
 		}
 	}
-	if errors.Is(got, cas.ErrConflict) {
-		w.Errorf("a read conflicts: %v", got)
-	}
+	w.Wantf(!errors.Is(got, cas.ErrConflict), "a read conflicts: %v", got)
 }
 
 func tellsTime(w *world) {
@@ -304,9 +290,7 @@ func tellsTime(w *world) {
 	const slack = 10 * time.Second // the server is on this machine
 	begun := time.Now()
 	now, err := clock.Now(w.ctx)
-	if err != nil || now.Before(begun.Add(-slack)) || now.After(time.Now().Add(slack)) {
-		w.Errorf("the clock shows %v, %v, and it is %v", now, err, begun)
-	}
+	w.Wantf(err == nil && !now.Before(begun.Add(-slack)) && !now.After(time.Now().Add(slack)), "the clock shows %v, %v, and it is %v", now, err, begun)
 	ctx, cancel := cancelled(w)
 	defer cancel()
 	if _, err := clock.Now(ctx); !errors.Is(err, ctx.Err()) {

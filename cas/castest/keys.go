@@ -165,12 +165,8 @@ func swapsWhileItLists(w *world) {
 	large := strings.Repeat("v", limit(c.facts().MaxValue, 256<<10))
 	listed := map[string]bool{}
 	for item, err := range c.List(ctx, "orders/") {
-		if err != nil {
-			w.Fatal(err)
-		}
-		if listed[item.Key] {
-			w.Fatalf("the list has %q again, once it was written", item.Key)
-		}
+		w.NoError(err)
+		w.Mustf(!listed[item.Key], "the list has %q again, once it was written", item.Key)
 		listed[item.Key] = true
 		if item, err = c.Swap(ctx, item, []byte("y"), nil); err != nil {
 			w.Fatalf("within a list: %v", err)
@@ -180,13 +176,9 @@ func swapsWhileItLists(w *world) {
 		} else if strings.HasSuffix(item.Key, "50") {
 			err = c.Delete(ctx, item)
 		}
-		if err != nil {
-			w.Fatalf("within a list: %v", err)
-		}
+		w.NoErrorf(err, "within a list")
 	}
-	if len(listed) != 300 {
-		w.Errorf("the list has %d items of 300", len(listed))
-	}
+	w.Wantf(len(listed) == 300, "the list has %d items of 300", len(listed))
 }
 
 // replacedWhileItLists lists items while each is replaced as fast as the store can.
@@ -209,9 +201,7 @@ func replacedWhileItLists(w *world) {
 			for i := n; ctx.Err() == nil; i = (i + len(all)) % items {
 				item, err := writer.Swap(ctx, written[i], []byte("y"), nil)
 				if err != nil {
-					if ctx.Err() == nil {
-						w.Errorf("during a list: %v", err)
-					}
+					w.Wantf(ctx.Err() != nil, "during a list: %v", err)
 					return
 				}
 				written[i] = item
@@ -235,12 +225,8 @@ func leavesEarly(w *world) {
 	}
 	for range 100 {
 		for item, err := range c.List(w.ctx, "orders/") {
-			if err != nil {
-				w.Fatal(err)
-			}
-			if !strings.HasPrefix(item.Key, "orders/") {
-				w.Fatalf("the list has %q", item.Key)
-			}
+			w.NoError(err)
+			w.Mustf(strings.HasPrefix(item.Key, "orders/"), "the list has %q", item.Key)
 			break
 		}
 	}
@@ -258,9 +244,7 @@ func impossibleKeys(w *world) {
 		_, got := c.Get(w.ctx, key)
 		_, swapped := c.Swap(w.ctx, cas.Item{Key: key}, nil, nil)
 		for what, err := range map[string]error{"get": got, "swap": swapped, "delete": c.Delete(w.ctx, cas.Item{Key: key, Live: true, Version: "1"})} {
-			if !errors.Is(err, cas.ErrKey) {
-				w.Errorf("%s of a key of %d bytes: err = %v, want %q", what, len(key), err, cas.ErrKey)
-			}
+			w.Wantf(errors.Is(err, cas.ErrKey), "%s of a key of %d bytes: err = %v, want %q", what, len(key), err, cas.ErrKey)
 		}
 	}
 	if items := c.lists(""); len(items) > 0 {

@@ -23,31 +23,23 @@ func killed(w *world) {
 		writers.Go(func() { l.write(ctx, c, i) })
 	}
 	for n := range kills {
-		if err := l.await(w.ctx, (n+1)*each); err != nil {
-			w.Fatalf("after %d kills: %v", n, err)
-		}
+		w.NoErrorf(l.await(w.ctx, (n+1)*each), "after %d kills", n)
 		w.rig.Kill(w)
 	}
 	err := l.await(w.ctx, (kills+1)*each)
 	cancel()
 	writers.Wait()
-	if err != nil {
-		w.Fatalf("after %d kills: %v", kills, err)
-	}
+	w.NoErrorf(err, "after %d kills", kills)
 	words := strings.Fields(string(w.settled(w.client(), cas.Item{Key: "ledger"}).Value))
 	count := map[string]int{}
 	for _, word := range words {
 		count[word]++
 	}
 	for word, n := range count {
-		if n > 1 {
-			w.Errorf("%s is there %d times", word, n)
-		}
+		w.Wantf(n <= 1, "%s is there %d times", word, n)
 	}
 	for word := range l.acknowledged {
-		if count[word] == 0 {
-			w.Errorf("%s was acknowledged and is lost", word)
-		}
+		w.Wantf(count[word] != 0, "%s was acknowledged and is lost", word)
 	}
 }
 

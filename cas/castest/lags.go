@@ -69,8 +69,6 @@ func (c client) insists(key string) {
 		if err == nil {
 			return
 		}
-		if c.w.pause() != nil {
-			c.w.Fatalf("create %q: %v", key, err)
-		}
+		c.w.Mustf(c.w.pause() == nil, "create %q: %v", key, err)
 	}
 }

@@ -27,9 +27,7 @@ func readTogether(w *world) {
 		switch want[key] = (cas.Item{Key: key}); n % 5 {
 		case 0: // absent
 		case 1:
-			if err := c.Delete(w.ctx, c.put(key)); err != nil {
-				w.Fatal(err)
-			}
+			w.NoError(c.Delete(w.ctx, c.put(key)))
 			want[key] = c.reads(key, func(item cas.Item) bool { return !item.Live })
 		default:
 			want[key] = c.put(key)
@@ -42,9 +40,7 @@ func readTogether(w *world) {
 	}
 	for {
 		found, err := c.getAll(w.ctx, keys...)
-		if err != nil || len(found) != len(keys) {
-			w.Fatalf("%d keys: %d items, %v", len(keys), len(found), err)
-		}
+		w.Mustf(err == nil && len(found) == len(keys), "%d keys: %d items, %v", len(keys), len(found), err)
 		late := 0
 		for i, key := range keys {
 			if found[i].Key == key && found[i].Version != want[key].Version {
@@ -66,9 +62,7 @@ func readTogether(w *world) {
 		w.Errorf("no key: %v, %v", found, err)
 	}
 	found, err := c.getAll(w.ctx, keys[2], keys[3])
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(err)
 	c.writes(found[0], "replaced as read", "")
 	c.refused(found[0], "a read of several")
 }
@@ -76,9 +70,7 @@ func readTogether(w *world) {
 func (c client) put(key string) cas.Item {
 	c.w.Helper()
 	item, err := c.Swap(c.w.ctx, cas.Item{Key: key}, []byte("value of "+key), []byte("note of "+key))
-	if err != nil {
-		c.w.Fatalf("swap %q: %v", key, err)
-	}
+	c.w.NoErrorf(err, "swap %q", key)
 	return item
 }
 
@@ -161,9 +153,7 @@ func writesTogether(w *world) {
 	ctx, cancel := cancelled(w)
 	defer cancel()
 	for _, r := range cas.SwapAll(ctx, c.Store, []cas.Write{{Seen: cas.Item{Key: "a"}}, {Seen: cas.Item{Key: "b"}}}) {
-		if !errors.Is(r.Err, context.Canceled) || errors.Is(r.Err, cas.ErrConflict) {
-			w.Errorf("a context that has ended: %v", r.Err)
-		}
+		w.Wantf(errors.Is(r.Err, context.Canceled) && !errors.Is(r.Err, cas.ErrConflict), "a context that has ended: %v", r.Err)
 	}
 }
 
@@ -220,7 +210,5 @@ func lostTogether(w *world) {
 		}
 		c.answers()
 	}
-	if landed == 0 {
-		w.Error("no write has landed whose answer was lost")
-	}
+	w.Wantf(landed != 0, "no write has landed whose answer was lost")
 }

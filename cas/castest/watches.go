@@ -28,9 +28,7 @@ type element struct {
 func (c client) watcher() cas.Watcher {
 	c.w.Helper()
 	watcher, ok := c.Store.(cas.Watcher)
-	if !ok {
-		c.w.Fatal("the store is no cas.Watcher")
-	}
+	c.w.Mustf(ok, "the store is no cas.Watcher")
 	return watcher
 }
 
@@ -71,9 +69,7 @@ func (v *watching) reads() (cas.Item, error) {
 
 func (v *watching) checks(item cas.Item) {
 	v.w.Helper()
-	if item.Key != "" && !strings.HasPrefix(item.Key, v.prefix) {
-		v.w.Fatalf("a watch of %q has %q", v.prefix, item.Key)
-	}
+	v.w.Mustf(item.Key == "" || strings.HasPrefix(item.Key, v.prefix), "a watch of %q has %q", v.prefix, item.Key)
 	if len(item.Note) > 0 || !item.Live && len(item.Value) > 0 {
 		v.w.Fatalf("a watch has content that it must not have:\n%s", show(item))
 	}
@@ -83,9 +79,7 @@ func (v *watching) checks(item cas.Item) {
 func (v *watching) next() cas.Item {
 	v.w.Helper()
 	item, err := v.reads()
-	if err != nil {
-		v.w.Fatalf("a watch of %q: %v", v.prefix, err)
-	}
+	v.w.NoErrorf(err, "a watch of %q", v.prefix)
 	return item
 }
 
@@ -120,9 +114,7 @@ func withoutNote(item cas.Item) cas.Item {
 
 func watched(w *world) {
 	c, other := w.client(), w.client()
-	if !c.facts().Numbers {
-		w.Fatal("the items of a cas.Watcher have numbers (Facts.Numbers)")
-	}
+	w.Mustf(c.facts().Numbers, "the items of a cas.Watcher have numbers (Facts.Numbers)")
 	there := map[string]cas.Item{}
 	for _, key := range []string{"orders/1", "orders/1/x", "orders/12"} {
 		there[key] = c.creates(key, "value of "+key, "note")
@@ -157,9 +149,7 @@ func watched(w *world) {
 		item = gone
 	}
 	late := some.has(c.creates("orders/14", "x", "note"))
-	if err := all.shows(map[string]cas.Item{}, late, item, beside[0]); err != nil {
-		w.Fatalf("a watch of everything: %v", err)
-	}
+	w.NoErrorf(all.shows(map[string]cas.Item{}, late, item, beside[0]), "a watch of everything")
 }
 
 // shows reads until the watch has shown items as they are. seen is what it has shown before.
@@ -204,9 +194,7 @@ func lastOfSeveral(w *world) {
 			}
 		}
 		last["orders/0"] = c.deletes(c.writes(last["orders/0"], "to be deleted", ""))
-		if err := v.shows(seen, slices.Collect(maps.Values(last))...); err != nil {
-			w.Fatalf("a watch: %v", err)
-		}
+		w.NoErrorf(v.shows(seen, slices.Collect(maps.Values(last))...), "a watch")
 		v.cancel()
 	}
 }
@@ -260,9 +248,7 @@ func leavesAWatch(w *world) {
 		ctx, cancel := context.WithTimeout(w.ctx, 3*soon)
 		at, began, left := n%3, false, false
 		for got, err := range c.watcher().Watch(ctx, "orders/") {
-			if err != nil {
-				w.Fatalf("a watch has ended: %v", err)
-			}
+			w.NoErrorf(err, "a watch has ended")
 			if left = at == atAnItem || at == atTheBeginning && got.Key == "" || at == atAChange && began; left {
 				break
 			}
@@ -271,9 +257,7 @@ func leavesAWatch(w *world) {
 			}
 		}
 		cancel()
-		if !left {
-			w.Fatal("a watch has ended without an error")
-		}
+		w.Mustf(left, "a watch has ended without an error")
 	}
 	c.is(item)
 }
@@ -309,9 +293,7 @@ func cutWatch(w *world) {
 	seen := v.begins()
 	catchesUp := func(all ...cas.Item) {
 		for err := v.shows(seen, all...); err != nil; err = v.shows(seen, all...) {
-			if errors.Is(err, errWithoutError) {
-				w.Fatalf("a watch: %v", err)
-			}
+			w.Mustf(!errors.Is(err, errWithoutError), "a watch: %v", err)
 			c.answers()
 			v = c.watches("orders/")
 			seen = v.begins()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/internal/servers/proxy"
+	"github.com/epochfence/epochfence/internal/suites/verdict"
 )
 
 // patience bounds each history.
@@ -17,7 +18,7 @@ const patience = time.Minute
 
 // world is what a history plays in.
 type world struct {
-	testing.TB
+	verdict.TB
 	ctx context.Context
 	rig Rig
 }
@@ -25,7 +26,7 @@ type world struct {
 func newWorld(t testing.TB, limit time.Duration, r Rig) *world {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
-	return &world{TB: t, ctx: ctx, rig: r}
+	return &world{TB: verdict.TB{TB: t}, ctx: ctx, rig: r}
 }
 
 // client is one process that uses the store.
@@ -41,9 +42,7 @@ func (w *world) client() client {
 // behind returns a client behind a proxy.
 func (w *world) behind() (client, *proxy.Proxy) {
 	p, via, err := proxy.Between()
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(err)
 	w.Cleanup(p.Close)
 	s := w.rig.Open(w, via)
 	return client{s, w}, p
@@ -54,18 +53,12 @@ func (c client) reads(key string, see func(cas.Item) bool) cas.Item {
 	c.w.Helper()
 	for {
 		item, err := c.Get(c.w.ctx, key)
-		if err != nil {
-			c.w.Fatalf("get: %v", err)
-		}
-		if item.Key != key {
-			c.w.Fatalf("get %q returned the item %q", key, item.Key)
-		}
+		c.w.NoErrorf(err, "get")
+		c.w.Mustf(item.Key == key, "get %q returned the item %q", key, item.Key)
 		if see(item) {
 			return item
 		}
-		if c.w.pause() != nil {
-			c.w.Fatalf("%q is still %+v", key, item)
-		}
+		c.w.Mustf(c.w.pause() == nil, "%q is still %+v", key, item)
 	}
 }
 
@@ -98,12 +91,8 @@ func (w *world) same(got, want cas.Item) {
 func (c client) writes(seen cas.Item, value, note string) cas.Item {
 	c.w.Helper()
 	item, err := c.Swap(c.w.ctx, seen, []byte(value), []byte(note))
-	if err != nil {
-		c.w.Fatalf("swap: %v", err)
-	}
-	if item.Version == "" || item.Version == seen.Version {
-		c.w.Fatalf("version %q follows %q", item.Version, seen.Version)
-	}
+	c.w.NoErrorf(err, "swap")
+	c.w.Mustf(item.Version != "" && item.Version != seen.Version, "version %q follows %q", item.Version, seen.Version)
 	if facts := c.facts(); facts.Numbers && item.Number <= seen.Number || !facts.Numbers && item.Number != 0 {
 		c.w.Fatalf("number %d follows %d", item.Number, seen.Number)
 	}
@@ -120,18 +109,14 @@ func (c client) creates(key, value, note string) cas.Item {
 func (c client) facts() cas.Facts {
 	c.w.Helper()
 	f, err := c.Facts(c.w.ctx)
-	if err != nil {
-		c.w.Fatalf("facts: %v", err)
-	}
+	c.w.NoErrorf(err, "facts")
 	return f
 }
 
 // deletes removes seen, which must succeed, and returns the absent item.
 func (c client) deletes(seen cas.Item) cas.Item {
 	c.w.Helper()
-	if err := c.Delete(c.w.ctx, seen); err != nil {
-		c.w.Fatalf("delete: %v", err)
-	}
+	c.w.NoErrorf(c.Delete(c.w.ctx, seen), "delete")
 	return c.reads(seen.Key, func(item cas.Item) bool { return !item.Live })
 }
 
@@ -145,9 +130,7 @@ func (c client) refused(seen cas.Item, why string) {
 
 func (w *world) conflicts(err error, what string) {
 	w.Helper()
-	if !errors.Is(err, cas.ErrConflict) {
-		w.Fatalf("%s: err = %v, want %q", what, err, cas.ErrConflict)
-	}
+	w.Mustf(errors.Is(err, cas.ErrConflict), "%s: err = %v, want %q", what, err, cas.ErrConflict)
 }
 
 // atOnce runs do for each client at once.
@@ -173,15 +156,11 @@ func (c client) lists(prefix string) map[string]cas.Item {
 	c.w.Helper()
 	items := map[string]cas.Item{}
 	for item, err := range c.List(c.w.ctx, prefix) {
-		if err != nil {
-			c.w.Fatalf("list %q: %v", prefix, err)
-		}
+		c.w.NoErrorf(err, "list %q", prefix)
 		if _, twice := items[item.Key]; twice {
 			c.w.Fatalf("list %q has %q twice", prefix, item.Key)
 		}
-		if !item.Live {
-			c.w.Fatalf("list %q has %q, which is not live", prefix, item.Key)
-		}
+		c.w.Mustf(item.Live, "list %q has %q, which is not live", prefix, item.Key)
 		items[item.Key] = item
 	}
 	return items

@@ -48,9 +48,7 @@ func lateConfirmation(w *world) {
 	}
 	before := h.Generation()
 	close(land)
-	if err := <-landed; err != nil {
-		w.Fatalf("the late write: %v", err)
-	}
+	w.NoErrorf(<-landed, "the late write")
 	if g := w.confirms(h); g <= before {
 		w.Errorf("generation %d follows %d", g, before)
 	}

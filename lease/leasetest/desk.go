@@ -90,17 +90,11 @@ func (w *works[TX]) addsUp() {
 	got := w.desk.Lines(w)
 	slices.Sort(got)
 	for i, line := range got {
-		if i > 0 && line == got[i-1] {
-			w.Errorf("%q was committed twice", line)
-		}
-		if !slices.Contains(w.done, line) && !slices.Contains(w.doubt, line) {
-			w.Errorf("%q was committed, and its member got an error", line)
-		}
+		w.Wantf(i <= 0 || line != got[i-1], "%q was committed twice", line)
+		w.Wantf(slices.Contains(w.done, line) || slices.Contains(w.doubt, line), "%q was committed, and its member got an error", line)
 	}
 	for _, line := range w.done {
-		if !slices.Contains(got, line) {
-			w.Errorf("%q was not committed, and its member got no error", line)
-		}
+		w.Wantf(slices.Contains(got, line), "%q was not committed, and its member got no error", line)
 	}
 }
 

@@ -42,7 +42,7 @@ func oneAtATime(w *world) {
 // see a release before it looks.
 func alternate(w *world) {
 	var all sync.WaitGroup
-	until, holds := time.Now().Add(6*w.ttl), make([]int, 3)
+	until, holds := time.Now().Add(4*w.ttl), make([]int, 3)
 	for n := range holds {
 		m := w.join(fmt.Sprint("m", n))
 		all.Go(func() {
@@ -57,9 +57,7 @@ func alternate(w *world) {
 	all.Wait()
 	w.Logf("they have had it %d times", holds)
 	for _, n := range holds {
-		if n < (holds[0]+holds[1]+holds[2])/10 {
-			w.Errorf("they have had it %d times", holds)
-		}
+		w.Wantf(n >= (holds[0]+holds[1]+holds[2])/10, "they have had it %d times", holds)
 	}
 }
 
@@ -73,9 +71,7 @@ func released(w *world) {
 	}()
 	w.sleep(w.ttl / 4)
 	at := time.Now()
-	if err := h.Release(w.ctx); err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(h.Release(w.ctx))
 	if took := (<-got).Sub(at); took > w.ttl {
 		w.Errorf("it was taken %v after its release", took)
 	}
@@ -95,9 +91,7 @@ func cutOff(w *world) {
 	w.confirms(taken)
 	_ = h.Release(w.ctx)
 	w.confirms(taken)
-	if err := taken.Release(w.ctx); err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(taken.Release(w.ctx))
 	a.locks()
 }
 
@@ -183,9 +177,7 @@ func declines(w *world) {
 	b := w.join("b", serving(1)).run()
 	w.until("the other has it", func() bool { return w.shared([]*member{b}, 1) })
 	w.sleep(3 * w.ttl)
-	if !w.shared([]*member{b}, 1) {
-		w.Error("it was taken back from the other")
-	}
+	w.Wantf(w.shared([]*member{b}, 1), "it was taken back from the other")
 	close(until)
 	b.leave()
 	w.until("the first has it again", func() bool { return w.shared([]*member{a}, 1) })
@@ -204,9 +196,7 @@ func stalls(w *world) {
 		w.sleep(w.ttl / 2)
 		h.Progress()
 	}
-	if err := h.Err(); err != nil {
-		w.Fatalf("with progress: %v", err)
-	}
+	w.NoErrorf(h.Err(), "with progress")
 	taken := b.locks()
 	w.loses(h, lease.ErrStalled)
 	w.confirms(taken)
@@ -223,9 +213,7 @@ func overruns(w *world) {
 	})
 	w.until("it is leased", func() bool { return w.allHeld(1) })
 	a.leave()
-	if len(lost) != 1 || !errors.Is(lost[0], lease.ErrDrainOverrun) {
-		w.Errorf("lost: %v", lost)
-	}
+	w.Wantf(len(lost) == 1 && errors.Is(lost[0], lease.ErrDrainOverrun), "lost: %v", lost)
 }
 
 func comesBack(w *world) {

@@ -69,9 +69,7 @@ func (w *works[TX]) freezes(i *ice, line string, do func(lease.Work[TX]) error) 
 		case <-i.reached:
 			return done
 		case err := <-done:
-			if !errors.Is(err, lease.ErrLost) || w.ctx.Err() != nil {
-				w.Fatalf("before it stood still: %v", err)
-			}
+			w.Mustf(errors.Is(err, lease.ErrLost) && w.ctx.Err() == nil, "before it stood still: %v", err)
 		}
 	}
 }
@@ -86,9 +84,7 @@ func (w *works[TX]) changesNothing(err, why error) {
 
 func (w *works[TX]) lostFor(err, why error) {
 	w.Helper()
-	if !errors.Is(err, lease.ErrLost) || !errors.Is(err, why) {
-		w.Errorf("after it stood still: %v, want %v and %v", err, lease.ErrLost, why)
-	}
+	w.Wantf(errors.Is(err, lease.ErrLost) && errors.Is(err, why), "after it stood still: %v, want %v and %v", err, lease.ErrLost, why)
 }
 
 // under is lease.Do of a member at a sink.
@@ -121,9 +117,7 @@ func (w *works[TX]) claims(m *member) *lease.Claimed[TX] {
 			return c
 		}
 		_ = h.Release(w.ctx)
-		if !errors.Is(err, lease.ErrLost) || w.ctx.Err() != nil {
-			w.Fatalf("claim: %v", err)
-		}
+		w.Mustf(errors.Is(err, lease.ErrLost) && w.ctx.Err() == nil, "claim: %v", err)
 	}
 }
 
@@ -294,8 +288,6 @@ func restoredWork[TX any](w *works[TX]) {
 	work()
 	work()
 	for i, e := range epochs[1:] {
-		if e <= epochs[i] {
-			w.Errorf("the epochs are %v", epochs)
-		}
+		w.Wantf(e > epochs[i], "the epochs are %v", epochs)
 	}
 }

@@ -16,9 +16,7 @@ func (w *world) keys(part string) []cas.Item {
 		if err == nil {
 			item, err = s.Get(w.ctx, item.Key)
 		}
-		if err != nil {
-			w.Fatal(err)
-		}
+		w.NoError(err)
 		items = append(items, item)
 	}
 	return items

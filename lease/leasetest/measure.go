@@ -117,9 +117,7 @@ func (w *world) locking(m *member) (acquire, release float64) {
 		h := m.locks()
 		acquires = append(acquires, time.Since(at))
 		at = time.Now()
-		if err := h.Release(w.ctx); err != nil {
-			w.Fatalf("release: %v", err)
-		}
+		w.NoErrorf(h.Release(w.ctx), "release")
 		releases = append(releases, time.Since(at))
 	}
 	return median(acquires), median(releases)

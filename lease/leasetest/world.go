@@ -10,12 +10,13 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/internal/suites/verdict"
 	"github.com/epochfence/epochfence/lease"
 )
 
 // world is what a history plays in.
 type world struct {
-	testing.TB
+	verdict.TB
 	ctx   context.Context
 	group string
 	ttl   time.Duration
@@ -31,7 +32,7 @@ type world struct {
 func newWorld(t testing.TB, group string, ttl time.Duration, r castest.Rig) *world {
 	// t.Context() ends before cleanups, in which members need the store.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 40*ttl)
-	w := &world{TB: t, ctx: ctx, group: group, ttl: ttl, rig: r, holders: map[lease.Resource][]*lease.Held{}, last: map[lease.Resource]int64{}}
+	w := &world{TB: verdict.TB{TB: t}, ctx: ctx, group: group, ttl: ttl, rig: r, holders: map[lease.Resource][]*lease.Held{}, last: map[lease.Resource]int64{}}
 	t.Cleanup(func() {
 		for _, stop := range w.stop {
 			stop()
@@ -86,9 +87,7 @@ func (w *world) joinBy(way *wire, name string, options ...option) *member {
 	for err != nil && w.ctx.Err() == nil && (errors.Is(err, errWire) || errors.Is(err, context.DeadlineExceeded)) {
 		m, err = lease.Open(w.ctx, s, o)
 	}
-	if err != nil {
-		w.Fatalf("open: %v", err)
-	}
+	w.NoErrorf(err, "open")
 	joined := &member{Member: m, wire: way, w: w, name: name}
 	w.stop = append(w.stop, joined.leave)
 	return joined
@@ -136,9 +135,7 @@ func (m *member) runs(own func(*lease.Held)) *member {
 func (m *member) locks() *lease.Held {
 	m.w.Helper()
 	h, err := m.Acquire(m.w.ctx, lock)
-	if err != nil {
-		m.w.Fatalf("%s: %v", m.name, err)
-	}
+	m.w.NoErrorf(err, "%s", m.name)
 	m.w.took(h)
 	return h
 }
@@ -148,9 +145,7 @@ func (w *world) took(h *lease.Held) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, before := range w.holders[h.Resource] {
-		if before.Err() == nil && !w.resets {
-			w.Errorf("two members have %s", h.Resource)
-		}
+		w.Wantf(before.Err() != nil || w.resets, "two members have %s", h.Resource)
 	}
 	if g, last := h.Generation(), w.last[h.Resource]; g <= last && !w.resets {
 		w.Errorf("generation %d of %s follows %d", g, h.Resource, last)
@@ -167,9 +162,7 @@ func (w *world) confirms(h *lease.Held) int64 {
 		if err == nil {
 			return g
 		}
-		if errors.Is(err, lease.ErrLost) || w.ctx.Err() != nil {
-			w.Fatalf("confirm: %v", err)
-		}
+		w.Mustf(!errors.Is(err, lease.ErrLost) && w.ctx.Err() == nil, "confirm: %v", err)
 	}
 }
 
@@ -203,9 +196,7 @@ func (w *world) confirmed() bool {
 func (w *world) until(what string, is func() bool) {
 	w.Helper()
 	for !is() {
-		if !w.sleep(w.ttl / 100) {
-			w.Fatalf("not within %v: %s", 40*w.ttl, what)
-		}
+		w.Mustf(w.sleep(w.ttl/100), "not within %v: %s", 40*w.ttl, what)
 	}
 }
 

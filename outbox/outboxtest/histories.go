@@ -41,7 +41,7 @@ func keeps[TX any](w *world[TX]) {
 			w.Errorf("%s: %v of the entries, %v; want %v", what, is, err, want)
 		}
 	}
-	w.must(w.held(w.Context(), f, func(ctx context.Context, tx TX) error {
+	w.NoError(w.held(w.Context(), f, func(ctx context.Context, tx TX) error {
 		first, at, err := w.Store.Scan(ctx, tx, orders, outbox.Cursor{}, 5)
 		if err != nil {
 			return err
@@ -60,9 +60,7 @@ func keeps[TX any](w *world[TX]) {
 		}
 		var after []outbox.Place
 		for i, r := range rows {
-			if r.Key != keys[i%len(keys)] || r.IdempotencyKey != fmt.Sprint(i) || r.Offset != 7 {
-				w.Errorf("entry %d is %+v", i, r)
-			}
+			w.Wantf(r.Key == keys[i%len(keys)] && r.IdempotencyKey == fmt.Sprint(i) && r.Offset == 7, "entry %d is %+v", i, r)
 			if i < len(keys) {
 				after = append(after, outbox.Place{Key: r.Key, ID: r.ID})
 			}
@@ -87,12 +85,10 @@ func keeps[TX any](w *world[TX]) {
 		want("behind the last", got, err)
 		return nil
 	}))
-	w.must(w.held(w.Context(), other, func(ctx context.Context, tx TX) error {
+	w.NoError(w.held(w.Context(), other, func(ctx context.Context, tx TX) error {
 		n, _, err := w.Store.Count(ctx, tx, other.Partition, 100)
 		gone, errDelete := w.Store.Delete(ctx, tx, other.Partition, []int64{rows[0].ID})
-		if n != len(rows) || len(gone) > 0 {
-			w.Errorf("%d entries of the other partition, want %d; deleted %d of ours", n, len(rows), gone)
-		}
+		w.Wantf(n == len(rows) && len(gone) <= 0, "%d entries of the other partition, want %d; deleted %d of ours", n, len(rows), gone)
 		return errors.Join(err, errDelete)
 	}))
 }
@@ -107,7 +103,7 @@ func late[TX any](w *world[TX]) {
 	var at outbox.Cursor
 	scan := func(from outbox.Cursor) (ids []string) {
 		w.Helper()
-		w.must(w.held(w.Context(), f, func(ctx context.Context, tx TX) error {
+		w.NoError(w.held(w.Context(), f, func(ctx context.Context, tx TX) error {
 			rows, then, err := w.Store.Scan(ctx, tx, orders, from, 100)
 			for _, r := range rows {
 				ids = append(ids, r.IdempotencyKey)
@@ -130,14 +126,12 @@ func late[TX any](w *world[TX]) {
 	})
 	if waits != nil {
 		w.Logf("who adds to a partition waits for who has added: %v", waits)
-		if !errors.Is(waits, epoch.ErrTransient) {
-			w.Error("this is no epoch.ErrTransient")
-		}
-		w.must(w.held(w.Context(), f, add("other")))
+		w.Wantf(errors.Is(waits, epoch.ErrTransient), "this is no epoch.ErrTransient")
+		w.NoError(w.held(w.Context(), f, add("other")))
 	}
 	read = append(read, scan(at)...) // what has a higher ID than the late one is read again
 	var first []outbox.Row
-	w.must(w.held(w.Context(), f, func(ctx context.Context, tx TX) (err error) {
+	w.NoError(w.held(w.Context(), f, func(ctx context.Context, tx TX) (err error) {
 		first, err = w.Store.Next(ctx, tx, orders, at, []outbox.Place{{Key: "k"}})
 		return err
 	}))
@@ -195,11 +189,9 @@ func operated[TX any](w *world[TX]) {
 	w.await("the receiver refuses four", func() bool { return w.refused.Load() >= 4 })
 	p := epoch.Partition{Group: memsource.DefaultGroup, Topic: "orders"}
 	fence, err := w.Operator.Partition(w.Context(), p)
-	w.must(err)
+	w.NoError(err)
 	es := w.entries(operate.OutboxQuery{})
-	if len(es) != 5 {
-		w.Fatalf("%d entries: %+v", len(es), es)
-	}
+	w.Mustf(len(es) == 5, "%d entries: %+v", len(es), es)
 	for i, e := range es {
 		if e.Partition != p || e.Scope != fmt.Sprintf("account/%d", i) || e.URL != w.receiver.URL || e.Header != nil || e.Body != nil || e.IdempotencyKey == "" ||
 			e.Method != "POST" || e.AddedAt.IsZero() || e.RetryRequested || (e.Key == "in order") != (i >= 3) {
@@ -224,7 +216,7 @@ func operated[TX any](w *world[TX]) {
 		return w.Operator.DoOutbox(w.Context(), act)
 	}
 	w.up.Store(true)
-	w.must(errors.Join(does(operate.OutboxDiscard, es[0]), does(operate.OutboxRetry, es[1]), does(operate.OutboxRetry, es[3])))
+	w.NoError(errors.Join(does(operate.OutboxDiscard, es[0]), does(operate.OutboxRetry, es[1]), does(operate.OutboxRetry, es[3])))
 	for what, change := range map[string]func(*operate.OutboxEntry){
 		"its idempotency key":         func(e *operate.OutboxEntry) { e.IdempotencyKey = "another" },
 		"its partition":               func(e *operate.OutboxEntry) { e.Partition.Number = 1 },

@@ -24,6 +24,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/suites/verdict"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/httpfence"
@@ -47,7 +48,7 @@ func Run[TX any](t *testing.T, create func(t testing.TB) Rig[TX]) {
 	} {
 		t.Run(claim, func(t *testing.T) {
 			t.Parallel()
-			w := &world[TX]{T: t, Rig: create(t)}
+			w := &world[TX]{TB: verdict.TB{TB: t}, Rig: create(t)}
 			w.receiver = httptest.NewServer(httpfence.Handler(httpfence.NewMemory(), http.HandlerFunc(w.receive), httpfence.Options{Logger: quiet}))
 			t.Cleanup(w.receiver.Close)
 			play(w)
@@ -59,7 +60,7 @@ var quiet = slog.New(slog.DiscardHandler)
 
 // world is a database and a receiver.
 type world[TX any] struct {
-	*testing.T
+	verdict.TB
 	Rig[TX]
 	receiver *httptest.Server
 	up       atomic.Bool // the receiver takes entries; otherwise it answers 503
@@ -87,18 +88,11 @@ func (w *world[TX]) arrived() []string {
 	return slices.Clone(w.came)
 }
 
-func (w *world[TX]) must(err error) {
-	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
-}
-
 // runs begins a consumer that adds an entry for each message, until the history ends.
 func (w *world[TX]) runs(source consumer.Source, retry time.Duration, entry func(body string) outbox.Entry) {
 	w.Helper()
 	box, err := outbox.New(w.Store, outbox.Options[TX]{RetryMin: retry, RetryMax: retry, Logger: quiet})
-	w.must(err)
+	w.NoError(err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	done := make(chan error, 1)
 	go func() {
@@ -108,14 +102,14 @@ func (w *world[TX]) runs(source consumer.Source, retry time.Duration, entry func
 	}()
 	w.Cleanup(func() {
 		cancel()
-		w.must(<-done)
+		w.NoError(<-done)
 	})
 }
 
 func (w *world[TX]) entries(q operate.OutboxQuery) []operate.OutboxEntry {
 	w.Helper()
 	es, err := w.Operator.OutboxEntries(w.Context(), q)
-	w.must(err)
+	w.NoError(err)
 	return es
 }
 
@@ -141,18 +135,18 @@ func (w *world[TX]) awaitLeft(n int) {
 func (w *world[TX]) claims(p epoch.Partition) epoch.Fence {
 	w.Helper()
 	o := epoch.Origin{Partition: p, Log: "log", Source: "broker"}
-	w.must(w.Sink.Seed(w.Context(), []epoch.Start{{Origin: o}}))
+	w.NoError(w.Sink.Seed(w.Context(), []epoch.Start{{Origin: o}}))
 	seen, err := w.Sink.Fence(w.Context(), p)
-	w.must(err)
+	w.NoError(err)
 	f, err := w.Sink.Claim(w.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Generation: 1, Owner: "test"}))
-	w.must(err)
+	w.NoError(err)
 	return f
 }
 
 // commits runs do for messages up to offset 7.
 func (w *world[TX]) commits(f epoch.Fence, do func(ctx context.Context, tx TX) error) {
 	w.Helper()
-	w.must(w.Sink.Commit(w.Context(), []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, To: 8}}, epoch.TxOptions{}, do))
+	w.NoError(w.Sink.Commit(w.Context(), []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, To: 8}}, epoch.TxOptions{}, do))
 }
 
 // held runs do as the relay would, beside the messages.

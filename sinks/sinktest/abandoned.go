@@ -62,9 +62,7 @@ func (t *tenure) hangs(messages int, writes bool) *hang {
 			return nil
 		})
 	}()
-	if err := <-hanging; err != nil {
-		w.Fatalf("%s begins: %v", t.name, err)
-	}
+	w.NoErrorf(<-hanging, "%s begins", t.name)
 	h.abandon = func() {
 		cancel() // its deadline comes first
 		abandon()
@@ -108,9 +106,7 @@ func (h *hang) ends() {
 	if err := <-h.committed; !errors.Is(err, epoch.ErrAbandoned) || len(class(err)) > 0 {
 		h.w.Errorf("an abandoned transaction ends with %v, want ErrAbandoned and no refusal", err)
 	}
-	if !errors.Is(h.late, epoch.ErrAbandoned) {
-		h.w.Errorf("a write in an abandoned transaction returned %v, want ErrAbandoned", h.late)
-	}
+	h.w.Wantf(errors.Is(h.late, epoch.ErrAbandoned), "a write in an abandoned transaction returned %v, want ErrAbandoned", h.late)
 	h.w.wantList("late")
 }
 
@@ -157,12 +153,8 @@ func abandonedBetweenCalls(w *world) {
 			second = true
 			return nil
 		})
-	if !errors.Is(err, epoch.ErrAbandoned) {
-		w.Errorf("an abandoned transaction ends with %v, want ErrAbandoned", err)
-	}
-	if second {
-		w.Error("the second call ran in an abandoned transaction")
-	}
+	w.Wantf(errors.Is(err, epoch.ErrAbandoned), "an abandoned transaction ends with %v, want ErrAbandoned", err)
+	w.Wantf(!second, "the second call ran in an abandoned transaction")
 	w.wantList("late")
 	ta.applies(1)
 	w.wantEffects(orders0, "0@5")
@@ -176,9 +168,7 @@ func notAbandoned(w *world) {
 		return w.effects(ctx, tx, as, ta.Epoch)
 	})
 	abandon() // too late
-	if err != nil {
-		w.Fatalf("a transaction that may be abandoned: %v", err)
-	}
+	w.NoErrorf(err, "a transaction that may be abandoned")
 	if !w.held {
 		ta.moves(as)
 	}
@@ -273,9 +263,7 @@ func heldBesideCommit(w *world) {
 			ta.applies(1)
 			return nil
 		})
-		if err != nil {
-			w.Fatalf("a commit began and ended within a transaction that holds the claim: %v", err)
-		}
+		w.NoErrorf(err, "a commit began and ended within a transaction that holds the claim")
 		as := ta.advance(1)
 		err = ta.commit([]epoch.Advance{as}, func(ctx context.Context, tx any) error {
 			if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
@@ -283,9 +271,7 @@ func heldBesideCommit(w *world) {
 			}
 			return ta.writesHeld(value)
 		})
-		if err != nil {
-			w.Fatalf("a transaction that holds the claim began and ended within a commit: %v", err)
-		}
+		w.NoErrorf(err, "a transaction that holds the claim began and ended within a commit")
 		ta.moves(as)
 		ta.wantFence()
 	}

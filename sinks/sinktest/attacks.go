@@ -200,9 +200,7 @@ func restoredFromBackup(w *world) {
 	var remembered epoch.Epoch
 	receives := func(t *tenure) {
 		w.Helper()
-		if t.Epoch <= remembered {
-			w.Fatalf("%s's epoch %d is no higher than the receiver has seen, %d", t.name, t.Epoch, remembered)
-		}
+		w.Mustf(t.Epoch > remembered, "%s's epoch %d is no higher than the receiver has seen, %d", t.name, t.Epoch, remembered)
 		remembered = t.Epoch
 	}
 	ta := w.owned(5)
@@ -219,9 +217,7 @@ func restoredFromBackup(w *world) {
 	after.seedAt(backup.Next, orders0)
 	restored := after.process("A")
 	_, err := restored.sink.Claim(w.ctx, restored.reads(orders0), epoch.Claim{Lease: lease(orders0, 5, "A"), ID: backup.Claim})
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(err)
 	tb.process = after.process("B")
 	tb.refused(epoch.ErrStale, 1)
 	ta.process = restored
@@ -264,9 +260,7 @@ func wentBack(w *world) {
 		w.Fatalf("an advance under a claim that is lost: %v", err)
 	}
 	fell(stale.Held, t0, "by the refusal")
-	if stale.Held != older {
-		w.Errorf("the refusal shows\n%+v, want\n%+v", stale.Held, older)
-	}
+	w.Wantf(stale.Held == older, "the refusal shows\n%+v, want\n%+v", stale.Held, older)
 	var moved *epoch.MovedError
 	if err := t1.tries(1); !errors.As(err, &moved) {
 		w.Fatalf("an advance from a position that is lost: %v", err)
@@ -276,9 +270,7 @@ func wentBack(w *world) {
 	fell(now, t1, "by the refusal")
 
 	looked, err := epoch.Look(w.ctx, standby.sink, []epoch.Partition{orders0, orders1})
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(err)
 	fell(looked[orders0], t0, "by a look")
 	fell(looked[orders1], t1, "by a look")
 	later := standby.claims(orders0, 9)

@@ -19,17 +19,13 @@ func rewound(w *world) {
 	after.seedAt(8, orders0)
 	b := after.process("B")
 	byHand, err := b.sink.Claim(w.ctx, b.reads(orders0), epoch.Claim{Lease: lease(orders0, 5, "A"), ID: zombie.Claim})
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(err)
 	zombie.process = after.process("A")
 	zombie.refused(epoch.ErrMoved, 2) // the claim is right, the position is not
 	zombie.refused(epoch.ErrMoved, 0)
 
 	again := b.claims(orders0, 6)
-	if again.Next != byHand.Next {
-		w.Fatalf("B continues at offset %d, want %d", again.Next, byHand.Next)
-	}
+	w.Mustf(again.Next == byHand.Next, "B continues at offset %d, want %d", again.Next, byHand.Next)
 	again.applies(4)
 	zombie.refused(epoch.ErrStale, 2) // now the claim is wrong, although the position would be right
 	after.wantEffects(orders0, "8-11@6")
@@ -44,9 +40,7 @@ func ackLostLanded(w *world) {
 	before.refused(epoch.ErrMoved, 3) // sent again, as a client library might do
 
 	again := a.claims(orders0, 5)
-	if again.Next != 3 {
-		w.Fatalf("A continues at offset %d, want 3", again.Next)
-	}
+	w.Mustf(again.Next == 3, "A continues at offset %d, want 3", again.Next)
 	again.applies(1)
 	before.refused(epoch.ErrStale, 3)
 	w.wantEffects(orders0, "0-2@5 3@6")
@@ -63,13 +57,9 @@ func ackLostNotLanded(w *world) {
 		}
 		return cut
 	})
-	if !errors.Is(err, cut) {
-		w.Fatalf("err = %v, want the handler's own", err)
-	}
+	w.Mustf(errors.Is(err, cut), "err = %v, want the handler's own", err)
 	again := a.claims(orders0, 5)
-	if again.Next != 0 {
-		w.Fatalf("A continues at offset %d, want 0", again.Next)
-	}
+	w.Mustf(again.Next == 0, "A continues at offset %d, want 0", again.Next)
 	again.applies(3)
 	ta.refused(epoch.ErrStale, 3)
 	w.wantEffects(orders0, "0-2@6")
@@ -84,9 +74,7 @@ func commitInFlight(w *world) {
 	tb := b.claims(orders0, 1)
 	for round := range 20 {
 		ta := a.claims(orders0, int64(2*round+2))
-		if ta.Next != tb.Next {
-			w.Fatalf("round %d: A continues at offset %d, want %d", round, ta.Next, tb.Next)
-		}
+		w.Mustf(ta.Next == tb.Next, "round %d: A continues at offset %d, want %d", round, ta.Next, tb.Next)
 		written, committed := make(chan struct{}), make(chan error, 1)
 		go func() {
 			as := []epoch.Advance{ta.advance(1)}
@@ -164,18 +152,14 @@ func markKept(w *world) {
 	for _, mark := range []epoch.Mark{0, 7, epoch.NoMark, math.MaxInt64} {
 		as := ta.advance(1)
 		as.Mark = mark
-		if err := a.commit([]epoch.Advance{as}, func(context.Context, any) error { return nil }); err != nil {
-			w.Fatal(err)
-		}
+		w.NoError(a.commit([]epoch.Advance{as}, func(context.Context, any) error { return nil }))
 		ta.moves(as)
 		ta.wantFence()
 	}
 	ta.applies(0) // applies no message, so that there is no later one
 	ta.wantFence()
 	tb := w.process("B").claims(orders0, 6)
-	if tb.Mark != math.MaxInt64 {
-		w.Errorf("mark %d after the next claim, want %d", tb.Mark, int64(math.MaxInt64))
-	}
+	w.Wantf(tb.Mark == math.MaxInt64, "mark %d after the next claim, want %d", tb.Mark, int64(math.MaxInt64))
 }
 
 func poison(w *world) {
@@ -196,9 +180,7 @@ func poison(w *world) {
 		}
 		return bad
 	})
-	if !errors.Is(err, bad) || len(class(err)) > 0 {
-		w.Fatalf("err = %v, want the handler's own", err)
-	}
+	w.Mustf(errors.Is(err, bad) && len(class(err)) <= 0, "err = %v, want the handler's own", err)
 	t0.wantFence()
 	t1.wantFence()
 	w.wantEffects(orders0, "0@5")

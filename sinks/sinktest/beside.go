@@ -80,9 +80,7 @@ func besideEnds(w *world) {
 			}
 			return how.end()
 		})
-		if !errors.Is(err, how.want) || len(class(err)) > 0 {
-			w.Errorf("err = %v, want %v", err, how.want)
-		}
+		w.Wantf(errors.Is(err, how.want) && len(class(err)) <= 0, "err = %v, want %v", err, how.want)
 		if ta.wantFence(); how.want == nil {
 			there = append(there, "first", "second")
 		}
@@ -113,9 +111,7 @@ func besideKept(w *world) {
 		return
 	}
 	last, err := w.db.List(w.ctx, besideList(1))
-	if err != nil || len(last) < 2 || last[len(last)-1] != "second" {
-		w.Errorf("the list has %q, %v", last, err)
-	}
+	w.Wantf(err == nil && len(last) >= 2 && last[len(last)-1] == "second", "the list has %q, %v", last, err)
 }
 
 func besideHangs(w *world) {
@@ -128,13 +124,9 @@ func besideHangs(w *world) {
 		late[i] = w.appendsUntilRefused(context.WithoutCancel(ctx), tx)
 		return nil
 	})
-	if !errors.Is(err, epoch.ErrAbandoned) || len(class(err)) > 0 {
-		w.Errorf("err = %v, want ErrAbandoned and no refusal", err)
-	}
+	w.Wantf(errors.Is(err, epoch.ErrAbandoned) && len(class(err)) <= 0, "err = %v, want ErrAbandoned and no refusal", err)
 	for i, err := range late {
-		if !errors.Is(err, epoch.ErrAbandoned) {
-			w.Errorf("a write of call %d returned %v, want ErrAbandoned", i, err)
-		}
+		w.Wantf(errors.Is(err, epoch.ErrAbandoned), "a write of call %d returned %v, want ErrAbandoned", i, err)
 	}
 	w.wantList(besideList(0))
 	w.wantList("late")

@@ -68,9 +68,7 @@ func lookAtMany(w *world) {
 	look := func(a *process, ps ...epoch.Partition) epoch.Fences {
 		w.Helper()
 		got, err := epoch.Look(w.ctx, a.sink, ps)
-		if err != nil {
-			w.Fatalf("%s looks at %v: %v", a.name, ps, err)
-		}
+		w.NoErrorf(err, "%s looks at %v", a.name, ps)
 		return got
 	}
 	w.seed(orders0, orders1)
@@ -123,9 +121,7 @@ func claimAbove(w *world) {
 		bid := epoch.NewClaim(lease(orders0, c.generation, "A"))
 		bid.Above = c.above
 		f, err := a.sink.Claim(w.ctx, a.reads(orders0), bid)
-		if err != nil {
-			w.Fatalf("A claims above %d: %v", c.above, err)
-		}
+		w.NoErrorf(err, "A claims above %d", c.above)
 		ta := &tenure{process: a, Fence: f}
 		ta.wantEpoch(c.want)
 		ta.wantFence()
@@ -142,9 +138,7 @@ func staleClaimDetails(w *world) {
 	c := epoch.NewClaim(lease(orders0, 7, "A"))
 	_, err := a.sink.Claim(w.ctx, seen, c)
 	var stale *epoch.StaleError
-	if !errors.As(err, &stale) {
-		w.Fatalf("err = %v, want a StaleError", err)
-	}
+	w.Mustf(errors.As(err, &stale), "err = %v, want a StaleError", err)
 	if want := (epoch.StaleError{Partition: orders0, Ours: c.ID, Held: tb.Fence}); *stale != want {
 		w.Errorf("the refusal is\n%+v, want\n%+v", *stale, want)
 	}
@@ -216,9 +210,7 @@ func oneOfManyClaims(w *world) {
 			}
 			w.isOnly(err, epoch.ErrStale, "process %d claims", n)
 		})
-		if len(won) != 1 {
-			w.Fatalf("round %d: %d claims from one reading were accepted", round, len(won))
-		}
+		w.Mustf(len(won) == 1, "round %d: %d claims from one reading were accepted", round, len(won))
 		(&tenure{process: w.process("reader"), Fence: <-won}).wantFence()
 	}
 }
@@ -243,9 +235,7 @@ func concurrentClaimers(w *world) {
 				w.Errorf("claim: %v", err)
 				return
 			}
-			if f.Epoch <= seen.Epoch {
-				w.Errorf("epoch %d follows %d", f.Epoch, seen.Epoch)
-			}
+			w.Wantf(f.Epoch > seen.Epoch, "epoch %d follows %d", f.Epoch, seen.Epoch)
 			accepted++
 			mu.Lock()
 			issued = append(issued, f.Epoch)
@@ -265,9 +255,7 @@ func claimKeepsPosition(w *world) {
 	seen := a.reads(orders0)
 	ta.applies(3) // between read and swap
 	tb := w.process("B").swaps(seen, lease(orders0, 6, "B"))
-	if tb.Next != 103 || tb.Mark != ta.Mark {
-		w.Errorf("the claim's fence is at offset %d, mark %d; want 103 and %d", tb.Next, tb.Mark, ta.Mark)
-	}
+	w.Wantf(tb.Next == 103 && tb.Mark == ta.Mark, "the claim's fence is at offset %d, mark %d; want 103 and %d", tb.Next, tb.Mark, ta.Mark)
 	tb.wantFence()
 }
 
@@ -285,13 +273,9 @@ func adopting(w *world) {
 			w.Errorf("%s adopted a negative offset", p)
 		}
 		f, err := adopt(a.reads(p), at)
-		if err != nil {
-			w.Fatalf("A claims %s and adopts %d: %v", p, at, err)
-		}
+		w.NoErrorf(err, "A claims %s and adopts %d", p, at)
 		ta := &tenure{process: a, Fence: f}
-		if f.Next != at || f.Mark != 7 || !f.Applied {
-			w.Errorf("the claim that adopts offset %d, mark 7, returned\n%+v", at, f)
-		}
+		w.Wantf(f.Next == at && f.Mark == 7 && f.Applied, "the claim that adopts offset %d, mark 7, returned\n%+v", at, f)
 		ta.wantFence()
 		for _, again := range []epoch.Offset{at, 500} {
 			if f, err := adopt(a.reads(p), again); err == nil {
@@ -323,9 +307,7 @@ func oneAdopts(w *world) {
 			}
 			won <- f
 		})
-		if len(won) != 1 {
-			w.Fatalf("round %d: %d claims from one reading were accepted", round, len(won))
-		}
+		w.Mustf(len(won) == 1, "round %d: %d claims from one reading were accepted", round, len(won))
 		(&tenure{process: w.process("reader"), Fence: <-won}).wantFence()
 	}
 }

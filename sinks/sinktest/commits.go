@@ -50,9 +50,7 @@ func morePartitionsThanTheBound(w *world) {
 		w.Error("a call ran")
 		return nil
 	})
-	if !errors.Is(err, epoch.ErrTooLarge) {
-		w.Errorf("err = %v, want ErrTooLarge", err)
-	}
+	w.Wantf(errors.Is(err, epoch.ErrTooLarge), "err = %v, want ErrTooLarge", err)
 	for _, t := range ts {
 		t.wantFence()
 		t.applies(1) // alone, it fits
@@ -121,9 +119,7 @@ func backwards(w *world) {
 	err := ta.commit([]epoch.Advance{a}, func(ctx context.Context, tx any) error {
 		return w.db.Append(ctx, tx, orders0.String(), "backwards")
 	})
-	if err == nil || errors.Is(err, epoch.ErrInDoubt) {
-		w.Errorf("an advance from %d to %d: err = %v, want a refusal", a.From, a.To, err)
-	}
+	w.Wantf(err != nil && !errors.Is(err, epoch.ErrInDoubt), "an advance from %d to %d: err = %v, want a refusal", a.From, a.To, err)
 	ta.wantFence()
 	w.wantEffects(orders0, "")
 }
@@ -180,9 +176,7 @@ func emptyAdvance(w *world) {
 		err := ta.commit([]epoch.Advance{ta.advance(0)}, func(ctx context.Context, tx any) error {
 			return w.db.Append(ctx, tx, "outbox", "relayed")
 		})
-		if err != nil {
-			w.Fatal(err)
-		}
+		w.NoError(err)
 		ta.wantFence()
 	}
 	w.process("B").claims(orders0, 6)
@@ -224,9 +218,7 @@ func partitionsTogether(w *world) {
 	a := w.process("A")
 	t2, t0, t1 := a.claims(orders2, 7), a.claims(orders0, 5), a.claims(orders1, 6)
 	for range 2 {
-		if err := applyAll(2, t2, t0, t1); err != nil {
-			w.Fatal(err)
-		}
+		w.NoError(applyAll(2, t2, t0, t1))
 	}
 	for _, t := range []*tenure{t0, t1, t2} {
 		t.wantFence()
@@ -264,9 +256,7 @@ func oneOfSeveralRefused(w *world) {
 			if e := (*epoch.MovedError)(nil); errors.As(err, &e) {
 				named = e.Partition
 			}
-			if named != first {
-				w.Fatalf("the refusal names %s, want the first in key order, %s: %v", named, first, err)
-			}
+			w.Mustf(named == first, "the refusal names %s, want the first in key order, %s: %v", named, first, err)
 		}
 		for _, p := range ps {
 			w.wantEffects(p, "")

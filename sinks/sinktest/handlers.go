@@ -43,9 +43,7 @@ func handlerError(w *world) {
 		return own
 	})
 	var found *ownError
-	if !errors.Is(err, own) || !errors.As(err, &found) || found.code != 409 || len(class(err)) > 0 {
-		w.Errorf("err = %v, want the handler's own and no refusal", err)
-	}
+	w.Wantf(errors.Is(err, own) && errors.As(err, &found) && found.code == 409 && len(class(err)) <= 0, "err = %v, want the handler's own and no refusal", err)
 	ta.wantFence()
 	w.wantEffects(orders0, "")
 	ta.applies(2)
@@ -106,9 +104,7 @@ func contextEndedBefore(w *world) {
 	err := ta.runs(ctx, as, func(ctx context.Context, tx any) error {
 		return w.effects(ctx, tx, as, ta.Epoch)
 	})
-	if !errors.Is(err, context.Canceled) {
-		w.Errorf("Commit: err = %v, want the context's", err)
-	}
+	w.Wantf(errors.Is(err, context.Canceled), "Commit: err = %v, want the context's", err)
 	if _, err := ta.sink.Claim(ctx, ta.Fence, epoch.NewClaim(lease(orders0, 6, "A"))); !errors.Is(err, context.Canceled) {
 		w.Errorf("Claim: err = %v, want the context's", err)
 	}
@@ -147,13 +143,9 @@ func contextEndsWithin(w *world) {
 			return apply(ctx, tx, as, cancel)
 		})
 		cancel()
-		if !errors.Is(err, context.Canceled) && !errors.Is(err, epoch.ErrInDoubt) {
-			w.Errorf("%s: err = %v, want the context's or %q", name, err, epoch.ErrInDoubt)
-		}
+		w.Wantf(errors.Is(err, context.Canceled) || errors.Is(err, epoch.ErrInDoubt), "%s: err = %v, want the context's or %q", name, err, epoch.ErrInDoubt)
 		again := a.claims(orders0, 5) // this claim refuses everything in flight
-		if again.Next != ta.Next {
-			w.Errorf("%s: the fence is at offset %d, want %d", name, again.Next, ta.Next)
-		}
+		w.Wantf(again.Next == ta.Next, "%s: the fence is at offset %d, want %d", name, again.Next, ta.Next)
 		w.wantEffects(orders0, "")
 	}
 	ta := a.claims(orders0, 100)
@@ -282,9 +274,7 @@ func transactionKept(w *world) {
 			}()
 			return w.db.Append(w.ctx, kept, orders0.String(), "late")
 		}()
-		if err == nil {
-			w.Errorf("a write through a transaction that had ended with %v was accepted", result)
-		}
+		w.Wantf(err != nil, "a write through a transaction that had ended with %v was accepted", result)
 	}
 	ta.applies(1)
 	w.wantEffects(orders0, "0@5")
@@ -301,9 +291,7 @@ func isolation(w *world) {
 		ta.wantFence()
 		return nil
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(err)
 	w.wantEffects(orders0, "0-1@5")
 }
 
@@ -367,9 +355,7 @@ func hostileErrors(w *world) {
 					return returned
 				})
 			})
-			if err == nil {
-				w.Errorf("%s, %s: Commit returned nil", name, form)
-			}
+			w.Wantf(err != nil, "%s, %s: Commit returned nil", name, form)
 		}
 	}
 	ta.wantFence()

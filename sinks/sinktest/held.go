@@ -41,18 +41,12 @@ func heldCommits(w *world) {
 	w.seedAt(10, orders0)
 	ta := w.process("A").claims(orders0, 5)
 	for _, value := range []string{"before any message", "and again"} {
-		if err := ta.writesHeld(value); err != nil {
-			w.Fatal(err)
-		}
+		w.NoError(ta.writesHeld(value))
 		ta.wantFence()
 	}
 	ta.applies(2)
-	if err := ta.writesHeld("after two"); err != nil {
-		w.Fatal(err)
-	}
-	if err := ta.holds(w.ctx, func(context.Context, any) error { return nil }); err != nil {
-		w.Fatalf("nothing is written: %v", err)
-	}
+	w.NoError(ta.writesHeld("after two"))
+	w.NoErrorf(ta.holds(w.ctx, func(context.Context, any) error { return nil }), "nothing is written")
 	ta.wantFence()
 	w.wantList("outbox", "before any message", "and again", "after two")
 }
@@ -64,9 +58,7 @@ func heldWhileThePositionMoves(w *world) {
 			ta.applies(n) // the first of these moves nothing
 			return w.db.Append(ctx, tx, "outbox", strconv.Itoa(n))
 		})
-		if err != nil {
-			w.Fatalf("the position has moved by %d under the same claim: %v", n, err)
-		}
+		w.NoErrorf(err, "the position has moved by %d under the same claim", n)
 		ta.wantFence()
 	}
 	w.wantList("outbox", "0", "1", "2")
@@ -89,9 +81,7 @@ func heldStale(w *world) {
 	refused(ta, tb.Fence, "replaced")
 	tb.applies(2)
 	refused(ta, tb.Fence, "replaced, and the position has moved")
-	if err := tb.writesHeld("the owner's"); err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(tb.writesHeld("the owner's"))
 	none := *tb
 	none.Claim = epoch.ClaimID{}
 	refused(&none, tb.Fence, "no claim")
@@ -127,9 +117,7 @@ func heldReplacedBeforeWrites(w *world) {
 	})
 	w.wantRefused(err, "A thaws and commits")
 	w.wantOnly(ta.writesHeld("a zombie's, later"), epoch.ErrStale, "A, once more")
-	if err := tb.writesHeld("the owner's"); err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(tb.writesHeld("the owner's"))
 	w.wantList("outbox", "the owner's")
 }
 
@@ -154,9 +142,7 @@ func heldInFlight(w *world) {
 		<-written
 		b.claims(orders0, int64(2*round+2))
 		found, err := w.db.List(w.ctx, "outbox")
-		if err != nil {
-			w.Fatal(err)
-		}
+		w.NoError(err)
 		landed := slices.Contains(found, value)
 		switch err := <-committed; {
 		case err == nil && !landed:

@@ -107,9 +107,7 @@ func farOffsets(w *world) {
 	ta := w.process("A").claims(far, 5)
 	ta.applies(2)
 	ta.applies(1)
-	if ta.Next != math.MaxInt64 {
-		w.Fatalf("the history itself is wrong: at %d", ta.Next)
-	}
+	w.Mustf(ta.Next == math.MaxInt64, "the history itself is wrong: at %d", ta.Next)
 	ta.wantFence()
 	ta.applies(0)
 	near := *ta
@@ -126,9 +124,7 @@ func farOffsets(w *world) {
 	tb := w.process("B").claims(orders0, 5)
 	all := tb.advance(0)
 	all.To = math.MaxInt64
-	if err := tb.commit([]epoch.Advance{all}, func(context.Context, any) error { return nil }); err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(tb.commit([]epoch.Advance{all}, func(context.Context, any) error { return nil }))
 	tb.moves(all)
 	tb.wantFence()
 }

@@ -60,9 +60,7 @@ func (w *world) person() *person {
 func (h *person) sees(p epoch.Partition) epoch.Fence {
 	h.w.Helper()
 	found, err := h.op.Partition(h.w.ctx, p)
-	if err != nil {
-		h.w.Fatalf("read %s: %v", p, err)
-	}
+	h.w.NoErrorf(err, "read %s", p)
 	return found.Fence
 }
 
@@ -81,16 +79,10 @@ func (h *person) does(a operate.Act) epoch.Fence {
 	h.w.Helper()
 	before := h.sees(a.Partition)
 	f, err := h.op.Act(h.w.ctx, a)
-	if err != nil {
-		h.w.Fatalf("%s %s: %v", a.Kind, a.Partition, err)
-	}
+	h.w.NoErrorf(err, "%s %s", a.Kind, a.Partition)
 	want, err := a.Apply(before)
-	if err != nil {
-		h.w.Fatalf("the history itself is wrong: %v", err)
-	}
-	if timeless(f) != timeless(want) {
-		h.w.Fatalf("%s %s: the fence is\n%+v, want\n%+v", a.Kind, a.Partition, f, want)
-	}
+	h.w.NoErrorf(err, "the history itself is wrong")
+	h.w.Mustf(timeless(f) == timeless(want), "%s %s: the fence is\n%+v, want\n%+v", a.Kind, a.Partition, f, want)
 	if now := h.sees(a.Partition); now != f {
 		h.w.Fatalf("%s %s returned\n%+v, and the fence is\n%+v", a.Kind, a.Partition, f, now)
 	}
@@ -142,9 +134,7 @@ func runsAreRequested(w *world) {
 	}
 	ta.refused(epoch.ErrStale, 1)
 	a.wantHangs(nightly)
-	if a.acts(nightly) == before {
-		w.Error("a requested run does not count as an act")
-	}
+	w.Wantf(a.acts(nightly) != before, "a requested run does not count as an act")
 	h.wantLog(nightly, "claim 5 -1>5000000", "hang 5 5000002>5000003: it waits", "run 6 5000002>6000000 anna: for the test")
 }
 
@@ -152,9 +142,7 @@ func runsAreRequested(w *world) {
 func (a *process) acts(p epoch.Partition) int64 {
 	a.w.Helper()
 	r, err := a.records().Requests(a.w.ctx, []epoch.Partition{p})
-	if err != nil {
-		a.w.Fatalf("look for requests: %v", err)
-	}
+	a.w.NoErrorf(err, "look for requests")
 	return r.Acts
 }
 
@@ -164,24 +152,18 @@ func lives(run, group, name string) operate.Process {
 
 func (a *process) alive(p operate.Process) {
 	a.w.Helper()
-	if err := a.records().Alive(a.w.ctx, p); err != nil {
-		a.w.Fatalf("sign of life of %+v: %v", p, err)
-	}
+	a.w.NoErrorf(a.records().Alive(a.w.ctx, p), "sign of life of %+v", p)
 }
 
 func (h *person) processes(group string, runs ...string) []operate.Process {
 	h.w.Helper()
 	ps, err := h.op.Processes(h.w.ctx, group)
-	if err != nil {
-		h.w.Fatalf("list processes: %v", err)
-	}
+	h.w.NoErrorf(err, "list processes")
 	var got []string
 	for _, p := range ps {
 		got = append(got, p.Run)
 	}
-	if !slices.Equal(got, runs) {
-		h.w.Errorf("the processes of group %q are %q, want %q", group, got, runs)
-	}
+	h.w.Wantf(slices.Equal(got, runs), "the processes of group %q are %q, want %q", group, got, runs)
 	return ps
 }
 
@@ -220,9 +202,7 @@ func signsOfLife(w *world) {
 		}
 	}
 	seen, err := a.ledger().Rows(w.ctx, operate.RowQuery{Kind: operate.KindProcess, Filter: operate.Filter{Group: "billing"}})
-	if err != nil || len(seen) != 1 {
-		w.Fatalf("%d rows, %v", len(seen), err)
-	}
+	w.Mustf(err == nil && len(seen) == 1, "%d rows, %v", len(seen), err)
 	b.alive(two)
 	if err := a.ledger().Write(w.ctx, operate.Change{Row: seen[0], Remove: true}); err != nil {
 		w.Errorf("sweep a process that lives after all: %v", err)

@@ -141,9 +141,7 @@ func oneOfManyActs(w *world) {
 			}
 			w.isOnly(err, epoch.ErrStale, "%d acts or claims", n)
 		})
-		if len(won) != 1 {
-			w.Fatalf("round %d: %d acts and claims from one reading were accepted", round, len(won))
-		}
+		w.Mustf(len(won) == 1, "round %d: %d acts and claims from one reading were accepted", round, len(won))
 		if f, now := <-won, w.person().sees(orders0); f != now {
 			w.Errorf("the one that was accepted returned\n%+v, and the fence is\n%+v", f, now)
 		}
@@ -158,9 +156,7 @@ func pausing(w *world) {
 	}
 	paused := h.does(act(operate.ActPause, ta.Fence))
 	ta.refused(epoch.ErrStale, 1)
-	if paused.Pause.Since.IsZero() {
-		w.Error("the pause has no time")
-	}
+	w.Wantf(!paused.Pause.Since.IsZero(), "the pause has no time")
 	for range 2 {
 		_, err := ta.sink.Claim(w.ctx, paused, epoch.NewClaim(lease(orders0, 6, "B")))
 		var no *epoch.PausedError
@@ -175,9 +171,7 @@ func pausing(w *world) {
 		w.Errorf("paused twice: %v", err)
 	}
 	moved := h.does(to(operate.ActRewind, paused, 1))
-	if moved.Pause != paused.Pause {
-		w.Errorf("a rewind has changed the pause:\n%+v, want\n%+v", moved.Pause, paused.Pause)
-	}
+	w.Wantf(moved.Pause == paused.Pause, "a rewind has changed the pause:\n%+v, want\n%+v", moved.Pause, paused.Pause)
 	if _, err := ta.sink.Claim(w.ctx, moved, epoch.NewClaim(lease(orders0, 6, "B"))); !errors.Is(err, epoch.ErrPaused) {
 		w.Errorf("a claim after a rewind of a paused partition: %v", err)
 	}
@@ -197,9 +191,7 @@ func unclaimedActs(w *world) {
 		}
 	}
 	f = h.does(to(operate.ActRewind, f, 10))
-	if f.Epoch != 1 || f.Next != 10 {
-		w.Errorf("the fence is\n%+v", f)
-	}
+	w.Wantf(f.Epoch == 1 && f.Next == 10, "the fence is\n%+v", f)
 	c := epoch.NewClaim(lease(orders0, 5, "A"))
 	c.Adopt = &epoch.Position{Offset: 99, Mark: epoch.NoMark}
 	if got, err := w.process("A").sink.Claim(w.ctx, f, c); err == nil {
@@ -214,9 +206,7 @@ func redirectRowsAreLeftAlone(w *world) {
 	o := origin(orders0)
 	o.Log = operate.RedirectLog + "3"
 	at := epoch.Position{Mark: epoch.NoMark}
-	if err := w.process("A").sink.Seed(w.ctx, []epoch.Start{{Origin: o, Next: at, Earliest: at}}); err != nil {
-		w.Fatalf("seed: %v", err)
-	}
+	w.NoErrorf(w.process("A").sink.Seed(w.ctx, []epoch.Start{{Origin: o, Next: at, Earliest: at}}), "seed")
 	h := w.person()
 	f := h.sees(orders0)
 	rebase := to(operate.ActRebase, f, 5)
@@ -238,9 +228,7 @@ func rebasing(w *world) {
 	}
 	a.To = &epoch.Position{Offset: 1, Mark: epoch.NoMark}
 	f := h.does(a)
-	if f.Log != a.Log || f.Source != "cluster-1" || f.Next != 1 {
-		w.Errorf("the fence is\n%+v", f)
-	}
+	w.Wantf(f.Log == a.Log && f.Source == "cluster-1" && f.Next == 1, "the fence is\n%+v", f)
 	_, err := ta.sink.Claim(w.ctx, f, epoch.NewClaim(lease(orders0, 6, "A")))
 	w.wantOnly(err, epoch.ErrLogChanged, "a claim of the log that was")
 	known, added := start(orders0, 100, 7), start(orders1, 100, 7)
@@ -275,11 +263,7 @@ func actsAreCounted(w *world) {
 	a.claims(orders0, 5)
 	before := a.acts(orders0)
 	a.claims(orders0, 6).applies(1)
-	if a.acts(orders0) != before {
-		w.Error("a claim counts as an act")
-	}
+	w.Wantf(a.acts(orders0) == before, "a claim counts as an act")
 	h.does(act(operate.ActEvict, h.sees(orders0)))
-	if a.acts(orders0) == before {
-		w.Error("an act does not count")
-	}
+	w.Wantf(a.acts(orders0) != before, "an act does not count")
 }

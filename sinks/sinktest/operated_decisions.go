@@ -15,9 +15,7 @@ import (
 func (h *person) history(q operate.HistoryQuery) []operate.Decision {
 	h.w.Helper()
 	ds, err := h.op.History(h.w.ctx, q)
-	if err != nil {
-		h.w.Fatalf("the audit log: %v", err)
-	}
+	h.w.NoErrorf(err, "the audit log")
 	return ds
 }
 
@@ -53,9 +51,7 @@ func decisionsAreLogged(w *world) {
 	adopts := epoch.NewClaim(lease(orders0, 5, "A"))
 	adopts.Adopt = &epoch.Position{Offset: 10, Mark: epoch.NoMark}
 	f, err := a.sink.Claim(operate.WithTraceID(w.ctx, "4bf92f3577b34da6"), a.reads(orders0), adopts)
-	if err != nil {
-		w.Fatalf("claim: %v", err)
-	}
+	w.NoErrorf(err, "claim")
 	ta := &tenure{process: a, Fence: f}
 	ta.applies(2)
 	ta.applies(0)
@@ -76,9 +72,7 @@ func decisionsAreLogged(w *world) {
 		w.Errorf("the decisions are %+v", ds)
 	}
 	for i, d := range ds {
-		if d.At.IsZero() || d.Partition != orders0 || i > 0 && d.ID <= ds[i-1].ID {
-			w.Errorf("decision %d is %+v", i, d)
-		}
+		w.Wantf(!d.At.IsZero() && d.Partition == orders0 && (i <= 0 || d.ID > ds[i-1].ID), "decision %d is %+v", i, d)
 	}
 	h.wantLog(orders1)
 }
@@ -112,9 +106,7 @@ func recording(w *world) {
 		})
 	}
 	ds[1].Owner = epoch.ReservedOwner + "forged"
-	if err := a.records().Record(w.ctx, ds); err != nil {
-		w.Fatalf("record: %v", err)
-	}
+	w.NoErrorf(a.records().Record(w.ctx, ds), "record")
 	ds[1].Owner = "" // a consumer may not write in an operator's name
 	log := w.person().history(operate.HistoryQuery{Partition: &orders0})
 	if len(log) != len(ds)+1 { // and the claim
@@ -150,9 +142,7 @@ func readingTheLog(w *world) {
 	count := func(want int, q operate.HistoryQuery) []operate.Decision {
 		w.Helper()
 		ds := h.history(q)
-		if len(ds) != want {
-			w.Errorf("%+v selects %d entries, want %d: %+v", q, len(ds), want, ds)
-		}
+		w.Wantf(len(ds) == want, "%+v selects %d entries, want %d: %+v", q, len(ds), want, ds)
 		return ds
 	}
 	count(11, operate.HistoryQuery{})
@@ -190,9 +180,7 @@ func listing(w *world) {
 		{operate.Filter{Group: "nobody"}, nil},
 	} {
 		found, err := h.op.Partitions(w.ctx, c.filter)
-		if err != nil {
-			w.Fatalf("list: %v", err)
-		}
+		w.NoErrorf(err, "list")
 		var got []epoch.Partition
 		for _, f := range found {
 			got = append(got, f.Fence.Partition)
@@ -201,9 +189,7 @@ func listing(w *world) {
 				w.Errorf("%+v", f)
 			}
 		}
-		if !slices.Equal(got, c.want) {
-			w.Errorf("%+v selects %v, want %v", c.filter, got, c.want)
-		}
+		w.Wantf(slices.Equal(got, c.want), "%+v selects %v, want %v", c.filter, got, c.want)
 	}
 	if _, err := h.op.Partition(w.ctx, orders2); !errors.Is(err, epoch.ErrMissing) {
 		w.Errorf("a fence that is not there: %v", err)
@@ -213,27 +199,19 @@ func listing(w *world) {
 func (t *tenure) recordsHangs(kind operate.DecisionKind, from, to epoch.Offset, times int) {
 	t.w.Helper()
 	d := operate.Decision{Kind: kind, Partition: t.Partition, Epoch: t.Epoch, Claim: t.Claim, Owner: t.Owner, From: from, To: to, Reason: "it waits"}
-	if err := t.records().Record(t.w.ctx, slices.Repeat([]operate.Decision{d}, times)); err != nil {
-		t.w.Fatalf("record a hang: %v", err)
-	}
+	t.w.NoErrorf(t.records().Record(t.w.ctx, slices.Repeat([]operate.Decision{d}, times)), "record a hang")
 }
 
 func (a *process) wantHangs(p epoch.Partition, want ...string) {
 	a.w.Helper()
 	ds, err := a.records().Hangs(a.w.ctx, p)
-	if err != nil {
-		a.w.Fatalf("read what hung: %v", err)
-	}
+	a.w.NoErrorf(err, "read what hung")
 	var got []string
 	for i, d := range ds {
 		got = append(got, fmt.Sprintf("%s %d>%d %s", d.Kind, d.From, d.To, d.Owner))
-		if d.Partition != p || d.Reason != "it waits" || d.Epoch == 0 || d.Claim == (epoch.ClaimID{}) || i > 0 && d.ID >= ds[i-1].ID {
-			a.w.Errorf("%+v", d)
-		}
+		a.w.Wantf(d.Partition == p && d.Reason == "it waits" && d.Epoch != 0 && d.Claim != (epoch.ClaimID{}) && (i <= 0 || d.ID < ds[i-1].ID), "%+v", d)
 	}
-	if !slices.Equal(got, want) {
-		a.w.Errorf("on %s hung %q, want %q", p, got, want)
-	}
+	a.w.Wantf(slices.Equal(got, want), "on %s hung %q, want %q", p, got, want)
 }
 
 func hanging(w *world) {

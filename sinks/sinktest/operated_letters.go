@@ -44,9 +44,7 @@ func (t *tenure) buries(messages int) {
 		err := t.commit([]epoch.Advance{d}, func(ctx context.Context, tx any) error {
 			return t.w.db.DeadLetter(ctx, tx, letter(d.Partition, d.From), t.Epoch, fmt.Errorf("poison %d", d.From))
 		})
-		if err != nil {
-			t.w.Fatalf("%s puts offset %d aside: %v", t.name, d.From, err)
-		}
+		t.w.NoErrorf(err, "%s puts offset %d aside", t.name, d.From)
 		t.Next, t.Mark, t.Applied = d.To, d.Mark, true
 	}
 }
@@ -57,28 +55,20 @@ func longTexts(w *world) {
 	ta := w.process("A").claims(orders0, 5)
 	kept := func(what, text string, room int) {
 		w.Helper()
-		if len(text) > operate.MaxText+room || !strings.Contains(text, "begins é") {
-			w.Errorf("%s has %d bytes: %.40q", what, len(text), text)
-		}
+		w.Wantf(len(text) <= operate.MaxText+room && strings.Contains(text, "begins é"), "%s has %d bytes: %.40q", what, len(text), text)
 	}
 	d := ta.advance(1)
 	err := ta.commit([]epoch.Advance{d}, func(ctx context.Context, tx any) error {
 		return w.db.DeadLetter(ctx, tx, letter(d.Partition, d.From), ta.Epoch, long)
 	})
-	if err != nil {
-		w.Fatalf("an error with a long text: %v", err)
-	}
+	w.NoErrorf(err, "an error with a long text")
 	ta.Next, ta.Mark, ta.Applied = d.To, d.Mark, true
 	l := h.doesLetter(operate.Replay, h.letters(operate.DeadLetterQuery{})[0])
 	kept("a dead letter", l.Error, 0)
-	if err := ta.records().ReplayFailed(w.ctx, ta.requested(orders0)[0], ta.Fence, long); err != nil {
-		w.Fatalf("the failure of a replay: %v", err)
-	}
+	w.NoErrorf(ta.records().ReplayFailed(w.ctx, ta.requested(orders0)[0], ta.Fence, long), "the failure of a replay")
 	kept("a replay that failed", h.letters(operate.DeadLetterQuery{})[0].ReplayError, 0)
 	halt := operate.Decision{Kind: operate.DecidedHalt, Partition: orders0, Epoch: ta.Epoch, Claim: ta.Claim, From: -1, To: -1, Reason: long.Error()}
-	if err := ta.records().Record(w.ctx, []operate.Decision{halt}); err != nil {
-		w.Fatalf("record a halt: %v", err)
-	}
+	w.NoErrorf(ta.records().Record(w.ctx, []operate.Decision{halt}), "record a halt")
 	for _, e := range h.history(operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedHalt}}) {
 		kept("an entry of the audit log", e.Reason, 0)
 	}
@@ -87,9 +77,7 @@ func longTexts(w *world) {
 func (h *person) letters(q operate.DeadLetterQuery) []operate.DeadLetter {
 	h.w.Helper()
 	ls, err := h.op.DeadLetters(h.w.ctx, q)
-	if err != nil {
-		h.w.Fatalf("list dead letters: %v", err)
-	}
+	h.w.NoErrorf(err, "list dead letters")
 	return ls
 }
 
@@ -100,9 +88,7 @@ func showingDeadLetters(w *world) {
 	ta.buries(3)
 	w.process("A").claims(orders1, 6).buries(1)
 	all := h.letters(operate.DeadLetterQuery{})
-	if len(all) != 4 {
-		w.Fatalf("%d dead letters: %+v", len(all), all)
-	}
+	w.Mustf(len(all) == 4, "%d dead letters: %+v", len(all), all)
 	for i, l := range all[:3] {
 		m := letter(orders0, epoch.Offset(i))
 		if l.Message.Partition != orders0 || l.Message.Offset != m.Offset || !l.Message.Time.Equal(m.Time) || l.Message.Key != nil || l.Message.Value != nil ||
@@ -110,9 +96,7 @@ func showingDeadLetters(w *world) {
 			w.Errorf("listed: %+v", l)
 		}
 		shown, err := h.op.DeadLetter(w.ctx, l.ID)
-		if err != nil || !sameMessage(shown.Message, m) {
-			w.Errorf("shown: %+v, %v; want the message %+v", shown, err, m)
-		}
+		w.Wantf(err == nil && sameMessage(shown.Message, m), "shown: %+v, %v; want the message %+v", shown, err, m)
 	}
 	for n, q := range map[int]operate.DeadLetterQuery{
 		3: {Filter: operate.Filter{Group: "billing", Topic: "orders"}, Number: new(int32)},
@@ -132,18 +116,14 @@ func showingDeadLetters(w *world) {
 func (h *person) doesLetter(kind operate.DeadLetterKind, seen operate.DeadLetter) operate.DeadLetter {
 	h.w.Helper()
 	l, err := h.op.DoDeadLetter(h.w.ctx, operate.DeadLetterAct{Kind: kind, Seen: seen, By: "anna", Reason: "fixed"})
-	if err != nil {
-		h.w.Fatalf("%s dead letter %d: %v", kind, seen.ID, err)
-	}
+	h.w.NoErrorf(err, "%s dead letter %d", kind, seen.ID)
 	return l
 }
 
 func (a *process) requested(ps ...epoch.Partition) []operate.RequestedReplay {
 	a.w.Helper()
 	r, err := a.records().Requests(a.w.ctx, ps)
-	if err != nil {
-		a.w.Fatalf("look for requests: %v", err)
-	}
+	a.w.NoErrorf(err, "look for requests")
 	return r.Replays
 }
 
@@ -167,13 +147,9 @@ func replaying(w *world) {
 		w.Fatalf("nothing is requested, and %+v is", rs)
 	}
 	l := h.doesLetter(operate.Replay, ls[1])
-	if !l.Requested || l.Request != 1 || l.RequestedBy != "anna" || l.RequestedAt.IsZero() {
-		w.Errorf("requested: %+v", l)
-	}
+	w.Wantf(l.Requested && l.Request == 1 && l.RequestedBy == "anna" && !l.RequestedAt.IsZero(), "requested: %+v", l)
 	rs := ta.requested(orders1, orders0)
-	if len(rs) != 1 || rs[0].ID != l.ID || rs[0].Request != 1 || !sameMessage(rs[0].Message, letter(orders0, 1)) {
-		w.Fatalf("requested are %+v", rs)
-	}
+	w.Mustf(len(rs) == 1 && rs[0].ID == l.ID && rs[0].Request == 1 && sameMessage(rs[0].Message, letter(orders0, 1)), "requested are %+v", rs)
 	if none := ta.requested(orders1); len(none) != 0 {
 		w.Errorf("of another partition, %+v is requested", none)
 	}
@@ -184,9 +160,7 @@ func replaying(w *world) {
 	if n := len(tb.requested(orders0)); n != 1 {
 		w.Fatalf("after a replay that was refused %d are requested", n)
 	}
-	if err := tb.replays(rs[0]); err != nil {
-		w.Fatalf("the replay: %v", err)
-	}
+	w.NoErrorf(tb.replays(rs[0]), "the replay")
 	tb.wantFence()
 	w.wantList(orders0.String(), effect(1, 6))
 	if _, err := h.op.DeadLetter(w.ctx, l.ID); !errors.Is(err, operate.ErrNoDeadLetter) || len(h.letters(operate.DeadLetterQuery{})) != 2 {
@@ -215,9 +189,7 @@ func fewRequests(w *world) {
 			w.Errorf("of %s, offset %d is number %d", r.Message.Partition, r.Message.Offset, of[r.Message.Partition])
 		}
 	}
-	if len(rs) != operate.ReplaysMost {
-		w.Errorf("%d are given at a time", len(rs))
-	}
+	w.Wantf(len(rs) == operate.ReplaysMost, "%d are given at a time", len(rs))
 }
 
 func replayedOnce(w *world) {
@@ -230,21 +202,15 @@ func replayedOnce(w *world) {
 	old := ta.requested(orders0)[0]
 	withdrawn := h.doesLetter(operate.Withdraw, first)
 	w.wantOnly(ta.replays(old), operate.ErrRowChanged, "the replay of what was withdrawn")
-	if len(ta.requested(orders0)) != 0 {
-		w.Error("what was withdrawn is requested")
-	}
+	w.Wantf(len(ta.requested(orders0)) == 0, "what was withdrawn is requested")
 	again := h.doesLetter(operate.Replay, withdrawn)
 	w.wantOnly(ta.replays(old), operate.ErrRowChanged, "the replay of an earlier request")
-	if again.Request != 2 {
-		w.Errorf("requested again: %+v", again)
-	}
+	w.Wantf(again.Request == 2, "requested again: %+v", again)
 	if err := ta.records().ReplayFailed(w.ctx, old, ta.Fence, errors.New("late")); err != nil {
 		w.Errorf("the failure of an earlier request: %v", err)
 	}
 	now := ta.requested(orders0)
-	if len(now) != 1 || now[0].Request != 2 {
-		w.Fatalf("requested are %+v", now)
-	}
+	w.Mustf(len(now) == 1 && now[0].Request == 2, "requested are %+v", now)
 	h.doesLetter(operate.Discard, again)
 	w.wantOnly(ta.replays(now[0]), operate.ErrRowChanged, "the replay of what was discarded")
 	w.wantList(orders0.String())
@@ -263,9 +229,7 @@ func replayedOnce(w *world) {
 			mu.Unlock()
 		}
 	})
-	if done != 1 {
-		w.Errorf("replayed %d times", done)
-	}
+	w.Wantf(done == 1, "replayed %d times", done)
 	w.wantList(orders0.String(), effect(1, 5))
 
 	tb := w.process("B").claims(orders1, 5)
@@ -281,20 +245,14 @@ func replayFails(w *world) {
 	ta.buries(1)
 	l := h.doesLetter(operate.Replay, h.letters(operate.DeadLetterQuery{})[0])
 	r := ta.requested(orders0)[0]
-	if err := ta.records().ReplayFailed(w.ctx, r, ta.Fence, errors.New("still \x00 poison")); err != nil {
-		w.Fatalf("record the failure: %v", err)
-	}
+	w.NoErrorf(ta.records().ReplayFailed(w.ctx, r, ta.Fence, errors.New("still \x00 poison")), "record the failure")
 	now, err := h.op.DeadLetter(w.ctx, l.ID)
 	if err != nil || now.Requested || now.Request != 1 || !strings.HasSuffix(now.ReplayError, "poison") || now.ReplayFailedAt.IsZero() {
 		w.Errorf("after a failure: %+v, %v", now, err)
 	}
-	if len(ta.requested(orders0)) != 0 {
-		w.Error("what has failed is still requested")
-	}
+	w.Wantf(len(ta.requested(orders0)) == 0, "what has failed is still requested")
 	ds := h.history(operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedReplayFailure}})
-	if len(ds) != 1 || ds[0].Epoch != 5 || ds[0].Claim != ta.Claim || ds[0].By != "anna" || !strings.Contains(ds[0].Reason, "poison") {
-		w.Errorf("the log says %+v", ds)
-	}
+	w.Wantf(len(ds) == 1 && ds[0].Epoch == 5 && ds[0].Claim == ta.Claim && ds[0].By == "anna" && strings.Contains(ds[0].Reason, "poison"), "the log says %+v", ds)
 	h.doesLetter(operate.Replay, now)
 	if rs := ta.requested(orders0); len(rs) != 1 || ta.replays(rs[0]) != nil {
 		w.Errorf("it cannot be requested again: %+v", rs)

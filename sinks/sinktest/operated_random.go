@@ -103,9 +103,7 @@ func actsRaced(w *world) {
 		w.FailNow()
 	}
 	story, err := operate.Explain(w.ctx, h.op, orders0, operate.Question{At: time.Now().Add(-time.Hour)})
-	if err != nil || !story.Complete {
-		w.Fatalf("the story is %+v, %v", story, err)
-	}
+	w.Mustf(err == nil && story.Complete, "the story is %+v, %v", story, err)
 	var want []string
 	var before *operate.Span
 	for _, s := range h.spans(orders0) {
@@ -114,9 +112,7 @@ func actsRaced(w *world) {
 		}
 		before = &s
 		for o := s.From; o < s.To; o++ {
-			if s.Claim.By != "" {
-				w.Errorf("offset %d was applied under an operator's act: %+v", o, s.Claim)
-			}
+			w.Wantf(s.Claim.By == "", "offset %d was applied under an operator's act: %+v", o, s.Claim)
 			want = append(want, effect(o, s.Claim.Epoch))
 		}
 	}
@@ -130,9 +126,7 @@ func (h *person) spans(p epoch.Partition) (all []operate.Span) {
 			continue
 		}
 		story, err := operate.Explain(h.w.ctx, h.op, p, operate.Question{Claim: d.Claim})
-		if err != nil || len(story.Spans) != 1 {
-			h.w.Fatalf("the story of claim %s: %+v, %v", d.Claim, story, err)
-		}
+		h.w.Mustf(err == nil && len(story.Spans) == 1, "the story of claim %s: %+v, %v", d.Claim, story, err)
 		all = append(all, story.Spans[0])
 	}
 	return all

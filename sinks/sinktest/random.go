@@ -285,9 +285,7 @@ func manyAtATime(w *world) {
 	})
 	for _, p := range ps {
 		list, err := w.db.List(w.ctx, p.String())
-		if err != nil {
-			w.Fatal(err)
-		}
+		w.NoError(err)
 		last := epoch.Epoch(0)
 		for i, s := range list {
 			var o epoch.Offset
@@ -295,14 +293,10 @@ func manyAtATime(w *world) {
 			if _, err := fmt.Sscanf(s, "%d@%d", &o, &e); err != nil {
 				w.Fatal(err)
 			}
-			if o != epoch.Offset(i) || e < last {
-				w.Fatalf("%s: at place %d is the effect of offset %d under epoch %d, after epoch %d:\n%q", p, i, o, e, last, list)
-			}
+			w.Mustf(o == epoch.Offset(i) && e >= last, "%s: at place %d is the effect of offset %d under epoch %d, after epoch %d:\n%q", p, i, o, e, last, list)
 			last = e
 		}
-		if len(list) != each {
-			w.Errorf("%s: %d effects of %d messages", p, len(list), each)
-		}
+		w.Wantf(len(list) == each, "%s: %d effects of %d messages", p, len(list), each)
 	}
 }
 

@@ -29,9 +29,7 @@ func position(o epoch.Offset) epoch.Position {
 
 func (a *process) seeds(starts ...epoch.Start) {
 	a.w.Helper()
-	if err := a.sink.Seed(a.w.ctx, starts); err != nil {
-		a.w.Fatalf("%s seeds %+v: %v", a.name, starts, err)
-	}
+	a.w.NoErrorf(a.sink.Seed(a.w.ctx, starts), "%s seeds %+v", a.name, starts)
 }
 
 func (a *process) wantStart(p epoch.Partition, next epoch.Offset) {
@@ -88,9 +86,7 @@ func seedOtherLog(w *world) {
 	w.wantOnly(err, epoch.ErrLogChanged, "a third partition is added")
 	var of *epoch.LogChangedError
 	want := epoch.LogChangedError{Partition: orders1, Fence: "cluster-1/topic-1", Source: changed.Log, Next: 100}
-	if !errors.As(err, &of) || *of != want {
-		w.Errorf("the refusal is %#v; want %#v", of, want)
-	}
+	w.Wantf(errors.As(err, &of) && *of == want, "the refusal is %#v; want %#v", of, want)
 	_, err = a.sink.Fence(w.ctx, orders2)
 	w.wantOnly(err, epoch.ErrMissing, "read the third partition")
 	a.wantStart(orders1, 100)
@@ -164,8 +160,6 @@ func seedDifferent(w *world) {
 				w.Errorf("round %d: %s begins at %d, want 100 or 7", round, f.Partition, f.Next)
 			}
 		}
-		if firsts != 1 {
-			w.Errorf("round %d: %d seedings found that they were first", round, firsts)
-		}
+		w.Wantf(firsts == 1, "round %d: %d seedings found that they were first", round, firsts)
 	}
 }

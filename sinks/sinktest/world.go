@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/suites/verdict"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -21,7 +22,7 @@ const patience = 3 * time.Minute
 // world is the scene of a history: one database, named processes, and a source that grants whatever
 // leases the history needs.
 type world struct {
-	testing.TB
+	verdict.TB
 	ctx      context.Context // ends with patience
 	patience time.Duration
 	create   func(testing.TB) Database[any]
@@ -33,7 +34,7 @@ type world struct {
 func (h history) playOn(t testing.TB, patience time.Duration, create func(testing.TB) Database[any]) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	h.play(&world{TB: t, ctx: ctx, patience: patience, create: create, db: create(t)})
+	h.play(&world{TB: verdict.TB{TB: t}, ctx: ctx, patience: patience, create: create, db: create(t)})
 }
 
 func (w *world) elsewhere() *world {
@@ -67,9 +68,7 @@ func (w *world) seedAt(next epoch.Offset, ps ...epoch.Partition) {
 		at := epoch.Position{Offset: next, Mark: epoch.NoMark}
 		starts = append(starts, epoch.Start{Origin: origin(p), Next: at, Earliest: at})
 	}
-	if err := w.db.Open(w).Seed(w.ctx, starts); err != nil {
-		w.Fatalf("seed %v: %v", ps, err)
-	}
+	w.NoErrorf(w.db.Open(w).Seed(w.ctx, starts), "seed %v", ps)
 }
 
 type process struct {
@@ -112,9 +111,7 @@ func (a *process) withEffects(as []epoch.Advance) (with []epoch.Advance) {
 func (a *process) reads(p epoch.Partition) epoch.Fence {
 	a.w.Helper()
 	f, err := a.sink.Fence(a.w.ctx, p)
-	if err != nil {
-		a.w.Fatalf("%s reads the fence of %s: %v", a.name, p, err)
-	}
+	a.w.NoErrorf(err, "%s reads the fence of %s", a.name, p)
 	return f
 }
 
@@ -123,13 +120,9 @@ func (a *process) swaps(seen epoch.Fence, l epoch.Lease) *tenure {
 	a.w.Helper()
 	c := epoch.NewClaim(l)
 	f, err := a.sink.Claim(a.w.ctx, seen, c)
-	if err != nil {
-		a.w.Fatalf("%s claims %s under lease generation %d: %v", a.name, l.Partition, l.Generation, err)
-	}
+	a.w.NoErrorf(err, "%s claims %s under lease generation %d", a.name, l.Partition, l.Generation)
 	want, err := seen.Claimed(c)
-	if err != nil {
-		a.w.Fatalf("the history itself is wrong: %v", err)
-	}
+	a.w.NoErrorf(err, "the history itself is wrong")
 	// Between read and swap only the position may have moved.
 	if want.Next, want.Mark, want.Applied = f.Next, f.Mark, f.Applied; f != want {
 		a.w.Fatalf("%s claims %s under lease generation %d: the fence is\n%+v, want\n%+v", a.name, l.Partition, l.Generation, f, want)
@@ -303,20 +296,14 @@ func (w *world) isOnly(err, want error, what string, args ...any) bool {
 // open during the next claim.
 func (w *world) wantRefused(err error, what string) {
 	w.Helper()
-	if !errors.Is(err, epoch.ErrStale) && !errors.Is(err, epoch.ErrInDoubt) {
-		w.Fatalf("%s: err = %v, want %q or %q", what, err, epoch.ErrStale, epoch.ErrInDoubt)
-	}
+	w.Mustf(errors.Is(err, epoch.ErrStale) || errors.Is(err, epoch.ErrInDoubt), "%s: err = %v, want %q or %q", what, err, epoch.ErrStale, epoch.ErrInDoubt)
 }
 
 func (w *world) wantList(list string, want ...string) {
 	w.Helper()
 	got, err := w.db.List(w.ctx, list)
-	if err != nil {
-		w.Fatalf("list %q: %v", list, err)
-	}
-	if !slices.Equal(got, want) {
-		w.Fatalf("effects of %s:\n%q, want\n%q", list, got, want)
-	}
+	w.NoErrorf(err, "list %q", list)
+	w.Mustf(slices.Equal(got, want), "effects of %s:\n%q, want\n%q", list, got, want)
 }
 
 // wantEffects fails the test unless the effects of p are exactly those in story, such as "0-2@5
@@ -341,9 +328,7 @@ func (w *world) wantEffects(p epoch.Partition, story string) {
 func (w *world) number(s string) int64 {
 	w.Helper()
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil {
-		w.Fatalf("the history itself is wrong: %v", err)
-	}
+	w.NoErrorf(err, "the history itself is wrong")
 	return n
 }
 
@@ -356,7 +341,5 @@ func (t *tenure) wantFence() {
 
 func (t *tenure) wantEpoch(e epoch.Epoch) {
 	t.w.Helper()
-	if t.Epoch != e {
-		t.w.Fatalf("%s holds %s under epoch %d, want %d", t.name, t.Partition, t.Epoch, e)
-	}
+	t.w.Mustf(t.Epoch == e, "%s holds %s under epoch %d, want %d", t.name, t.Partition, t.Epoch, e)
 }

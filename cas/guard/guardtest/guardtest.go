@@ -16,6 +16,7 @@ import (
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/proxy"
+	"github.com/epochfence/epochfence/internal/suites/verdict"
 )
 
 // Run plays every history on a rig of its own.
@@ -28,7 +29,7 @@ func Run(t *testing.T, create func(t testing.TB) castest.Rig) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			h.play(&world{TB: t, ctx: ctx, rig: rig})
+			h.play(&world{TB: verdict.TB{TB: t}, ctx: ctx, rig: rig})
 		})
 	}
 }
@@ -48,7 +49,7 @@ var histories = []history{
 }
 
 type world struct {
-	testing.TB
+	verdict.TB
 	ctx context.Context
 	rig castest.Rig
 }
@@ -115,9 +116,7 @@ func (w *world) exact(partitions int) {
 	s := w.rig.Open(w, direct)
 	for n := range items {
 		state, err := guard.Read(w.ctx, s, item(n))
-		if err != nil {
-			w.Fatal(err)
-		}
+		w.NoError(err)
 		next := make([]int, partitions)
 		for _, word := range strings.Fields(string(state.Value)) {
 			var partition, offset int
@@ -150,9 +149,7 @@ func overtakes(w *world) {
 	owners.Wait()
 	w.exact(1)
 	s := w.rig.Open(w, direct)
-	if err := w.one(s, stamp(0, 2, messages)); err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(w.one(s, stamp(0, 2, messages)))
 	for offset := range epoch.Offset(messages + 2) {
 		if err := w.one(s, stamp(0, 1, offset)); !errors.Is(err, guard.ErrStale) {
 			w.Errorf("the first owner wakes up at %d: %v", offset, err)
@@ -162,9 +159,7 @@ func overtakes(w *world) {
 
 func breaks(w *world) {
 	p, via, err := proxy.Between()
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(err)
 	w.Cleanup(p.Close)
 	s := w.rig.Open(w, via)
 	done := make(chan struct{})
@@ -173,9 +168,7 @@ func breaks(w *world) {
 	err = w.applies(s, 0, 1)
 	close(done)
 	faults.Wait()
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(err)
 	w.exact(1)
 }
 
@@ -204,9 +197,7 @@ func deletes(w *world) {
 	}
 	gone := func(guard.State) (guard.State, []byte, error) { return guard.State{}, nil, nil }
 	for offset, change := range []guard.Change{add("0"), gone} {
-		if err := apply(epoch.Offset(offset), change); err != nil {
-			w.Fatal(err)
-		}
+		w.NoError(apply(epoch.Offset(offset), change))
 	}
 	if err := apply(0, add("0")); !errors.Is(err, guard.ErrPassed) {
 		w.Errorf("the message before the deletion: %v", err)
@@ -214,9 +205,7 @@ func deletes(w *world) {
 	if state, err := guard.Read(w.ctx, s, item(0)); err != nil || state.Exists {
 		w.Errorf("%+v, %v", state, err)
 	}
-	if err := apply(2, add("2")); err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(apply(2, add("2")))
 	if state, err := guard.Read(w.ctx, s, item(0)); err != nil || string(state.Value) != "2" {
 		w.Errorf("%+v, %v", state, err)
 	}
@@ -274,9 +263,7 @@ func anotherOutcome(w *world) {
 		w.Fatal(err)
 	}
 	s.key = ""
-	if err := deliver(); err != nil {
-		w.Fatal(err)
-	}
+	w.NoError(deliver())
 	for n, want := range []string{"theirs 0 2", "0 1"} {
 		if state, err := guard.Read(w.ctx, s, item(n)); err != nil || string(state.Value) != want {
 			w.Errorf("item %d is %q, want %q; %v", n, state.Value, want, err)

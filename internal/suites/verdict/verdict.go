@@ -59,3 +59,38 @@ func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...
 func (r *recorder) SkipNow()                          { runtime.Goexit() }
 func (r *recorder) Skip(args ...any)                  { r.Log(args...); r.SkipNow() }
 func (r *recorder) Skipf(format string, args ...any)  { r.Logf(format, args...); r.SkipNow() }
+
+// TB is a [testing.TB] with checks of one line, for the worlds of suites.
+type TB struct{ testing.TB }
+
+// Wantf fails the test unless ok.
+func (t TB) Wantf(ok bool, format string, args ...any) {
+	if !ok {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
+// Mustf fails and ends the test unless ok.
+func (t TB) Mustf(ok bool, format string, args ...any) {
+	if !ok {
+		t.Helper()
+		t.Fatalf(format, args...)
+	}
+}
+
+// NoErrorf ends the test with the text and err, if there is one.
+func (t TB) NoErrorf(err error, format string, args ...any) {
+	if err != nil {
+		t.Helper()
+		t.Fatalf(format+": %v", append(args, err)...)
+	}
+}
+
+// NoError ends the test with err, if there is one.
+func (t TB) NoError(err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
+}

@@ -42,7 +42,7 @@ func (w *world) claimed(n int32) error {
 
 func breaks(w *world) {
 	p, via, err := proxy.Between()
-	w.must(err)
+	w.NoError(err)
 	w.Cleanup(p.Close)
 	w.starts("a", w.rig.Open(w, via), w.each())
 	w.starts("b", w.rig.Open(w, via), w.batches())
@@ -56,9 +56,7 @@ func breaks(w *world) {
 		w.sends(1)
 		<-time.After(100 * time.Millisecond)
 	}
-	if p.Struck() == 0 {
-		w.Error("no request or answer was lost")
-	}
+	w.Wantf(p.Struck() != 0, "no request or answer was lost")
 	w.drains()
 	w.exact()
 }
@@ -231,7 +229,7 @@ func replayed(w *world) {
 	letter := w.letter(2)
 	close(healed)
 	_, err := op.DoDeadLetter(w.ctx, operate.DeadLetterAct{Kind: operate.Replay, Seen: letter, By: "anna", Reason: "it is fixed"})
-	w.must(err)
+	w.NoError(err)
 	w.until("the replay", func() error {
 		if _, err := op.DeadLetter(w.ctx, letter.ID); !errors.Is(err, operate.ErrNoDeadLetter) {
 			return fmt.Errorf("the dead letter is there: %w", err)
@@ -261,11 +259,11 @@ func (w *world) letter(offset epoch.Offset) (found operate.DeadLetter) {
 func (w *world) acts(kind operate.ActKind, to *epoch.Position) {
 	w.Helper()
 	seen, err := w.sink.Operator().Partition(w.ctx, w.partition(0))
-	w.must(err)
+	w.NoError(err)
 	act := operate.NewAct(kind, seen.Fence, "anna", "for the test")
 	act.To = to
 	_, err = w.sink.Operator().Act(w.ctx, act)
-	w.must(err)
+	w.NoError(err)
 }
 
 func operated(w *world) {
@@ -292,7 +290,7 @@ func listed(w *world) {
 	}
 	w.log.Append(0, "0:0")
 	facts, err := w.store.Facts(w.ctx)
-	w.must(err)
+	w.NoError(err)
 	large := bytes.Repeat([]byte{0xff}, max(min(facts.MaxValue, 1<<20), 1)) // with its key it does not fit an item of a small store
 	w.log.AppendMessages(0, consumer.Message{Key: []byte("apples\xff"), Value: []byte("0:1"), Headers: []consumer.Header{{Key: "h\xff", Value: large}}})
 	w.log.Append(1, "1:0")
@@ -320,9 +318,7 @@ func listed(w *world) {
 	w.acts(operate.ActEvict, nil)
 	for kind, least := range map[operate.DecisionKind]int{operate.DecidedClaim: 2, operate.DecidedEvict: 1} {
 		ds, err := op.History(w.ctx, operate.HistoryQuery{Kinds: []operate.DecisionKind{kind}})
-		if err != nil || len(ds) < least {
-			w.Errorf("%d decisions are a %s, want %d: %v", len(ds), kind, least, err)
-		}
+		w.Wantf(err == nil && len(ds) >= least, "%d decisions are a %s, want %d: %v", len(ds), kind, least, err)
 	}
 }
 
@@ -337,13 +333,9 @@ func read(w *world) {
 		w.sends(1)
 		w.drains()
 		state, err := guard.Read(w.ctx, w.store, w.item(0))
-		if err != nil || state.Exists != want.Exists || !bytes.Equal(state.Value, want.Value) {
-			w.Errorf("%+v, %v, want %+v", state, err, want)
-		}
+		w.Wantf(err == nil && state.Exists == want.Exists && bytes.Equal(state.Value, want.Value), "%+v, %v, want %+v", state, err, want)
 		stored, err := w.store.Get(w.ctx, w.item(0))
-		if err != nil || !bytes.Equal(stored.Value, want.Value) {
-			w.Errorf("the store has %q, %v, want %q", stored.Value, err, want.Value)
-		}
+		w.Wantf(err == nil && bytes.Equal(stored.Value, want.Value), "the store has %q, %v, want %q", stored.Value, err, want.Value)
 		if w.rig.Native == nil {
 			continue
 		}

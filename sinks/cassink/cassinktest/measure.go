@@ -75,7 +75,7 @@ func (w *world) medians(all []*owned, ways []func(o *owned) error) (ms []float64
 			for _, o := range all {
 				each.Go(func() error { return way(o) })
 			}
-			w.must(each.Wait())
+			w.NoError(each.Wait())
 			took[i] = append(took[i], time.Since(began))
 		}
 	}
@@ -96,11 +96,11 @@ type owned struct {
 func (w *world) owns(partition int32) *owned {
 	at := epoch.Position{Mark: epoch.NoMark}
 	origin := epoch.Origin{Partition: w.partition(partition), Log: "log", Source: "source"}
-	w.must(w.sink.Seed(w.ctx, []epoch.Start{{Origin: origin, Next: at, Earliest: at}}))
+	w.NoError(w.sink.Seed(w.ctx, []epoch.Start{{Origin: origin, Next: at, Earliest: at}}))
 	seen, err := w.sink.Fence(w.ctx, origin.Partition)
-	w.must(err)
+	w.NoError(err)
 	mine, err := w.sink.Claim(w.ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 1, Owner: "a"}))
-	w.must(err)
+	w.NoError(err)
 	return &owned{world: w, fence: mine}
 }
 

@@ -54,7 +54,7 @@ func (w *world) posting(r *receiver) consumer.Handlers[*cassink.Tx] {
 			return err
 		},
 	})
-	w.must(err)
+	w.NoError(err)
 	return consumer.Each(func(ctx context.Context, tx *cassink.Tx, m consumer.Message, _ epoch.Epoch) error {
 		if err := w.apply(ctx, tx, m); err != nil {
 			return err
@@ -107,13 +107,11 @@ func posts(w *world) {
 		r.mu.Lock()
 		came := slices.DeleteFunc(slices.Clone(r.effects), func(s string) bool { return !strings.HasPrefix(s, fmt.Sprint(n, ":")) })
 		r.mu.Unlock()
-		if !slices.Equal(came, ofPartition) {
-			w.Errorf("the receiver has %v, want %v", came, ofPartition)
-		}
+		w.Wantf(slices.Equal(came, ofPartition), "the receiver has %v, want %v", came, ofPartition)
 		want = append(want, ofPartition...)
 	}
 	answers, err := guard.Read(w.ctx, w.store, w.prefix+"/answers")
-	w.must(err)
+	w.NoError(err)
 	recorded := strings.Fields(string(answers.Value))
 	slices.Sort(recorded)
 	if slices.Sort(want); !slices.Equal(recorded, want) {

@@ -18,6 +18,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/suites/verdict"
 	"github.com/epochfence/epochfence/sinks/cassink"
 )
 
@@ -27,7 +28,7 @@ const patience = 3 * time.Minute
 
 // world is what a history plays in: a log, and a store that its members write to.
 type world struct {
-	testing.TB
+	verdict.TB
 	ctx    context.Context
 	rig    castest.Rig
 	prefix string // begins all keys
@@ -44,7 +45,7 @@ func newWorld(t testing.TB, prefix string, rig castest.Rig, partitions int32) *w
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	w := &world{
-		TB: t, ctx: ctx, rig: rig, prefix: prefix, log: memsource.New("orders", partitions), size: make([]int, partitions),
+		TB: verdict.TB{TB: t}, ctx: ctx, rig: rig, prefix: prefix, log: memsource.New("orders", partitions), size: make([]int, partitions),
 		store: rig.Open(t, direct), failed: map[string]bool{},
 	}
 	w.sink = w.open(w.store)
@@ -56,15 +57,8 @@ func direct(address string) string { return address }
 func (w *world) open(s cas.Store) *cassink.Sink {
 	w.Helper()
 	sink, err := cassink.Open(w.ctx, s, cassink.Options{Prefix: w.prefix + "/epochfence"})
-	w.must(err)
+	w.NoError(err)
 	return sink
-}
-
-func (w *world) must(err error) {
-	w.Helper()
-	if err != nil {
-		w.Fatal(err)
-	}
 }
 
 func (w *world) partition(n int32) epoch.Partition {
