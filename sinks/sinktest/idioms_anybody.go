@@ -92,6 +92,11 @@ func sends(texts ...string) func(c *Call) error {
 	}
 }
 
+// sendsWith is sends for one text with arguments.
+func sendsWith(query string, args ...any) func(c *Call) error {
+	return func(c *Call) error { return inTurn(c.Write, c.exec(query, args...)) }
+}
+
 // hides returns a handler that writes its effect, sends texts, writes again, and ignores all
 // errors.
 func hides(texts ...string) func(c *Call) error {

@@ -42,20 +42,14 @@ var statements = []Idiom{
 	}},
 	{Name: "RELEASE of a name that a sink might have", Want: Costs, Do: sends("RELEASE SAVEPOINT epochfence_1")},
 
-	{Name: "a duplicate key, and returns the error", Wire: true, Want: Costs, Says: []string{"idiom_keys"}, Do: func(c *Call) error {
-		return inTurn(c.Write, c.exec("insert into idiom_keys values ('always there')"))
-	}},
+	{Name: "a duplicate key, and returns the error", Wire: true, Want: Costs, Says: []string{"idiom_keys"}, Do: sends("insert into idiom_keys values ('always there')")},
 	{Name: "a text that is no SQL", Wire: true, Want: Costs, Says: []string{"syntax"}, Do: sends("insert in to effects")},
 	{Name: "a table that is not there", Wire: true, Want: Halts, Says: []string{"nowhere"}, Do: sends("insert into nowhere values (1)")},
 	{Name: "a table that is not there, in Permanent", Want: Costs, Says: []string{"nowhere"}, Answers: true, Do: func(c *Call) error {
 		return permanently(sends("insert into nowhere values (1)")(c))
 	}},
-	{Name: "too few arguments", Wire: true, Want: Costs, Do: func(c *Call) error {
-		return inTurn(c.Write, c.exec("insert into effects (list, value) values ($1, $2)", "one"))
-	}},
-	{Name: "an argument of no type", Wire: true, Want: Costs, Do: func(c *Call) error {
-		return inTurn(c.Write, c.exec("insert into effects (list, value) values ('x', $1)", make(chan int)))
-	}},
+	{Name: "too few arguments", Wire: true, Want: Costs, Do: sendsWith("insert into effects (list, value) values ($1, $2)", "one")},
+	{Name: "an argument of no type", Wire: true, Want: Costs, Do: sendsWith("insert into effects (list, value) values ('x', $1)", make(chan int))},
 
 	// Another connection, which waits for this one.
 	{Name: "waits for itself on another connection", Answers: true, Want: Costs, Says: []string{"ock"}, Do: func(c *Call) error { // a lock, or a Lock wait
@@ -104,12 +98,8 @@ var sqlite = []Idiom{
 		_ = c.Exec("INSERT INTO idiom_keys VALUES ('always there')")
 		return c.Write()
 	}},
-	{Name: "a NUL byte in an argument", Want: Applied, Do: func(c *Call) error {
-		return inTurn(c.Write, c.exec("INSERT INTO effects (list, value) VALUES ('x', $1)", "a\x00b"))
-	}},
-	{Name: "too many arguments", Want: Applied, Do: func(c *Call) error {
-		return inTurn(c.Write, c.exec("INSERT INTO effects (list, value) VALUES ($1, 'y')", "x", "z"))
-	}},
+	{Name: "a NUL byte in an argument", Want: Applied, Do: sendsWith("INSERT INTO effects (list, value) VALUES ('x', $1)", "a\x00b")},
+	{Name: "too many arguments", Want: Applied, Do: sendsWith("INSERT INTO effects (list, value) VALUES ($1, 'y')", "x", "z")},
 
 	{Name: "rows that are left open", Answers: true, Want: Applied, Do: func(c *Call) error {
 		_, err := c.Query("SELECT value FROM effects")
@@ -211,24 +201,14 @@ var postgres = []Idiom{
 	{Name: "a statement that fails, within SAVEPOINT", Answers: true, Want: Alone, Do: func(c *Call) error {
 		return inTurn(c.exec("savepoint mine"), func() error { _ = c.Exec("select 1/0"); return nil }, c.exec("rollback to savepoint mine"), c.Write)
 	}},
-	{Name: "a constraint that is checked at the commit", Want: Costs, Do: func(c *Call) error {
-		return inTurn(c.Write, c.exec("insert into idiom_children values ('nobody')"))
-	}},
+	{Name: "a constraint that is checked at the commit", Want: Costs, Do: sends("insert into idiom_children values ('nobody')")},
 	raises("42P01"), raises("42501"), raises("3F000"), raises("42883"), raises("25006"), raises("08P01"),
 	raises("XF001"), raises("XF002"), raises("XF003"), raises("XF004"),
-	{Name: "a NUL byte in an argument", Wire: true, Want: Costs, Do: func(c *Call) error {
-		return inTurn(c.Write, c.exec("insert into effects (list, value) values ('x', $1)", "a\x00b"))
-	}},
+	{Name: "a NUL byte in an argument", Wire: true, Want: Costs, Do: sendsWith("insert into effects (list, value) values ('x', $1)", "a\x00b")},
 	{Name: "a NUL byte in the text", Wire: true, Want: Costs, Do: sends("insert into effects (list, value) values ('x', 'a\x00b')")},
-	{Name: "bytes that are not UTF-8 in an argument", Wire: true, Want: Costs, Says: []string{"22021"}, Do: func(c *Call) error {
-		return inTurn(c.Write, c.exec("insert into effects (list, value) values ('x', $1)", "\xff"))
-	}},
-	{Name: "too many arguments", Wire: true, Want: Costs, Do: func(c *Call) error {
-		return inTurn(c.Write, c.exec("insert into effects (list, value) values ($1, 'y')", "x", "z"))
-	}},
-	{Name: "a text of two statements with an argument", Wire: true, Want: Costs, But: map[string]Outcome{"simple_protocol": Applied}, Do: func(c *Call) error {
-		return inTurn(c.Write, c.exec("select 1; select $1::text", "x"))
-	}},
+	{Name: "bytes that are not UTF-8 in an argument", Wire: true, Want: Costs, Says: []string{"22021"}, Do: sendsWith("insert into effects (list, value) values ('x', $1)", "\xff")},
+	{Name: "too many arguments", Wire: true, Want: Costs, Do: sendsWith("insert into effects (list, value) values ($1, 'y')", "x", "z")},
+	{Name: "a text of two statements with an argument", Wire: true, Want: Costs, But: map[string]Outcome{"simple_protocol": Applied}, Do: sendsWith("select 1; select $1::text", "x")},
 	{Name: "SET LOCAL statement_timeout, and runs into it", Want: Costs, Says: []string{"57014"}, Do: sends("set local statement_timeout = '10ms'", "select pg_sleep(60)")},
 	{Name: "COPY FROM STDIN as a text", Wire: true, Want: Costs, Says: []string{"COPY effects"}, Do: sends("COPY effects (list, value) FROM STDIN")},
 	{Name: "COPY FROM STDIN as a text, and hides the error", Want: Costs, Says: []string{"COPY effects"}, Do: hides("COPY effects (list, value) FROM STDIN")},
@@ -297,9 +277,7 @@ var postgres = []Idiom{
 
 // raises is a trigger of the user that raises a code of the server or of a sink.
 func raises(code string) Idiom {
-	return Idiom{Name: "a trigger that raises " + code, Wire: code == "42P01", Want: Costs, Says: []string{"raised by a trigger", code}, Do: func(c *Call) error {
-		return inTurn(c.Write, c.exec("insert into idiom_codes values ('"+code+"')"))
-	}}
+	return Idiom{Name: "a trigger that raises " + code, Wire: code == "42P01", Want: Costs, Says: []string{"raised by a trigger", code}, Do: sends("insert into idiom_codes values ('" + code + "')")}
 }
 
 // sleepsBriefly cancels a statement while the server executes it.
