@@ -109,9 +109,8 @@ func (c client) replacesInTime(prefix string, replace func(seen cas.Item) (cas.I
 		if err == nil {
 			return item
 		}
-		if took := time.Since(began); took < brief {
-			c.w.Fatalf("an item for %v is not replaced after %v: %v", brief, took, err)
-		}
+		took := time.Since(began)
+		c.w.Mustf(took >= brief, "an item for %v is not replaced after %v: %v", brief, took, err)
 	}
 }
 
@@ -131,9 +130,8 @@ func comparedForATime(w *world) {
 		w.Errorf("an empty key: err = %v, want %q", err, cas.ErrKey)
 	}
 	if facts.MaxValue > 0 {
-		if _, err := e.SwapFor(w.ctx, second, make([]byte, facts.MaxValue+1), time.Hour); !errors.Is(err, cas.ErrTooLarge) {
-			w.Errorf("a value of %d bytes: err = %v, want %q", facts.MaxValue+1, err, cas.ErrTooLarge)
-		}
+		_, err := e.SwapFor(w.ctx, second, make([]byte, facts.MaxValue+1), time.Hour)
+		w.Wantf(errors.Is(err, cas.ErrTooLarge), "a value of %d bytes: err = %v, want %q", facts.MaxValue+1, err, cas.ErrTooLarge)
 	}
 	ctx, cancel := cancelled(w)
 	defer cancel()

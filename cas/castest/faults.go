@@ -85,17 +85,15 @@ func (c client) answers() {
 const losses = 10
 
 func lostRequest(w *world) {
-	if landed := w.loses((*proxy.Proxy).LoseRequest); landed == losses {
-		w.Errorf("each of %d writes whose request was lost has landed", losses)
-	}
+	landed := w.loses((*proxy.Proxy).LoseRequest)
+	w.Wantf(landed != losses, "each of %d writes whose request was lost has landed", losses)
 }
 
 // lostAnswer finds the clients that send a request again after its answer was lost: the server
 // refuses the second, because the first has changed the item.
 func lostAnswer(w *world) {
-	if landed := w.loses((*proxy.Proxy).LoseAnswer); landed == 0 {
-		w.Errorf("none of %d writes whose answer was lost has landed: the suite lost the request", losses)
-	}
+	landed := w.loses((*proxy.Proxy).LoseAnswer)
+	w.Wantf(landed != 0, "none of %d writes whose answer was lost has landed: the suite lost the request", losses)
 }
 
 // loses writes through a proxy that loses something, and returns how many of the writes that

@@ -27,9 +27,8 @@ func foreign(w *world) {
 			w.Wantf(strings.Contains(err.Error(), strconv.Quote(key)), "%s: the error does not name the key: %v", what, err)
 			w.conflicts(c.Delete(w.ctx, cas.Item{Key: key, Live: true, Version: own.Version, Number: own.Number}), "delete of "+what)
 			if all, ok := c.Store.(cas.BatchGetter); ok {
-				if _, err := all.GetAll(w.ctx, []string{own.Key, key}); !errors.Is(err, cas.ErrForeign) {
-					w.Errorf("%s, read together with an item: err = %v, want %q", what, err, cas.ErrForeign)
-				}
+				_, err := all.GetAll(w.ctx, []string{own.Key, key})
+				w.Wantf(errors.Is(err, cas.ErrForeign), "%s, read together with an item: err = %v, want %q", what, err, cas.ErrForeign)
 			}
 		case err != nil:
 			w.Errorf("%s: err = %v, want none, or %q", what, err, cas.ErrForeign)
@@ -41,9 +40,8 @@ func foreign(w *world) {
 		}
 	}
 	c.is(own)
-	if items := c.lists("orders/"); items[own.Key].Version != own.Version {
-		w.Errorf("the list lacks %q beside what others have written: %v", own.Key, items)
-	}
+	items := c.lists("orders/")
+	w.Wantf(items[own.Key].Version == own.Version, "the list lacks %q beside what others have written: %v", own.Key, items)
 }
 
 // full writes to a store that has no room, deletes from it, and writes once there is room.
@@ -52,9 +50,8 @@ func full(w *world) {
 	item, other := c.creates("orders", "1", "one"), c.creates("payments", "1", "one")
 	room := w.rig.Full(w)
 	for _, seen := range []cas.Item{item, {Key: "stock"}} {
-		if _, err := c.Swap(w.ctx, seen, []byte("2"), []byte("two")); !errors.Is(err, cas.ErrFull) {
-			w.Errorf("swap %q in a store that is full: err = %v, want %q", seen.Key, err, cas.ErrFull)
-		}
+		_, err := c.Swap(w.ctx, seen, []byte("2"), []byte("two"))
+		w.Wantf(errors.Is(err, cas.ErrFull), "swap %q in a store that is full: err = %v, want %q", seen.Key, err, cas.ErrFull)
 	}
 	c.is(item)
 	c.deletes(other)

@@ -19,9 +19,8 @@ func absent(w *world) {
 	item, err := c.Get(w.ctx, "orders")
 	w.NoError(err)
 	w.same(item, cas.Item{Key: "orders"})
-	if items := c.lists(""); len(items) != 0 {
-		w.Errorf("a new store has %d items", len(items))
-	}
+	items := c.lists("")
+	w.Wantf(len(items) == 0, "a new store has %d items", len(items))
 	if err := c.Delete(w.ctx, cas.Item{Key: "orders", Version: "7"}); err == nil {
 		w.Error("an item that nobody has written was deleted")
 	}
@@ -128,9 +127,8 @@ func native(w *world) {
 	seen := cas.Item{Key: "orders/4711"}
 	for _, value := range []string{`{"state":"paid"}`, "", "\x00\xff"} {
 		seen = c.writes(seen, value, "the note")
-		if got := string(w.rig.Native(w, seen.Key)); got != value {
-			w.Errorf("another client reads %q, want %q", got, value)
-		}
+		got := string(w.rig.Native(w, seen.Key))
+		w.Wantf(got == value, "another client reads %q, want %q", got, value)
 	}
 }
 
@@ -220,17 +218,14 @@ func emptied(w *world) {
 	a, b := w.client(), w.client()
 	item := a.creates("orders", "1", "")
 	before := a.facts()
-	if other := b.facts(); other != before || before.Source == "" {
-		w.Fatalf("two clients have the facts\n%+v\n%+v", before, other)
-	}
+	other := b.facts()
+	w.Mustf(other == before && before.Source != "", "two clients have the facts\n%+v\n%+v", before, other)
 	w.rig.Empty(w)
-	if after := w.client().facts(); after.Source == before.Source {
-		w.Errorf("the source is %q, before and after", before.Source)
-	}
+	after := w.client().facts()
+	w.Wantf(after.Source != before.Source, "the source is %q, before and after", before.Source)
 	c := w.client()
-	if items := c.lists(""); len(items) != 0 {
-		w.Errorf("an emptied store has %d items", len(items))
-	}
+	items := c.lists("")
+	w.Wantf(len(items) == 0, "an emptied store has %d items", len(items))
 	if w.rig.Strands {
 		a, b = w.client(), w.client()
 	}
@@ -278,9 +273,8 @@ func named(w *world) {
 			w.Errorf("%s did not fail", what)
 			continue
 		}
-		if text := err.Error(); !strings.Contains(text, `"orders/4711"`) || !strings.Contains(text, what) {
-			w.Errorf("an error does not say %s and \"orders/4711\": %v", what, err)
-		}
+		text := err.Error()
+		w.Wantf(strings.Contains(text, `"orders/4711"`) && strings.Contains(text, what), "an error does not say %s and \"orders/4711\": %v", what, err)
 	}
 	w.Wantf(!errors.Is(got, cas.ErrConflict), "a read conflicts: %v", got)
 }

@@ -147,9 +147,8 @@ func thousand(w *world) {
 			if facts.ListsWhole {
 				c.is(item)
 			}
-			if _, err := c.Swap(w.ctx, item, []byte("again"), nil); err != nil {
-				w.Errorf("an item as listed: %v", err)
-			}
+			_, err := c.Swap(w.ctx, item, []byte("again"), nil)
+			w.Wantf(err == nil, "an item as listed: %v", err)
 		}
 	}
 }
@@ -247,9 +246,8 @@ func impossibleKeys(w *world) {
 			w.Wantf(errors.Is(err, cas.ErrKey), "%s of a key of %d bytes: err = %v, want %q", what, len(key), err, cas.ErrKey)
 		}
 	}
-	if items := c.lists(""); len(items) > 0 {
-		w.Errorf("%d items were written", len(items))
-	}
+	items := c.lists("")
+	w.Wantf(len(items) == 0, "%d items were written", len(items))
 }
 
 func limits(w *world) {

@@ -94,9 +94,8 @@ func togetherOfOneWrite(w *world) {
 
 func failsTogether(w *world) {
 	c := w.client()
-	if _, err := c.getAll(w.ctx, "orders", ""); !errors.Is(err, cas.ErrKey) {
-		w.Errorf("an empty key: %v", err)
-	}
+	_, err := c.getAll(w.ctx, "orders", "")
+	w.Wantf(errors.Is(err, cas.ErrKey), "an empty key: %v", err)
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
 	if _, err := c.getAll(ctx, "orders", "payments"); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "orders") {

@@ -93,9 +93,8 @@ func (c client) writes(seen cas.Item, value, note string) cas.Item {
 	item, err := c.Swap(c.w.ctx, seen, []byte(value), []byte(note))
 	c.w.NoErrorf(err, "swap")
 	c.w.Mustf(item.Version != "" && item.Version != seen.Version, "version %q follows %q", item.Version, seen.Version)
-	if facts := c.facts(); facts.Numbers && item.Number <= seen.Number || !facts.Numbers && item.Number != 0 {
-		c.w.Fatalf("number %d follows %d", item.Number, seen.Number)
-	}
+	facts := c.facts()
+	c.w.Mustf((!facts.Numbers || item.Number > seen.Number) && (facts.Numbers || item.Number == 0), "number %d follows %d", item.Number, seen.Number)
 	c.w.same(item, cas.Item{Key: seen.Key, Live: true, Value: []byte(value), Note: []byte(note), Version: item.Version, Number: item.Number})
 	c.is(item)
 	return item
@@ -157,9 +156,8 @@ func (c client) lists(prefix string) map[string]cas.Item {
 	items := map[string]cas.Item{}
 	for item, err := range c.List(c.w.ctx, prefix) {
 		c.w.NoErrorf(err, "list %q", prefix)
-		if _, twice := items[item.Key]; twice {
-			c.w.Fatalf("list %q has %q twice", prefix, item.Key)
-		}
+		_, twice := items[item.Key]
+		c.w.Mustf(!twice, "list %q has %q twice", prefix, item.Key)
 		c.w.Mustf(item.Live, "list %q has %q, which is not live", prefix, item.Key)
 		items[item.Key] = item
 	}

@@ -23,15 +23,13 @@ func (w *world) takenOver(a *system, s *stall, db *memsink.Sink, topic string, v
 func (w *world) undisturbed(b *system, db *memsink.Sink, claim epoch.ClaimID, topic string, all, more []string) {
 	w.produce(topic, 0, more...)
 	w.applied(db, topic, 0, append(all, more...)...)
-	if f := w.fence(db, group, topic, 0); f.Claim != claim {
-		w.fail("the claim of %s was replaced by one of %q", b.name, f.Owner)
-	}
+	f := w.fence(db, group, topic, 0)
+	w.must(f.Claim == claim, "the claim of %s was replaced by one of %q", b.name, f.Owner)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range b.events {
-		if e, ok := e.(consumer.Stale); ok {
-			w.fail("%s, which owns the partition, was refused as stale: %+v", b.name, e)
-		}
+		e, ok := e.(consumer.Stale)
+		w.must(!ok, "%s, which owns the partition, was refused as stale: %+v", b.name, e)
 	}
 }
 
@@ -75,9 +73,7 @@ var attacks = []history{{
 		s.goOn()
 		select {
 		case err := <-swapped:
-			if !errors.Is(err, epoch.ErrStale) {
-				w.fail("the late swap = %v, want a refusal as stale", err)
-			}
+			w.must(errors.Is(err, epoch.ErrStale), "the late swap = %v, want a refusal as stale", err)
 		case <-w.ctx.Done():
 			w.fail("the late swap never came")
 		}
@@ -167,9 +163,7 @@ var attacks = []history{{
 		was := w.fence(db, group, topic, 0)
 		w.Harness.(Regranter).Regrant(w.t, a.source, topic, 0)
 		now := saw(a, func(e consumer.Claimed) bool { return e.Fence.Claim != was.Claim }).Fence
-		if now.Generation != was.Generation || now.Epoch <= was.Epoch {
-			w.fail("%+v after %+v; want the same generation and a higher epoch", now, was)
-		}
+		w.must(now.Generation == was.Generation && now.Epoch > was.Epoch, "%+v after %+v; want the same generation and a higher epoch", now, was)
 		w.produce(topic, 0, all[10:]...)
 		w.applied(db, topic, 0, all...)
 	},
@@ -232,9 +226,8 @@ var attacks = []history{{
 			w.produce(topic, n, numbered(n, 20, 30)...)
 			w.applied(db, topic, n, numbered(n, 0, 30)...)
 		}
-		if now := w.fence(db, group, topic, kept); now.Claim != before.Claim || now.Epoch != before.Epoch {
-			w.fail("the kept partition was claimed again: %+v, then %+v", before, now)
-		}
+		now := w.fence(db, group, topic, kept)
+		w.must(now.Claim == before.Claim && now.Epoch == before.Epoch, "the kept partition was claimed again: %+v, then %+v", before, now)
 		a.leave()
 	},
 }, {
@@ -252,9 +245,7 @@ var attacks = []history{{
 		for n := range int32(2) { // the second is new, and not known to be another log's either
 			halted := saw(b, func(e consumer.Halted) bool { return e.Partition.Number == n && errors.Is(e.Err, epoch.ErrLogChanged) })
 			var changed *epoch.LogChangedError
-			if !errors.As(halted.Err, &changed) || changed.Fence == changed.Source || changed.Partition.Number != 0 {
-				w.fail("halted by %v", halted.Err)
-			}
+			w.must(errors.As(halted.Err, &changed) && changed.Fence != changed.Source && changed.Partition.Number == 0, "halted by %v", halted.Err)
 		}
 		b.leave()
 		w.applied(db, topic, 0, old...)
@@ -282,9 +273,7 @@ var attacks = []history{{
 		halted := saw(b, func(e consumer.Halted) bool {
 			return e.Partition.Number == 0 && errors.Is(e.Err, consumer.ErrOffsetExpired)
 		})
-		if halted.Next != position {
-			w.fail("halted at %d, want %d", halted.Next, position)
-		}
+		w.must(halted.Next == position, "halted at %d, want %d", halted.Next, position)
 		w.produce(other, 1, "other")
 		w.applied(db, other, 1, "other")
 		b.leave()

@@ -54,9 +54,7 @@ var carrying = []history{{
 		w.produce(topic, 0, "x")
 		g := w.start("a", topic).granted(topic, 0)
 		m := g.read(g.earliest(), 1)[0]
-		if m.Time.Before(before.Add(-time.Minute)) || m.Time.After(time.Now().Add(time.Minute)) {
-			w.fail("the time is %v, and it is %v", m.Time, before)
-		}
+		w.must(!m.Time.Before(before.Add(-time.Minute)) && !m.Time.After(time.Now().Add(time.Minute)), "the time is %v, and it is %v", m.Time, before)
 	},
 }, {
 	claim: "messages of nearly a megabyte are carried whole, beside small ones",

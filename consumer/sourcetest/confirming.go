@@ -69,9 +69,8 @@ var confirming = []history{{
 		_, g := w.granted()
 		p := g.p
 		joined, name := p.source.Identity()
-		if want := g.Origin().Partition.Group; joined != want {
-			w.fail("Identity says group %q, and the tenure is of %q", joined, want)
-		}
+		want := g.Origin().Partition.Group
+		w.must(joined == want, "Identity says group %q, and the tenure is of %q", joined, want)
 		if lease := g.confirm(g.earliest()); !(operate.Process{Name: name}).Owns(lease.Owner) {
 			w.fail("Identity says %q, and the lease's owner is %q: want that name, alone or followed by a slash", name, lease.Owner)
 		}
@@ -84,9 +83,8 @@ var confirming = []history{{
 		from := g.earliest()
 		ctx, cancel := context.WithCancel(g.ctx)
 		cancel()
-		if _, err := g.Confirm(ctx, from); err == nil || errors.Is(err, consumer.ErrLost) {
-			w.fail("Confirm with a context that has ended = %v; want an error that means: not known", err)
-		}
+		_, err := g.Confirm(ctx, from)
+		w.must(err != nil && !errors.Is(err, consumer.ErrLost), "Confirm with a context that has ended = %v; want an error that means: not known", err)
 		g.confirm(from)
 	},
 }, {
@@ -97,9 +95,8 @@ var confirming = []history{{
 		for range 50 {
 			for n := range int32(2) {
 				g := p.granted(topic, n)
-				if lease := g.confirm(g.earliest()); lease.Generation <= 0 {
-					w.fail("generation %d", lease.Generation)
-				}
+				lease := g.confirm(g.earliest())
+				w.must(lease.Generation > 0, "generation %d", lease.Generation)
 			}
 		}
 	},

@@ -37,16 +37,12 @@ var granting = []history{{
 		for n := range int32(2) {
 			g := p.granted(topic, n)
 			o := g.Origin()
-			if o.Partition.Group != groupOf(group, []string{topic}) || o.Log == "" || o.Source == "" {
-				w.fail("origin %+v", o)
-			}
+			w.must(o.Partition.Group == groupOf(group, []string{topic}) && o.Log != "" && o.Source != "", "origin %+v", o)
 			if g.Term() <= 0 {
 				w.fail("a term of %v", g.Term())
 			}
 			lease := g.confirm(g.earliest())
-			if lease.Origin != o || lease.Generation <= 0 || lease.Owner == "" {
-				w.fail("Confirm of %+v returned %+v", o, lease)
-			}
+			w.must(lease.Origin == o && lease.Generation > 0 && lease.Owner != "", "Confirm of %+v returned %+v", o, lease)
 		}
 		if a, b := p.granted(topic, 0).Origin(), p.granted(topic, 1).Origin(); a.Source != b.Source {
 			w.fail("two partitions of one group are leased from %q and %q", a.Source, b.Source)
@@ -60,9 +56,8 @@ var granting = []history{{
 		a := w.start("a", topic)
 		of := a.granted(topic, 0).Origin()
 		a.leave()
-		if b := w.start("b", topic).granted(topic, 0).Origin(); b != of {
-			w.fail("origin %+v for one process and %+v for the next", of, b)
-		}
+		b := w.start("b", topic).granted(topic, 0).Origin()
+		w.must(b == of, "origin %+v for one process and %+v for the next", of, b)
 	},
 }, {
 	claim: "every partition is held by exactly one live member after joins and leaves",
@@ -132,9 +127,7 @@ var granting = []history{{
 		b := w.start("b", topic)
 		w.await("b has its share", func() bool { return len(b.holding()) == 2 && len(a.holding()) == 2 })
 		kept := w.grantsOf(a)
-		if len(kept) != 4 {
-			w.fail("a was granted a partition again: %d grants of four partitions", len(kept))
-		}
+		w.must(len(kept) == 4, "a was granted a partition again: %d grants of four partitions", len(kept))
 		kept = slices.DeleteFunc(kept, (*grant).ending)
 		w.produce(topic, kept[0].Origin().Partition.Number, "x")
 		kept[0].want(kept[0].earliest(), "x")
@@ -213,9 +206,7 @@ var granting = []history{{
 		g := p.granted(topic, 2)
 		p.granted(topic, 1)
 		starts := g.starts(consumer.StartLatest)
-		if len(starts) != 3 {
-			w.fail("Starts lists %d partitions of 3", len(starts))
-		}
+		w.must(len(starts) == 3, "Starts lists %d partitions of 3", len(starts))
 		g.want(g.fresh(starts[2].Earliest), "x", "y")
 	},
 }, {
@@ -282,9 +273,7 @@ var granting = []history{{
 		missing := w.newTopic(1) + "-missing"
 		p := w.startAs(&process{name: "a", group: group, mayFail: true}, []string{missing})
 		w.awaitClosed("Run returns", p.ended)
-		if p.err == nil {
-			w.fail("Run of a topic that does not exist returned nil")
-		}
+		w.must(p.err != nil, "Run of a topic that does not exist returned nil")
 	},
 }}
 

@@ -25,9 +25,7 @@ var losing = []history{{
 		old.waitLost()
 		old.wantLost(from) // also when it is asked again
 		for _, err := range old.Read(w.ctx, from) {
-			if err != nil {
-				w.fail("Read after the loss = %v, want an end without an error", err)
-			}
+			w.must(err == nil, "Read after the loss = %v, want an end without an error", err)
 		}
 		old.give()
 	},
@@ -120,15 +118,12 @@ var losing = []history{{
 		first.mayFail = true
 		first.cutOff()
 		second := w.startAs(w.static("second", topic), []string{topic})
-		if now := second.granted(topic, 0).confirm(from).Generation; now != generation {
-			w.fail("the generation went from %d to %d", generation, now)
-		}
+		now := second.granted(topic, 0).confirm(from).Generation
+		w.must(now == generation, "the generation went from %d to %d", generation, now)
 		old.waitLost()
 		old.wantLost(from)
 		w.awaitClosed("Run of the first returns", first.ended)
-		if first.err == nil {
-			w.fail("Run of a member that is fenced for good returned nil")
-		}
+		w.must(first.err != nil, "Run of a member that is fenced for good returned nil")
 	},
 }, {
 	claim: "a partition that is taken and granted again at one generation is another tenure",
@@ -141,15 +136,11 @@ var losing = []history{{
 		w.Harness.(Regranter).Regrant(w.t, a.source, topic, 0)
 		old.waitLost()
 		again := a.granted(topic, 0)
-		if again == old {
-			w.fail("the tenure continues")
-		}
-		if now := again.confirm(from).Generation; now != generation {
-			w.fail("the harness's Regrant went from generation %d to %d", generation, now)
-		}
-		if _, err := old.Confirm(w.ctx, from); !errors.Is(err, consumer.ErrLost) {
-			w.fail("Confirm of the first tenure = %v, want ErrLost", err)
-		}
+		w.must(again != old, "the tenure continues")
+		now := again.confirm(from).Generation
+		w.must(now == generation, "the harness's Regrant went from generation %d to %d", generation, now)
+		_, err := old.Confirm(w.ctx, from)
+		w.must(errors.Is(err, consumer.ErrLost), "Confirm of the first tenure = %v, want ErrLost", err)
 	},
 }}
 

@@ -122,12 +122,8 @@ var misfits = []history{{
 		a.leave()
 		now := w.start("b", topic).granted(topic, 0)
 		was, is := old.Origin(), now.Origin()
-		if is.Log == was.Log {
-			w.fail("the log is still called %q", is.Log)
-		}
-		if is.Source != was.Source || is.Partition != was.Partition {
-			w.fail("the origin was %+v and is %+v; only the log is another", was, is)
-		}
+		w.must(is.Log != was.Log, "the log is still called %q", is.Log)
+		w.must(is.Source == was.Source && is.Partition == was.Partition, "the origin was %+v and is %+v; only the log is another", was, is)
 		now.want(now.earliest(), "new")
 	},
 }}

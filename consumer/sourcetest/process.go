@@ -216,9 +216,7 @@ func (p *process) leave() {
 			return false
 		}
 	})
-	if p.err != nil && !p.mayFail {
-		p.w.fail("Run of %s = %v, want nil", p.name, p.err)
-	}
+	p.w.must(p.err == nil || p.mayFail, "Run of %s = %v, want nil", p.name, p.err)
 }
 
 // follow gives back what is or will be held by hand, as soon as it is revoked or lost.

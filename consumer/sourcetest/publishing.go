@@ -62,9 +62,7 @@ var publishing = []history{{
 		old.Mirror(after(old.at(0), ms[2]))
 		old.give()
 		a.leave()
-		if !g.published(ms[5].Offset + 1)() {
-			w.fail("the position went back")
-		}
+		w.must(g.published(ms[5].Offset+1)(), "the position went back")
 	},
 }, {
 	claim: "a position that the group had committed through others is not taken back before ours has passed it",

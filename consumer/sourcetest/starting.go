@@ -19,14 +19,10 @@ var starting = []history{{
 		p := w.start("a", topic, other)
 		g := p.granted(topic, 0)
 		earliest, latest := g.starts(consumer.StartEarliest), g.starts(consumer.StartLatest)
-		if len(earliest) != 3 || len(latest) != 3 {
-			w.fail("Starts lists %d and %d partitions of 3", len(earliest), len(latest))
-		}
+		w.must(len(earliest) == 3 && len(latest) == 3, "Starts lists %d and %d partitions of 3", len(earliest), len(latest))
 		for n, e := range earliest {
 			l := latest[n]
-			if e.Next != e.Earliest || l.Earliest != e.Earliest || l.Next.Offset < e.Next.Offset {
-				w.fail("partition %d: earliest %+v, latest %+v", n, e, l)
-			}
+			w.must(e.Next == e.Earliest && l.Earliest == e.Earliest && l.Next.Offset >= e.Next.Offset, "partition %d: earliest %+v, latest %+v", n, e, l)
 		}
 		g.want(g.fresh(earliest[0].Next), "x", "y")
 		w.produce(topic, 0, "later")
@@ -69,9 +65,8 @@ var starting = []history{{
 		a.leave()
 		b := w.start("b", topic)
 		for n := range int32(2) {
-			if at, ok := b.granted(topic, n).committed(); ok {
-				w.fail("partition %d: Committed = %+v", n, at)
-			}
+			at, ok := b.granted(topic, n).committed()
+			w.must(!ok, "partition %d: Committed = %+v", n, at)
 		}
 	},
 }, {

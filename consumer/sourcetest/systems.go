@@ -174,9 +174,8 @@ var systems = []history{
 			two := w.runAs(&process{name: "two", group: "g2"}, db, memsink.Hooks{}, options{}, topic)
 			w.produce(topic, 0, all[100:]...)
 			w.poll("both groups are at the end", func() bool { return len(db.List(effects(topic, 0))) >= 400 })
-			if n := len(db.List(effects(topic, 0))); n != 400 {
-				w.fail("%d effects of 200 messages in two groups", n)
-			}
+			n := len(db.List(effects(topic, 0)))
+			w.must(n == 400, "%d effects of 200 messages in two groups", n)
 			one.leave()
 			two.leave()
 			if a, b := w.fence(db, "g1", topic, 0).Next, w.fence(db, "g2", topic, 0).Next; a != b {

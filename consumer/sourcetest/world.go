@@ -31,6 +31,12 @@ func (w *world) fail(format string, args ...any) {
 	panic(failure{fmt.Errorf(format, args...)})
 }
 
+func (w *world) must(ok bool, format string, args ...any) {
+	if !ok {
+		w.fail(format, args...)
+	}
+}
+
 func (w *world) check(err error, what string, args ...any) {
 	if err != nil {
 		w.fail("%s: %w", fmt.Sprintf(what, args...), err)

@@ -14,12 +14,10 @@ func lostConfirmations(w *world) {
 	for range 3 {
 		for _, request := range []bool{true, false} {
 			before := h.Generation()
-			if err := a.failsToConfirm(h, request); err == nil || errors.Is(err, lease.ErrLost) {
-				w.Errorf("a confirmation without an answer: %v", err)
-			}
-			if g := w.confirms(h); g <= before {
-				w.Errorf("generation %d follows %d", g, before)
-			}
+			err := a.failsToConfirm(h, request)
+			w.Wantf(err != nil && !errors.Is(err, lease.ErrLost), "a confirmation without an answer: %v", err)
+			g := w.confirms(h)
+			w.Wantf(g > before, "generation %d follows %d", g, before)
 		}
 	}
 	w.refused(b)
@@ -43,15 +41,13 @@ func lateConfirmation(w *world) {
 	h := a.locks()
 	land, landed := make(chan struct{}), make(chan error, 1)
 	a.next(fault{in: "/resource/", until: land, done: landed})
-	if _, err := h.Confirm(w.ctx); err == nil {
-		w.Fatal("a write that has not landed is a confirmation")
-	}
+	_, err := h.Confirm(w.ctx)
+	w.Mustf(err != nil, "a write that has not landed is a confirmation")
 	before := h.Generation()
 	close(land)
 	w.NoErrorf(<-landed, "the late write")
-	if g := w.confirms(h); g <= before {
-		w.Errorf("generation %d follows %d", g, before)
-	}
+	g := w.confirms(h)
+	w.Wantf(g > before, "generation %d follows %d", g, before)
 }
 
 func lostAcquisition(w *world) {
@@ -103,9 +99,8 @@ func lateRelease(w *world) {
 	a.cutAfter(func() { _ = h.Release(w.ctx) })
 	taken := b.locks()
 	close(land)
-	if err := <-landed; !errors.Is(err, cas.ErrConflict) {
-		w.Errorf("the late release: %v, want a conflict", err)
-	}
+	err := <-landed
+	w.Wantf(errors.Is(err, cas.ErrConflict), "the late release: %v, want a conflict", err)
 	w.confirms(taken)
 	a.mend()
 }

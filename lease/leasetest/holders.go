@@ -30,9 +30,8 @@ func oneAtATime(w *world) {
 				if err := h.Release(w.ctx); err != nil {
 					w.Error(err)
 				}
-				if err := h.Err(); !errors.Is(err, lease.ErrLost) {
-					w.Errorf("after its release: %v", err)
-				}
+				err := h.Err()
+				w.Wantf(errors.Is(err, lease.ErrLost), "after its release: %v", err)
 			}
 		})
 	}
@@ -75,9 +74,8 @@ func released(w *world) {
 	w.sleep(w.ttl / 4)
 	at := time.Now()
 	w.NoError(h.Release(w.ctx))
-	if took := (<-got).Sub(at); took > w.ttl {
-		w.Errorf("it was taken %v after its release", took)
-	}
+	took := (<-got).Sub(at)
+	w.Wantf(took <= w.ttl, "it was taken %v after its release", took)
 }
 
 func cutOff(w *world) {
@@ -86,9 +84,8 @@ func cutOff(w *world) {
 	a.cut()
 	at := time.Now()
 	taken := b.locks() // fails if a still has it
-	if took := time.Since(at); took > 3*w.ttl {
-		w.Errorf("it was taken over after %v", took)
-	}
+	took := time.Since(at)
+	w.Wantf(took <= 3*w.ttl, "it was taken over after %v", took)
 	a.mend()
 	w.loses(h, nil)
 	w.confirms(taken)
@@ -115,9 +112,8 @@ func frozen(w *world) {
 	taken := b.locks()
 	close(land)
 	for range 2 {
-		if err := <-landed; !errors.Is(err, cas.ErrConflict) {
-			w.Errorf("a late write: %v, want a conflict", err)
-		}
+		err := <-landed
+		w.Wantf(errors.Is(err, cas.ErrConflict), "a late write: %v, want a conflict", err)
 	}
 	w.confirms(taken)
 	a.mend()
@@ -237,9 +233,8 @@ func longerTTL(w *world) {
 	a.cut()
 	at := time.Now()
 	b.locks() // fails if a still has it
-	if took := time.Since(at); took < 2*w.ttl {
-		w.Errorf("it was taken over after %v", took)
-	}
+	took := time.Since(at)
+	w.Wantf(took >= 2*w.ttl, "it was taken over after %v", took)
 	a.mend()
 	w.loses(h, nil)
 }

@@ -101,9 +101,8 @@ func frozenCommit[TX any](w *works[TX]) {
 	close(i.thawed)
 	w.changesNothing(<-done, epoch.ErrStale)
 	a.mend()
-	if _, err := w.tries("b", func(work lease.Work[TX]) error { return c.Do(w.ctx, work) }); err != nil && !errors.Is(err, lease.ErrLost) {
-		w.Errorf("the one that has claimed: %v", err)
-	}
+	_, err := w.tries("b", func(work lease.Work[TX]) error { return c.Do(w.ctx, work) })
+	w.Wantf(err == nil || errors.Is(err, lease.ErrLost), "the one that has claimed: %v", err)
 	_ = c.Release(w.ctx)
 }
 
@@ -212,9 +211,8 @@ func lostCommit[TX any](w *works[TX]) {
 		late = do
 		return epoch.ErrInDoubt
 	})
-	if err := late(); !errors.Is(err, epoch.ErrStale) {
-		w.Errorf("the late commit: %v, want %v", err, epoch.ErrStale)
-	}
+	err := late()
+	w.Wantf(errors.Is(err, epoch.ErrStale), "the late commit: %v, want %v", err, epoch.ErrStale)
 }
 
 func answer(do func() error) error {
@@ -257,9 +255,8 @@ func shortOutageInWork[TX any](w *works[TX]) {
 		mend, done := w.outage(lost)
 		w.sleep(w.ttl / 3)
 		mend()
-		if err := <-done; err != nil && !errors.Is(err, lease.ErrLost) {
-			w.Errorf("after the outage: %v", err)
-		}
+		err := <-done
+		w.Wantf(err == nil || errors.Is(err, lease.ErrLost), "after the outage: %v", err)
 	}
 }
 

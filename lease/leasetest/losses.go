@@ -77,16 +77,14 @@ func foreignValues(w *world) {
 		"member/":           `{}`,
 		"other":             `{}`,
 	} {
-		if _, err := s.Swap(w.ctx, cas.Item{Key: w.group + "/lease/" + key}, []byte(value), nil); err != nil {
-			w.Fatalf("%s: %v", key, err)
-		}
+		_, err := s.Swap(w.ctx, cas.Item{Key: w.group + "/lease/" + key}, []byte(value), nil)
+		w.Mustf(err == nil, "%s: %v", key, err)
 	}
 	at := time.Now()
 	a, b := w.join("a", serving(8)).run(), w.join("b", serving(8)).run()
 	w.until("all is leased", func() bool { return w.shared([]*member{a, b}, 4) })
-	if took := time.Since(at); took > 8*w.ttl {
-		w.Errorf("it took %v", took)
-	}
+	took := time.Since(at)
+	w.Wantf(took <= 8*w.ttl, "it took %v", took)
 }
 
 func lagging(w *world) {

@@ -174,9 +174,8 @@ func (w *world) loses(h *lease.Held, why error) {
 	case <-w.ctx.Done():
 		w.Fatalf("%s was not lost", h.Resource)
 	}
-	if _, err := h.Confirm(w.ctx); !errors.Is(err, lease.ErrLost) || why != nil && !errors.Is(err, why) {
-		w.Errorf("confirm after the loss: %v, want %v", err, why)
-	}
+	_, err := h.Confirm(w.ctx)
+	w.Wantf(errors.Is(err, lease.ErrLost) && (why == nil || errors.Is(err, why)), "confirm after the loss: %v, want %v", err, why)
 }
 
 // confirmed reports whether all leases that are not lost can be confirmed.

@@ -103,9 +103,8 @@ func (h *hang) ends() {
 		h.committed <- errors.New("returned before")
 	}
 	close(h.returns)
-	if err := <-h.committed; !errors.Is(err, epoch.ErrAbandoned) || len(class(err)) > 0 {
-		h.w.Errorf("an abandoned transaction ends with %v, want ErrAbandoned and no refusal", err)
-	}
+	err := <-h.committed
+	h.w.Wantf(errors.Is(err, epoch.ErrAbandoned) && len(class(err)) == 0, "an abandoned transaction ends with %v, want ErrAbandoned and no refusal", err)
 	h.w.Wantf(errors.Is(h.late, epoch.ErrAbandoned), "a write in an abandoned transaction returned %v, want ErrAbandoned", h.late)
 	h.w.wantList("late")
 }

@@ -251,9 +251,8 @@ func wentBack(w *world) {
 	fell := func(now epoch.Fence, was *tenure, how string) {
 		w.Helper()
 		var back *epoch.WentBackError
-		if err := was.CheckUnchanged(now); !errors.As(err, &back) || back.Now.Next != 1000 || back.Was != was.Fence {
-			w.Errorf("%s, %s: %v; want a WentBackError to offset 1000", was.Partition, how, err)
-		}
+		err := was.CheckUnchanged(now)
+		w.Wantf(errors.As(err, &back) && back.Now.Next == 1000 && back.Was == was.Fence, "%s, %s: %v; want a WentBackError to offset 1000", was.Partition, how, err)
 	}
 	var stale *epoch.StaleError
 	if err := t0.tries(1); !errors.As(err, &stale) {

@@ -146,9 +146,8 @@ func frozenBeforeSwap(w *world) {
 func markKept(w *world) {
 	ta := w.owned(5)
 	a := ta.process
-	if f := a.reads(orders0); f.Mark != epoch.NoMark {
-		w.Errorf("mark %d before any message, want none", f.Mark)
-	}
+	f := a.reads(orders0)
+	w.Wantf(f.Mark == epoch.NoMark, "mark %d before any message, want none", f.Mark)
 	for _, mark := range []epoch.Mark{0, 7, epoch.NoMark, math.MaxInt64} {
 		as := ta.advance(1)
 		as.Mark = mark
@@ -180,7 +179,7 @@ func poison(w *world) {
 		}
 		return bad
 	})
-	w.Mustf(errors.Is(err, bad) && len(class(err)) <= 0, "err = %v, want the handler's own", err)
+	w.Mustf(errors.Is(err, bad) && len(class(err)) == 0, "err = %v, want the handler's own", err)
 	t0.wantFence()
 	t1.wantFence()
 	w.wantEffects(orders0, "0@5")

@@ -69,9 +69,8 @@ func movedAdvance(w *world) {
 			err := elsewhere.tries(messages)
 			w.wantOnly(err, epoch.ErrMoved, "A applies from %d to %d where the fence is at 12", a.From, a.To)
 			var moved *epoch.MovedError
-			if want := (epoch.MovedError{Partition: orders0, From: from, Next: 12}); !errors.As(err, &moved) || *moved != want {
-				w.Errorf("the refusal is %+v, want %+v", moved, want)
-			}
+			want := (epoch.MovedError{Partition: orders0, From: from, Next: 12})
+			w.Wantf(errors.As(err, &moved) && *moved == want, "the refusal is %+v, want %+v", moved, want)
 		}
 	}
 	ta.wantFence()
@@ -85,9 +84,8 @@ func staleBeforeMoved(w *world) {
 	err := ta.tries(2)
 	w.wantOnly(err, epoch.ErrStale, "A, stale, applies from an offset that is past")
 	var stale *epoch.StaleError
-	if want := (epoch.StaleError{Partition: orders0, Ours: ta.Claim, Held: tb.Fence}); !errors.As(err, &stale) || *stale != want {
-		w.Errorf("the refusal is\n%+v, want\n%+v", stale, want)
-	}
+	want := (epoch.StaleError{Partition: orders0, Ours: ta.Claim, Held: tb.Fence})
+	w.Wantf(errors.As(err, &stale) && *stale == want, "the refusal is\n%+v, want\n%+v", stale, want)
 	never := *tb
 	never.Claim = epoch.ClaimID{}
 	never.refused(epoch.ErrStale, 1) // the zero claim is never current
@@ -106,9 +104,8 @@ func missingAdvance(w *world) {
 	lost.Partition = orders1
 	err := lost.tries(1)
 	w.wantOnly(err, epoch.ErrMissing, "A applies where there is no fence")
-	if missing, ok := errors.AsType[*epoch.MissingError](err); !ok || missing.Partition != orders1 {
-		w.Errorf("the refusal is %#v; want a MissingError of %s", missing, orders1)
-	}
+	missing, ok := errors.AsType[*epoch.MissingError](err)
+	w.Wantf(ok && missing.Partition == orders1, "the refusal is %#v; want a MissingError of %s", missing, orders1)
 	w.wantEffects(orders1, "")
 }
 
@@ -164,9 +161,8 @@ func (t *tenure) refusedUncalled(as []epoch.Advance, what string) {
 		t.w.Errorf("%s: apply was called", what)
 		return t.w.db.Append(ctx, tx, t.Partition.String(), "without a fence")
 	})
-	if is := class(err); err == nil || len(is) > 0 {
-		t.w.Errorf("%s: err = %v, which is %q; want a refusal that is none of these", what, err, is)
-	}
+	is := class(err)
+	t.w.Wantf(err != nil && len(is) == 0, "%s: err = %v, which is %q; want a refusal that is none of these", what, err, is)
 }
 
 func emptyAdvance(w *world) {
@@ -260,9 +256,8 @@ func oneOfSeveralRefused(w *world) {
 		}
 		for _, p := range ps {
 			w.wantEffects(p, "")
-			if f := b.reads(p); f.Next != 0 {
-				w.Fatalf("%s is at offset %d after a refused transaction", p, f.Next)
-			}
+			f := b.reads(p)
+			w.Mustf(f.Next == 0, "%s is at offset %d after a refused transaction", p, f.Next)
 		}
 	}
 	b.claims(ps[3], 6)

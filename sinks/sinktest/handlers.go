@@ -43,7 +43,7 @@ func handlerError(w *world) {
 		return own
 	})
 	var found *ownError
-	w.Wantf(errors.Is(err, own) && errors.As(err, &found) && found.code == 409 && len(class(err)) <= 0, "err = %v, want the handler's own and no refusal", err)
+	w.Wantf(errors.Is(err, own) && errors.As(err, &found) && found.code == 409 && len(class(err)) == 0, "err = %v, want the handler's own and no refusal", err)
 	ta.wantFence()
 	w.wantEffects(orders0, "")
 	ta.applies(2)
@@ -54,9 +54,8 @@ func handlerPanic(w *world) {
 	ta := w.owned(5)
 	func() {
 		defer func() {
-			if r := recover(); r != "out of stock" {
-				w.Errorf("recovered %v, want the handler's own panic", r)
-			}
+			r := recover()
+			w.Wantf(r == "out of stock", "recovered %v, want the handler's own panic", r)
 		}()
 		as := ta.advance(2)
 		err := ta.runs(w.ctx, as, func(ctx context.Context, tx any) error {

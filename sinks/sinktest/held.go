@@ -74,9 +74,8 @@ func heldStale(w *world) {
 		err := t.writesHeld(why)
 		w.wantOnly(err, epoch.ErrStale, "%s: a transaction that holds %s", why, t.Claim)
 		var stale *epoch.StaleError
-		if want := (epoch.StaleError{Partition: t.Partition, Ours: t.Claim, Held: held}); !errors.As(err, &stale) || *stale != want {
-			w.Errorf("%s: the refusal is\n%+v, want\n%+v", why, stale, want)
-		}
+		want := (epoch.StaleError{Partition: t.Partition, Ours: t.Claim, Held: held})
+		w.Wantf(errors.As(err, &stale) && *stale == want, "%s: the refusal is\n%+v, want\n%+v", why, stale, want)
 	}
 	refused(ta, tb.Fence, "replaced")
 	tb.applies(2)
@@ -99,9 +98,8 @@ func heldMissing(w *world) {
 	lost.Partition = orders1
 	err := lost.writesHeld("without a fence")
 	w.wantOnly(err, epoch.ErrMissing, "A holds a claim where there is no fence")
-	if missing, ok := errors.AsType[*epoch.MissingError](err); !ok || missing.Partition != orders1 {
-		w.Errorf("the refusal is %#v; want a MissingError of %s", missing, orders1)
-	}
+	missing, ok := errors.AsType[*epoch.MissingError](err)
+	w.Wantf(ok && missing.Partition == orders1, "the refusal is %#v; want a MissingError of %s", missing, orders1)
 	w.wantList("outbox")
 }
 

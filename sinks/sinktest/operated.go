@@ -83,9 +83,8 @@ func (h *person) does(a operate.Act) epoch.Fence {
 	want, err := a.Apply(before)
 	h.w.NoErrorf(err, "the history itself is wrong")
 	h.w.Mustf(timeless(f) == timeless(want), "%s %s: the fence is\n%+v, want\n%+v", a.Kind, a.Partition, f, want)
-	if now := h.sees(a.Partition); now != f {
-		h.w.Fatalf("%s %s returned\n%+v, and the fence is\n%+v", a.Kind, a.Partition, f, now)
-	}
+	now := h.sees(a.Partition)
+	h.w.Mustf(now == f, "%s %s returned\n%+v, and the fence is\n%+v", a.Kind, a.Partition, f, now)
 	return f
 }
 
@@ -122,16 +121,14 @@ func runsAreRequested(w *world) {
 		wrong.To = &at
 		change(&wrong)
 		before := h.sees(wrong.Partition)
-		if _, err := h.op.Act(w.ctx, wrong); !errors.Is(err, operate.ErrAct) || h.sees(wrong.Partition) != before {
-			w.Errorf("a run %s: %v", name, err)
-		}
+		_, err := h.op.Act(w.ctx, wrong)
+		w.Wantf(errors.Is(err, operate.ErrAct) && h.sees(wrong.Partition) == before, "a run %s: %v", name, err)
 	}
 	a.wantHangs(nightly, "hang 5000002>5000003 A")
 
 	before := a.acts(nightly)
-	if f := h.does(run); f.Next != 6_000_000 || f.Mark != 1 || f.SetUnder != f.Epoch || !f.Applied {
-		w.Errorf("after the request the fence is\n%+v", f)
-	}
+	f := h.does(run)
+	w.Wantf(f.Next == 6_000_000 && f.Mark == 1 && f.SetUnder == f.Epoch && f.Applied, "after the request the fence is\n%+v", f)
 	ta.refused(epoch.ErrStale, 1)
 	a.wantHangs(nightly)
 	w.Wantf(a.acts(nightly) != before, "a requested run does not count as an act")
@@ -197,9 +194,8 @@ func signsOfLife(w *world) {
 	})
 
 	for range 2 {
-		if err := a.records().Gone(w.ctx, one); err != nil {
-			w.Errorf("gone: %v", err)
-		}
+		err := a.records().Gone(w.ctx, one)
+		w.Wantf(err == nil, "gone: %v", err)
 	}
 	seen, err := a.ledger().Rows(w.ctx, operate.RowQuery{Kind: operate.KindProcess, Filter: operate.Filter{Group: "billing"}})
 	w.Mustf(err == nil && len(seen) == 1, "%d rows, %v", len(seen), err)
@@ -228,9 +224,8 @@ func signsThatStop(w *world) {
 	a.alive(living)
 	ps := operate.Lives(h.processes("", "run-1", "run-3", "run-4"))
 	fence := epoch.Fence{Origin: epoch.Origin{Partition: orders0}, Owner: "host-1/member"}
-	if p, known := ps.Owner(fence); p.Run != "run-1" || !known || ps.Alive("billing") != 2 || ps.Alive("nobody") != 0 {
-		w.Errorf("the owner of what %q has claimed is %+v of %+v", fence.Owner, p, ps)
-	}
+	p, known := ps.Owner(fence)
+	w.Wantf(p.Run == "run-1" && known && ps.Alive("billing") == 2 && ps.Alive("nobody") == 0, "the owner of what %q has claimed is %+v of %+v", fence.Owner, p, ps)
 }
 
 func (w *world) until(what string, so func() bool) {

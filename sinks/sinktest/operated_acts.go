@@ -50,12 +50,10 @@ func actIsAClaim(w *world) {
 		f.Mark != epoch.NoMark || f.SetUnder != 42 || f.Pause != (epoch.PauseState{}) {
 		w.Errorf("after the act the fence is\n%+v", f)
 	}
-	if found, err := w.person().op.Partition(w.ctx, orders0); err != nil || operate.OperatorOf(found.Owner) != "anna" {
-		w.Errorf("the partition's claim is an operator's: %+v, %v", found, err)
-	}
-	if tb := w.process("A").claims(orders0, 41); tb.Epoch != 43 || tb.Next != 1 {
-		w.Errorf("the claim after it is\n%+v", tb.Fence)
-	}
+	found, err := w.person().op.Partition(w.ctx, orders0)
+	w.Wantf(err == nil && operate.OperatorOf(found.Owner) == "anna", "the partition's claim is an operator's: %+v, %v", found, err)
+	tb := w.process("A").claims(orders0, 41)
+	w.Wantf(tb.Epoch == 43 && tb.Next == 1, "the claim after it is\n%+v", tb.Fence)
 	if f = w.person().does(to(operate.ActRewind, w.person().sees(orders0), 7)); !f.Applied {
 		w.Errorf("a position that an operator gave is not to be passed by retention: %+v", f)
 	}
@@ -84,9 +82,8 @@ func actCompares(w *world) {
 	for _, a := range []operate.Act{to(operate.ActRewind, seen, 0), to(operate.ActSkip, seen, 9)} {
 		_, err := h.op.Act(w.ctx, a)
 		w.wantOnly(err, epoch.ErrMoved, "%s seen before the last advance", a.Kind)
-		if m, ok := errors.AsType[*epoch.MovedError](err); !ok || *m != (epoch.MovedError{Partition: orders0, From: 2, Next: 3}) {
-			w.Errorf("the refusal is %#v", err)
-		}
+		m, ok := errors.AsType[*epoch.MovedError](err)
+		w.Wantf(ok && *m == (epoch.MovedError{Partition: orders0, From: 2, Next: 3}), "the refusal is %#v", err)
 		tb.wantFence()
 	}
 	again := act(operate.ActEvict, tb.Fence)
@@ -115,9 +112,8 @@ func actCompares(w *world) {
 		before := h.sees(orders0)
 		a := to(operate.ActRewind, before, 1)
 		change(&a)
-		if _, err := h.op.Act(w.ctx, a); !errors.Is(err, operate.ErrAct) || h.sees(orders0) != before {
-			w.Errorf("%s: %v", name, err)
-		}
+		_, err := h.op.Act(w.ctx, a)
+		w.Wantf(errors.Is(err, operate.ErrAct) && h.sees(orders0) == before, "%s: %v", name, err)
 	}
 }
 
@@ -160,12 +156,10 @@ func pausing(w *world) {
 	for range 2 {
 		_, err := ta.sink.Claim(w.ctx, paused, epoch.NewClaim(lease(orders0, 6, "B")))
 		var no *epoch.PausedError
-		if want := (epoch.PausedError{Partition: orders0, PauseState: paused.Pause}); !errors.As(err, &no) || *no != want || !errors.Is(err, epoch.ErrPaused) {
-			w.Fatalf("a claim of a paused partition: %v", err)
-		}
-		if now := h.sees(orders0); now != paused {
-			w.Fatalf("a refused claim left\n%+v, want\n%+v", now, paused)
-		}
+		want := (epoch.PausedError{Partition: orders0, PauseState: paused.Pause})
+		w.Mustf(errors.As(err, &no) && *no == want && errors.Is(err, epoch.ErrPaused), "a claim of a paused partition: %v", err)
+		now := h.sees(orders0)
+		w.Mustf(now == paused, "a refused claim left\n%+v, want\n%+v", now, paused)
 	}
 	if _, err := h.op.Act(w.ctx, act(operate.ActPause, paused)); !errors.Is(err, operate.ErrNothingToDo) {
 		w.Errorf("paused twice: %v", err)
@@ -186,9 +180,8 @@ func unclaimedActs(w *world) {
 	h := w.person()
 	f := h.sees(orders0)
 	for _, kind := range []operate.ActKind{operate.ActPause, operate.ActResume, operate.ActEvict} {
-		if _, err := h.op.Act(w.ctx, act(kind, f)); !errors.Is(err, operate.ErrNothingToDo) || h.sees(orders0) != f {
-			w.Errorf("%s of a fence that was never claimed: %v", kind, err)
-		}
+		_, err := h.op.Act(w.ctx, act(kind, f))
+		w.Wantf(errors.Is(err, operate.ErrNothingToDo) && h.sees(orders0) == f, "%s of a fence that was never claimed: %v", kind, err)
 	}
 	f = h.does(to(operate.ActRewind, f, 10))
 	w.Wantf(f.Epoch == 1 && f.Next == 10, "the fence is\n%+v", f)
@@ -197,9 +190,8 @@ func unclaimedActs(w *world) {
 	if got, err := w.process("A").sink.Claim(w.ctx, f, c); err == nil {
 		w.Errorf("a claim took the place of an operator's position with one that it adopts: %+v", got)
 	}
-	if ds := h.history(operate.HistoryQuery{Partition: &orders0}); len(ds) != 1 || ds[0].From != -1 || ds[0].To != 10 {
-		w.Errorf("the log says %+v", ds)
-	}
+	ds := h.history(operate.HistoryQuery{Partition: &orders0})
+	w.Wantf(len(ds) == 1 && ds[0].From == -1 && ds[0].To == 10, "the log says %+v", ds)
 }
 
 func redirectRowsAreLeftAlone(w *world) {
@@ -212,9 +204,8 @@ func redirectRowsAreLeftAlone(w *world) {
 	rebase := to(operate.ActRebase, f, 5)
 	rebase.Log = "cluster-1/topic-1"
 	for _, a := range []operate.Act{to(operate.ActRewind, f, 5), act(operate.ActPause, f), rebase} {
-		if _, err := h.op.Act(w.ctx, a); !errors.Is(err, epoch.ErrElsewhere) || !strings.Contains(err.Error(), "in shard 3") || h.sees(orders0) != f {
-			w.Errorf("%s: %v", a.Kind, err)
-		}
+		_, err := h.op.Act(w.ctx, a)
+		w.Wantf(errors.Is(err, epoch.ErrElsewhere) && strings.Contains(err.Error(), "in shard 3") && h.sees(orders0) == f, "%s: %v", a.Kind, err)
 	}
 }
 

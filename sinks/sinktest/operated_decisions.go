@@ -121,9 +121,8 @@ func recording(w *world) {
 	}
 	for _, kind := range []operate.DecisionKind{operate.DecidedClaim, operate.DecidedRewind, operate.DecidedDiscard, "anything"} {
 		ds[0].Kind = kind
-		if err := a.records().Record(w.ctx, ds[:1]); err == nil {
-			w.Errorf("a consumer recorded %s", kind)
-		}
+		err := a.records().Record(w.ctx, ds[:1])
+		w.Wantf(err != nil, "a consumer recorded %s", kind)
 	}
 	if err := a.records().Record(w.ctx, nil); err != nil {
 		w.Errorf("nothing was recorded: %v", err)
@@ -267,8 +266,7 @@ func hangingOften(w *world) {
 	w.together(8, func(i int, a *process) {
 		p := []epoch.Partition{orders0, orders1}[i%2]
 		ds, err := a.records().Hangs(w.ctx, p)
-		if want := []int{operate.MaxHangs, 0}[i%2]; err != nil || len(ds) != want {
-			w.Errorf("of %s %d hangs are told, want %d: %v", p, len(ds), want, err)
-		}
+		want := []int{operate.MaxHangs, 0}[i%2]
+		w.Wantf(err == nil && len(ds) == want, "of %s %d hangs are told, want %d: %v", p, len(ds), want, err)
 	})
 }

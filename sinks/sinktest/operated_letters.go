@@ -104,9 +104,8 @@ func showingDeadLetters(w *world) {
 		1: {Limit: 1},
 		0: {Requested: true},
 	} {
-		if ls := h.letters(q); len(ls) != n {
-			w.Errorf("%+v selects %d", q, len(ls))
-		}
+		ls := h.letters(q)
+		w.Wantf(len(ls) == n, "%+v selects %d", q, len(ls))
 	}
 	if _, err := h.op.DeadLetter(w.ctx, 1<<40); !errors.Is(err, operate.ErrNoDeadLetter) {
 		w.Errorf("one that is not there: %v", err)
@@ -150,22 +149,19 @@ func replaying(w *world) {
 	w.Wantf(l.Requested && l.Request == 1 && l.RequestedBy == "anna" && !l.RequestedAt.IsZero(), "requested: %+v", l)
 	rs := ta.requested(orders1, orders0)
 	w.Mustf(len(rs) == 1 && rs[0].ID == l.ID && rs[0].Request == 1 && sameMessage(rs[0].Message, letter(orders0, 1)), "requested are %+v", rs)
-	if none := ta.requested(orders1); len(none) != 0 {
-		w.Errorf("of another partition, %+v is requested", none)
-	}
+	none := ta.requested(orders1)
+	w.Wantf(len(none) == 0, "of another partition, %+v is requested", none)
 
 	tb := w.process("B").claims(orders0, 6)
 	w.wantOnly(ta.replays(rs[0]), epoch.ErrStale, "the replay of an owner that has lost its claim")
 	w.wantList(orders0.String())
-	if n := len(tb.requested(orders0)); n != 1 {
-		w.Fatalf("after a replay that was refused %d are requested", n)
-	}
+	n := len(tb.requested(orders0))
+	w.Mustf(n == 1, "after a replay that was refused %d are requested", n)
 	w.NoErrorf(tb.replays(rs[0]), "the replay")
 	tb.wantFence()
 	w.wantList(orders0.String(), effect(1, 6))
-	if _, err := h.op.DeadLetter(w.ctx, l.ID); !errors.Is(err, operate.ErrNoDeadLetter) || len(h.letters(operate.DeadLetterQuery{})) != 2 {
-		w.Errorf("what was replayed is still there: %v", err)
-	}
+	_, err := h.op.DeadLetter(w.ctx, l.ID)
+	w.Wantf(errors.Is(err, operate.ErrNoDeadLetter) && len(h.letters(operate.DeadLetterQuery{})) == 2, "what was replayed is still there: %v", err)
 	h.wantLog(orders0, "claim 5 -1>0", fmt.Sprintf("replay-request 5 1>1 anna: dead letter %d: fixed", l.ID), "claim 6 3>3",
 		fmt.Sprintf("replay 6 1>1 anna: dead letter %d", l.ID))
 	w.wantOnly(tb.replays(rs[0]), operate.ErrRowChanged, "a second replay")
@@ -254,9 +250,8 @@ func replayFails(w *world) {
 	ds := h.history(operate.HistoryQuery{Kinds: []operate.DecisionKind{operate.DecidedReplayFailure}})
 	w.Wantf(len(ds) == 1 && ds[0].Epoch == 5 && ds[0].Claim == ta.Claim && ds[0].By == "anna" && strings.Contains(ds[0].Reason, "poison"), "the log says %+v", ds)
 	h.doesLetter(operate.Replay, now)
-	if rs := ta.requested(orders0); len(rs) != 1 || ta.replays(rs[0]) != nil {
-		w.Errorf("it cannot be requested again: %+v", rs)
-	}
+	rs := ta.requested(orders0)
+	w.Wantf(len(rs) == 1 && ta.replays(rs[0]) == nil, "it cannot be requested again: %+v", rs)
 	w.wantList(orders0.String(), effect(0, 5))
 }
 
@@ -275,9 +270,8 @@ func deadLetterCompares(w *world) {
 	}
 	now := h.doesLetter(operate.Replay, seen)
 	for _, kind := range []operate.DeadLetterKind{operate.Replay, operate.Withdraw, operate.Discard} {
-		if err := do(kind, seen); !errors.Is(err, operate.ErrDeadLetterChanged) {
-			w.Errorf("%s of what has changed: %v", kind, err)
-		}
+		err := do(kind, seen)
+		w.Wantf(errors.Is(err, operate.ErrDeadLetterChanged), "%s of what has changed: %v", kind, err)
 	}
 	if err := do(operate.Replay, now); !errors.Is(err, operate.ErrNothingToDo) {
 		w.Errorf("requested twice: %v", err)
@@ -287,9 +281,8 @@ func deadLetterCompares(w *world) {
 		"no reason":   {Kind: operate.Discard, Seen: now, By: "anna"},
 		"no such act": {Kind: "bury", Seen: now, By: "anna", Reason: "fixed"},
 	} {
-		if _, err := h.op.DoDeadLetter(w.ctx, a); !errors.Is(err, operate.ErrAct) {
-			w.Errorf("%s: %v", name, err)
-		}
+		_, err := h.op.DoDeadLetter(w.ctx, a)
+		w.Wantf(errors.Is(err, operate.ErrAct), "%s: %v", name, err)
 	}
 	elsewhere, moved := now, now
 	elsewhere.Message.Partition = orders1
@@ -304,11 +297,9 @@ func deadLetterCompares(w *world) {
 	if err := do(operate.Discard, now); !errors.Is(err, operate.ErrNoDeadLetter) {
 		w.Errorf("discarded twice: %v", err)
 	}
-	if ds := h.history(operate.HistoryQuery{}); len(ds) != 3 {
-		w.Errorf("the log has %+v", ds)
-	}
+	ds := h.history(operate.HistoryQuery{})
+	w.Wantf(len(ds) == 3, "the log has %+v", ds)
 	ta.buries(1)
-	if next := h.letters(operate.DeadLetterQuery{})[0]; next.ID <= seen.ID {
-		w.Errorf("a dead letter has ID %d after one with ID %d", next.ID, seen.ID)
-	}
+	next := h.letters(operate.DeadLetterQuery{})[0]
+	w.Wantf(next.ID > seen.ID, "a dead letter has ID %d after one with ID %d", next.ID, seen.ID)
 }

@@ -35,9 +35,8 @@ func (a *process) seeds(starts ...epoch.Start) {
 func (a *process) wantStart(p epoch.Partition, next epoch.Offset) {
 	a.w.Helper()
 	want := epoch.Fence{Origin: origin(p), Next: next, Mark: position(next).Mark}
-	if f := a.reads(p); f != want {
-		a.w.Fatalf("the seeded fence is\n%+v, want\n%+v", f, want)
-	}
+	f := a.reads(p)
+	a.w.Mustf(f == want, "the seeded fence is\n%+v, want\n%+v", f, want)
 }
 
 func seedUnknown(w *world) {
@@ -124,9 +123,8 @@ func seedSame(w *world) {
 				// Each process has a different order of partitions.
 				starts = append(starts, start(ps[(i+n)%len(ps)], epoch.Offset(100+n), epoch.Offset(200+n)))
 			}
-			if err := a.sink.Seed(w.ctx, starts); err != nil {
-				w.Errorf("process %d seeds: %v", n, err)
-			}
+			err := a.sink.Seed(w.ctx, starts)
+			w.Wantf(err == nil, "process %d seeds: %v", n, err)
 		})
 		reader := w.process("reader")
 		first := reader.reads(ps[0]).Next
@@ -146,9 +144,8 @@ func seedDifferent(w *world) {
 		group := fmt.Sprintf("group-%d", round)
 		w.together(4, func(n int, a *process) {
 			p := epoch.Partition{Group: group, Topic: "orders", Number: int32(n)}
-			if err := a.sink.Seed(w.ctx, []epoch.Start{start(p, 100, 7)}); err != nil {
-				w.Errorf("process %d seeds: %v", n, err)
-			}
+			err := a.sink.Seed(w.ctx, []epoch.Start{start(p, 100, 7)})
+			w.Wantf(err == nil, "process %d seeds: %v", n, err)
 		})
 		reader, firsts := w.process("reader"), 0
 		for n := range 4 {

@@ -181,9 +181,8 @@ func (a *process) once(what any, apply func(context.Context, any) error, commit 
 		calls.Add(1)
 		return apply(ctx, tx)
 	})
-	if n := calls.Load(); n > 1 {
-		a.w.Errorf("%s commits %v: apply was called %d times", a.name, what, n)
-	}
+	n := calls.Load()
+	a.w.Wantf(n <= 1, "%s commits %v: apply was called %d times", a.name, what, n)
 	return err
 }
 
@@ -334,9 +333,8 @@ func (w *world) number(s string) int64 {
 
 func (t *tenure) wantFence() {
 	t.w.Helper()
-	if f := t.process.reads(t.Partition); f != t.Fence {
-		t.w.Fatalf("the fence is\n%+v, want\n%+v", f, t.Fence)
-	}
+	f := t.process.reads(t.Partition)
+	t.w.Mustf(f == t.Fence, "the fence is\n%+v, want\n%+v", f, t.Fence)
 }
 
 func (t *tenure) wantEpoch(e epoch.Epoch) {

@@ -141,9 +141,8 @@ func overtakes(w *world) {
 	for e := range epoch.Epoch(2) {
 		s := w.rig.Open(w, direct)
 		owners.Go(func() {
-			if err := w.applies(s, 0, e+1); err != nil && (e == 1 || !errors.Is(err, guard.ErrStale)) {
-				w.Errorf("epoch %d: %v", e+1, err)
-			}
+			err := w.applies(s, 0, e+1)
+			w.Wantf(err == nil || e != 1 && errors.Is(err, guard.ErrStale), "epoch %d: %v", e+1, err)
 		})
 	}
 	owners.Wait()
@@ -151,9 +150,8 @@ func overtakes(w *world) {
 	s := w.rig.Open(w, direct)
 	w.NoError(w.one(s, stamp(0, 2, messages)))
 	for offset := range epoch.Offset(messages + 2) {
-		if err := w.one(s, stamp(0, 1, offset)); !errors.Is(err, guard.ErrStale) {
-			w.Errorf("the first owner wakes up at %d: %v", offset, err)
-		}
+		err := w.one(s, stamp(0, 1, offset))
+		w.Wantf(errors.Is(err, guard.ErrStale), "the first owner wakes up at %d: %v", offset, err)
 	}
 }
 
@@ -216,9 +214,8 @@ func twoPartitions(w *world) {
 	for partition := range int32(2) {
 		s := w.rig.Open(w, direct)
 		owners.Go(func() {
-			if err := w.applies(s, partition, 1); err != nil {
-				w.Errorf("partition %d: %v", partition, err)
-			}
+			err := w.applies(s, partition, 1)
+			w.Wantf(err == nil, "partition %d: %v", partition, err)
 		})
 	}
 	owners.Wait()
@@ -265,8 +262,7 @@ func anotherOutcome(w *world) {
 	s.key = ""
 	w.NoError(deliver())
 	for n, want := range []string{"theirs 0 2", "0 1"} {
-		if state, err := guard.Read(w.ctx, s, item(n)); err != nil || string(state.Value) != want {
-			w.Errorf("item %d is %q, want %q; %v", n, state.Value, want, err)
-		}
+		state, err := guard.Read(w.ctx, s, item(n))
+		w.Wantf(err == nil && string(state.Value) == want, "item %d is %q, want %q; %v", n, state.Value, want, err)
 	}
 }

@@ -339,8 +339,7 @@ func read(w *world) {
 		if w.rig.Native == nil {
 			continue
 		}
-		if got := w.rig.Native(w, w.item(0)); !bytes.Equal(got, want.Value) {
-			w.Errorf("another program reads %q, want %q", got, want.Value)
-		}
+		got := w.rig.Native(w, w.item(0))
+		w.Wantf(bytes.Equal(got, want.Value), "another program reads %q, want %q", got, want.Value)
 	}
 }

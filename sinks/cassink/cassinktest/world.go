@@ -89,9 +89,8 @@ func (w *world) starts(name string, s cas.Store, h consumer.Handlers[*cassink.Tx
 	}()
 	w.Cleanup(func() {
 		stop()
-		if err := <-done; err != nil && !errors.Is(err, memsource.ErrKilled) {
-			w.Errorf("member %s: %v", name, err)
-		}
+		err := <-done
+		w.Wantf(err == nil || errors.Is(err, memsource.ErrKilled), "member %s: %v", name, err)
 	})
 	return m
 }
