@@ -139,7 +139,6 @@ func killLeader(t testing.TB, nodes []*servertest.Server) {
 }
 
 func TestRealOnThreeNodes(t *testing.T) {
-	t.Parallel()
 	create := func(t testing.TB) castest.Rig {
 		nodes := startNodes(t)
 		var addresses []string
