@@ -80,7 +80,7 @@ func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sin
 		result  outcome
 	)
 	err = consumer.Run(ctx, src, timed(sink, &c), handlers, consumer.Options{
-		Logger: quiet, Committers: j.Committers,
+		Logger: quiet, Committers: j.Committers, MaxBatch: j.MaxBatch,
 		Observe: func(e consumer.Event) {
 			observe(e)
 			switch e := e.(type) {

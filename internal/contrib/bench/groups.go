@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -106,38 +105,13 @@ const toil = 2 * time.Microsecond
 
 // spread consumes a topic into memory, with a handler that only uses the processor.
 func spread(topic func(job) string) func(context.Context, job) (outcome, error) {
-	return func(ctx context.Context, j job) (o outcome, err error) {
-		j.Topic = topic(j)
-		src, end, err := fromKafka(j)
-		if err != nil {
-			return o, err
-		}
-		defer end()
-		ctx, stop := context.WithCancel(ctx)
-		defer stop()
-		var (
-			c       clock
-			applied atomic.Int64
-		)
+	return func(ctx context.Context, j job) (outcome, error) {
+		j.Topic, j.MaxBatch = topic(j), 1024
 		handle := func(_ context.Context, _ *memsink.Tx, ms []consumer.Message, _ epoch.Epoch) error {
 			for until := time.Now().Add(time.Duration(len(ms)) * toil); time.Now().Before(until); {
 			}
 			return nil
 		}
-		err = consumer.Run(ctx, src, timing[*memsink.Tx]{memsink.New(), &c}, consumer.Batches(handle), consumer.Options{
-			MaxBatch: 1024, Logger: quiet,
-			Observe: func(e consumer.Event) {
-				if e, ok := e.(consumer.Advanced); ok {
-					if n := applied.Add(int64(e.Messages)); n == int64(j.Messages) {
-						o = c.stop(int(n))
-						stop()
-					}
-				}
-			},
-		})
-		if err == nil && o.Messages == 0 {
-			err = errors.New("not all messages were applied")
-		}
-		return o, err
+		return consumeInto[*memsink.Tx](ctx, j, fromKafka, memsink.New(), consumer.Batches(handle), unobserved(ctx))
 	}
 }

@@ -27,6 +27,7 @@ type job struct {
 	Rate         int // messages per second that are produced meanwhile; 0: all exist at the start
 	Hot          bool
 	Committers   int // of consumer.Options; set by the variant, because the others of its row have none
+	MaxBatch     int // the same
 
 	Postgres int    // process ID of the server whose processor time is measured too; 0: none
 	Profile  string // prefix of the profiles' file names; "": no profiles
