@@ -158,7 +158,7 @@ func (p *partition) applySome() (out outcome, in time.Duration) {
 	if v.finding == died {
 		p.death = &death{t, v.err}
 	}
-	p.told.failed(p.fence, p.first(), p.bisect.attempts, v, in, a.took)
+	p.report.failed(p.fence, p.first(), p.bisect.attempts, v, in, a.took)
 	switch v.action {
 	case retry:
 		return outcome{action: advance}, in
@@ -188,6 +188,8 @@ func (p *partition) submit(w *work) answer {
 	case <-p.tenure.Draining():
 	case <-p.claim.Done():
 	}
+	// A transaction under way may still commit. Only its answer says where this tenure has left the
+	// partition, or that this is in doubt.
 	p.committer.withdraw(w)
 	return p.noted(<-w.answer)
 }
@@ -209,7 +211,7 @@ func (p *partition) committed(a answer) outcome {
 	p.wakeBackground()
 	// A copy, for tools that show lag: nothing reads it back (R8).
 	p.tenure.Mirror(p.fence)
-	p.told.advanced(p.fence, a.part, p.batch, a.took)
+	p.report.advanced(p.fence, a.part, p.batch, a.took)
 	if p.done() {
 		return outcome{action: advance}
 	}
@@ -303,7 +305,7 @@ func (p *partition) recall() error {
 	case !policy.onFailure:
 		return p.haltedBy(failure)
 	default:
-		p.told.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", failure, "offset", m.First, "attempt", failure.Attempts)
+		p.report.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", failure, "offset", m.First, "attempt", failure.Attempts)
 		p.bisect.attempts, p.bisect.failed = 0, failure
 	}
 	return nil //nolint:nilerr // the failure is OnFailure's to take
@@ -325,7 +327,7 @@ func (p *partition) move(a epoch.Advance, n int) error {
 	p.fence = next
 	p.batch = p.batch.after(n)
 	p.bisect.passed(max(n, 1))
-	p.told.moved()
+	p.report.moved()
 	return nil
 }
 
@@ -337,5 +339,5 @@ func (p *partition) done() bool { return p.fence.Next == p.batch.Next }
 func (p *partition) forget() {
 	p.bisect.passed(p.bisect.suspects)
 	p.death = nil
-	p.told.moved()
+	p.report.moved()
 }

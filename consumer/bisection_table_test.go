@@ -158,11 +158,11 @@ func TestABatchThatIsAppliedInPartKeepsTheRest(t *testing.T) {
 	p := &partition{bisect: newBisection(1, 1)}
 	p.fence = epoch.Fence{Origin: epoch.Origin{Partition: epoch.Partition{Topic: "orders"}}, Epoch: 1, Claim: epoch.ClaimID{1}, Next: 5}
 	p.batch = Batch{Messages: []Message{{Offset: 5}, {Offset: 6}, {Offset: 7}}, Next: 9}
-	p.bisect.suspects, p.told.still.Said = 3, true
+	p.bisect.suspects, p.report.still.Reported = 3, true
 	if err := p.move(epoch.Advance{Partition: p.fence.Partition, Claim: epoch.ClaimID{1}, From: 5, To: 6}, 1); err != nil {
 		t.Fatal(err)
 	}
-	if p.fence.Next != 6 || len(p.batch.Messages) != 2 || p.bisect.suspects != 2 || p.told.still.Said || p.done() {
+	if p.fence.Next != 6 || len(p.batch.Messages) != 2 || p.bisect.suspects != 2 || p.report.still.Reported || p.done() {
 		t.Errorf("%+v, %+v", p.fence, p.bisect)
 	}
 	if err := p.move(epoch.Advance{Partition: p.fence.Partition, Claim: epoch.ClaimID{1}, From: 6, To: 9}, 2); err != nil || !p.done() || p.bisect.suspects != 0 {

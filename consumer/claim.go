@@ -61,8 +61,8 @@ func (p *partition) ensureClaim(tenure context.Context) error {
 	// lost it, and seeding would begin at the earliest message without anybody's decision (R9).
 	got, seen, err := p.run.claim(revoked, p.tenure, p.timeout, p.fence.Epoch > 0, p.above)
 	if seen.Partition == p.id {
-		p.told.seen = seen
-		p.compare(seen)
+		p.report.seen = seen
+		p.noticeBack(seen)
 	}
 	if err != nil {
 		return err
@@ -81,12 +81,12 @@ func (p *partition) ensureClaim(tenure context.Context) error {
 		p.recallHangs(ctx)
 	}
 	if left.Epoch == 0 {
-		p.told.elsewhere(seen)
+		p.report.elsewhere(seen)
 	}
 	p.claim = newClaim(tenure)
 	p.startBackground()
 	p.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
-	p.told.claimed(got, seen, p.attempts+1, time.Since(p.unclaimedAt), time.Since(began))
+	p.report.claimed(got, seen, p.attempts+1, time.Since(p.unclaimedAt), time.Since(began))
 	p.attempts = 0
 	return nil
 }
@@ -101,7 +101,7 @@ func (p *partition) stillOurs(ctx context.Context) (bool, error) {
 	if err == nil {
 		err = f.Check(p.tenure.Origin())
 	}
-	if err != nil || f.Claim != p.fence.Claim || p.compare(f) {
+	if err != nil || f.Claim != p.fence.Claim || p.noticeBack(f) {
 		return false, err
 	}
 	p.adoptFence(f)
@@ -118,9 +118,9 @@ func (p *partition) adoptFence(f epoch.Fence) {
 	p.fence, p.under = f, &f
 }
 
-// compare takes over the fence of a sink that went back, and reports whether it did. The messages
+// noticeBack takes over the fence of a sink that went back, and reports whether it did. The messages
 // at hand are then applied again. Other partitions may have gone back, too.
-func (p *partition) compare(now epoch.Fence) (back bool) {
+func (p *partition) noticeBack(now epoch.Fence) (back bool) {
 	err := since(p.fence, now)
 	if err == nil {
 		return false
@@ -147,7 +147,7 @@ func (p *partition) look(ctx context.Context) (changed, failed error) {
 // goBack continues from the sink's position after the sink went back. The effects beyond it are gone
 // as well, so those messages are applied again. Other partitions of the sink may have gone back too.
 func (p *partition) goBack(err *epoch.WentBackError) {
-	p.told.wentBack(err)
+	p.report.wentBack(err)
 	p.run.lookAtAll()
 	p.forget()
 	p.fence = err.Now
@@ -328,7 +328,7 @@ func (p *partition) settleDeath(ctx context.Context, left, seen, got epoch.Fence
 	in := p.bisect.learn(v, d.trial, false, false)
 	switch v.action {
 	case retry:
-		p.told.failed(p.fence, p.first(), p.bisect.attempts, v, in, 0)
+		p.report.failed(p.fence, p.first(), p.bisect.attempts, v, in, 0)
 	case halt:
 		p.bisect.halted()
 		p.given = &outcome{action: halt, err: v.err}

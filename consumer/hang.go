@@ -134,7 +134,7 @@ func (r *runner) hangs(o Overdue, goroutine string, with ...epoch.Partition) *ha
 	tooMany := r.hung.add(h)
 	r.Observe(o)
 	r.life.Changed()
-	r.sayItHangs(h)
+	r.logHang(h)
 	if tooMany {
 		r.Logger.Error("more calls hang than Options.MaxHung allows; stopping", "max_hung", r.MaxHung)
 		r.stop(errTooManyHang)
@@ -142,9 +142,9 @@ func (r *runner) hangs(o Overdue, goroutine string, with ...epoch.Partition) *ha
 	return h
 }
 
-// sayItHangs logs a hang again and again for as long as it lasts (L7), with the present stack: the
+// logHang logs a hang again and again for as long as it lasts (L7), with the present stack: the
 // call may be blocked elsewhere by now.
-func (r *runner) sayItHangs(h *hang) {
+func (r *runner) logHang(h *hang) {
 	r.hung.mu.Lock()
 	defer r.hung.mu.Unlock()
 	if _, open := r.hung.open[h]; !open || r.hung.over {
@@ -164,7 +164,7 @@ func (r *runner) sayItHangs(h *hang) {
 		r.hung.mu.Lock()
 		h.Stack = stack // it may be blocked elsewhere by now
 		r.hung.mu.Unlock()
-		r.sayItHangs(h)
+		r.logHang(h)
 	})
 	h.lines = min(2*h.lines, lastHungLine)
 }
@@ -180,20 +180,6 @@ func (r *runner) returned(h *hang) {
 		r.Observe(Returned{Partition: h.Partition, Epoch: h.Epoch, Function: h.Function, Took: took})
 	}
 	close(h.returned)
-}
-
-// problems returns what a sign of life says besides that this process lives.
-func (r *runner) problems() (all []string) {
-	r.hung.mu.Lock()
-	calls := r.hung.calls()
-	r.hung.mu.Unlock()
-	for _, c := range calls {
-		all = append(all, c.String())
-	}
-	if why := r.membership.Cause(); why != nil {
-		all = append(all, fmt.Sprintf("not a member of the group: %v", why))
-	}
-	return all
 }
 
 // underCall are the running calls of a transaction, with their goroutines.
@@ -283,7 +269,7 @@ func (c *committer) abandon(t *transaction) {
 			a.last = at.at
 		}
 	}
-	close(t.abandoned)
+	close(t.abandoned) // its goroutine may end at any time, and reads t.hangs
 	t.abandon()
 	t.release()
 	took := time.Since(t.began)
@@ -396,6 +382,6 @@ func (p *partition) recallHangs(ctx context.Context) {
 	case err == nil:
 		p.hung = p.run.suspects.Learn(p.id, log, p.fence.Next)
 	case p.running(p.lease):
-		p.told.trouble(slog.LevelWarn, "cannot read which messages have hung; counting what this process knows", err)
+		p.report.trouble(slog.LevelWarn, "cannot read which messages have hung; counting what this process knows", err)
 	}
 }

@@ -28,7 +28,7 @@ type partition struct {
 	logger    *slog.Logger
 	timeout   time.Duration
 	lease     context.Context // ends when the lease is lost
-	told      told            // what operators were told
+	report    report
 	acted     <-chan struct{} // closed when operators have acted since the fence was read
 
 	// The claim.
@@ -79,7 +79,7 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 	}
 	p := r.newPartition(ctx, t, timeout)
 	r.Observe(Granted{Partition: p.id})
-	defer p.giveUpHung()
+	defer p.giveUpHung() // runs last: the source may let others have the partition from then on
 	r.owns(p)
 	defer r.disowns(p)
 	defer r.troubles.Left(p.id)
@@ -90,7 +90,7 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 		// What the handler wrote before it ended its transaction may be committed without the
 		// fence. Calling it again would write that again, in whichever tenure of this process.
 		if err := r.endedTxOf(p.id); err != nil {
-			p.told.stoppedForGood(p.fence, err)
+			p.report.stoppedForGood(p.fence, err)
 			p.waitOr(ctx, forever, nil)
 			break
 		}
@@ -99,7 +99,7 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 		if err := p.ensureClaim(ctx); p.hang != nil {
 			break
 		} else if errors.Is(err, ErrLost) {
-			p.told.lost(p.fence, err, p.caught.Load())
+			p.report.lost(p.fence, err, p.caught.Load())
 			return
 		} else if err != nil {
 			in = p.unclaimed(ctx, err, time.Since(began))
@@ -113,15 +113,15 @@ func (r *runner) own(ctx context.Context, t Tenure) {
 		p.waitOr(p.whileClaimed(ctx), in, p.acted) // an operator may have done what it waits for
 	}
 	if ctx.Err() != nil {
-		p.told.lost(p.fence, context.Cause(ctx), p.caught.Load())
+		p.report.lost(p.fence, context.Cause(ctx), p.caught.Load())
 		return
 	}
 	p.dropClaim()
 	if p.hang != nil && p.running(ctx) {
-		p.told.givenUp(p.fence, p.overdue())
+		p.report.givenUp(p.fence, p.overdue())
 		return
 	}
-	p.told.drained(p.fence)
+	p.report.drained(p.fence)
 }
 
 // giveUpHung makes the source keep the partition from this process while a call for it hangs. It
@@ -143,7 +143,7 @@ func (r *runner) newPartition(ctx context.Context, t Tenure, timeout time.Durati
 		retries: waits.New(r.RetryMin, r.RetryMax),
 		replays: replays{added: make(chan struct{}, 1), tries: map[int64]int{}, settled: map[int64]int64{}},
 	}
-	p.told = told{run: r, id: id, tenure: t, logger: p.logger}
+	p.report = report{run: r, id: id, tenure: t, logger: p.logger}
 	_, p.hung = r.suspects.Of(id)
 	for range r.backgrounds {
 		p.applied = append(p.applied, make(chan struct{}, 1))
@@ -192,7 +192,7 @@ func (p *partition) ended(out outcome) time.Duration {
 		p.run.endedTx(p.id, out.err)
 	}
 	p.hang = cmp.Or(p.hang, out.hang)
-	p.told.ended(p.fence, out, !p.running(p.lease), in)
+	p.report.ended(p.fence, out, !p.running(p.lease), in)
 	return in
 }
 
@@ -208,7 +208,7 @@ func (p *partition) unclaimed(ctx context.Context, err error, took time.Duration
 		p.unconfirmed++
 	}
 	in := p.pauseFor(n.pause)
-	p.told.unclaimed(p.fence, n, err, took, in)
+	p.report.unclaimed(p.fence, n, err, took, in)
 	return in
 }
 

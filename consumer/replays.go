@@ -170,7 +170,7 @@ func (p *partition) settleReplay(r *replay, a answer) outcome {
 		return outcome{action: advance}
 	case a.abandoned:
 		delete(q.tries, r.ID)
-		p.told.replayed(r, replayFailed, a)
+		p.report.replayed(r, replayFailed, a)
 		p.recordFailure(r, a)
 		return p.abandoned(a)
 	}
@@ -181,7 +181,7 @@ func (p *partition) settleReplay(r *replay, a answer) outcome {
 	if v.broke.action == haltForGood {
 		p.run.endedTx(p.id, v.broke.err) // the partition stays halted, even if the claim has ended already
 	}
-	p.told.replayed(r, v.what, a)
+	p.report.replayed(r, v.what, a)
 	if v.what == replayed {
 		p.wakeBackground()
 	}

@@ -171,7 +171,7 @@ func (r *runner) run(ctx context.Context, source Source) error {
 	}
 	over := make(chan struct{})
 	defer close(over)
-	defer context.AfterFunc(ctx, func() { r.underWay.SayWhatIsWaitedFor(r.log, r.Logger, over) })()
+	defer context.AfterFunc(ctx, func() { r.underWay.LogWaits(r.log, r.Logger, over) })()
 	m := r.membership
 	err := source.Run(ctx, m.Changed, func(ctx context.Context, t Tenure) {
 		if !r.tenures.enter() {
@@ -263,6 +263,20 @@ func (r *runner) ownerOf(p epoch.Partition) *partition {
 
 func (r *runner) log(p epoch.Partition) *slog.Logger {
 	return r.Logger.With("group", p.Group, "topic", p.Topic, "partition", p.Number)
+}
+
+// problems returns what a sign of life says besides that this process lives.
+func (r *runner) problems() (all []string) {
+	r.hung.mu.Lock()
+	calls := r.hung.calls()
+	r.hung.mu.Unlock()
+	for _, c := range calls {
+		all = append(all, c.String())
+	}
+	if why := r.membership.Cause(); why != nil {
+		all = append(all, fmt.Sprintf("not a member of the group: %v", why))
+	}
+	return all
 }
 
 // endedTx records that the handler ended a transaction, so that no rebalance lets it do so again.

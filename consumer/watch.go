@@ -215,7 +215,7 @@ func (d idler) compare(now epoch.Fences) {
 		p.claim.breakWith(foundOut(err))
 		return
 	}
-	p.told.resumed(p.fence)
+	p.report.resumed(p.fence)
 }
 
 // foundOut returns the outcome of a look that found another fence, or none. Its field looked says

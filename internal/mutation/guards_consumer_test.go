@@ -166,10 +166,10 @@ var guardsOfConsumer = []guard{
 	}, "consumer", "TestWhatSharesATransactionWithACallThatHangsIsAppliedAgainAtOnce"},
 
 	{"L5", "a standstill is not reported", []edit{
-		{"consumer/report.go", "\t\tt.standstill(at, v.err, took, in)\n", ""},
+		{"consumer/report.go", "\t\tr.standstill(at, v.err, took, in)\n", ""},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
 	{"L5", "a partition that does not move is reported as running whenever it is claimed again", []edit{
-		{"consumer/report.go", "t.halted = t.halted && t.still.Said", "t.halted = false"},
+		{"consumer/report.go", "r.halted = r.halted && r.still.Reported", "r.halted = false"},
 	}, "consumer", "TestAPartitionThatIsInDoubtAgainAndAgainStaysHalted"},
 
 	{"L6", "the methods of a handler's error are called wherever it comes to", []edit{

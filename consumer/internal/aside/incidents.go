@@ -68,8 +68,8 @@ func root(err error) string {
 
 // Standstill distinguishes a partition that does not move for long from one that is retried now and then.
 type Standstill struct {
-	Since time.Time // begin of the first failed attempt; zero while the partition moves
-	Said  bool      // it was reported
+	Since    time.Time // begin of the first failed attempt; zero while the partition moves
+	Reported bool
 }
 
 // Failed records an attempt that began at began and failed at now. The next one follows after in.
@@ -78,10 +78,10 @@ func (s *Standstill) Failed(began, now time.Time, in, term time.Duration) (say b
 	if s.Since.IsZero() {
 		s.Since = began
 	}
-	if s.Said || now.Sub(s.Since)+in < term/3 {
+	if s.Reported || now.Sub(s.Since)+in < term/3 {
 		return false
 	}
-	s.Said = true
+	s.Reported = true
 	return true
 }
 

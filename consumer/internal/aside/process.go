@@ -100,8 +100,8 @@ func (u *UnderWay) Add(t Transaction) (done func()) {
 // patienceAtTheEnd is how long a Run that ends waits before it logs what it waits for.
 const patienceAtTheEnd = 2 * time.Second
 
-// SayWhatIsWaitedFor logs from time to time what delays the end of Run, until over is closed.
-func (u *UnderWay) SayWhatIsWaitedFor(log func(epoch.Partition) *slog.Logger, all *slog.Logger, over <-chan struct{}) {
+// LogWaits logs from time to time what delays the end of Run, until over is closed.
+func (u *UnderWay) LogWaits(log func(epoch.Partition) *slog.Logger, all *slog.Logger, over <-chan struct{}) {
 	began := time.Now()
 	for wait := patienceAtTheEnd; ; wait *= 2 {
 		timer := time.NewTimer(wait)
