@@ -42,12 +42,25 @@ under way is rolled back and runs again: items of a store may be changed twice.`
 }
 
 func (a *app) simpleAct(kind operate.ActKind, use, short, long string) *cobra.Command {
+	return a.act(use, short, long, func() (requested, error) { return always(operate.Request{Kind: kind}), nil })
+}
+
+func always(r operate.Request) requested {
+	return func(epoch.Fence) (operate.Request, error) { return r, nil }
+}
+
+// act returns a command, of which request reads the flags.
+func (a *app) act(use, short, long string, request func() (requested, error)) *cobra.Command {
 	var which chosen
 	var by doing
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long,
 		RunE: func(c *cobra.Command, names []string) error {
-			return a.perform(c, which, by, names, func(epoch.Fence) (operate.Request, error) { return operate.Request{Kind: kind}, nil })
+			r, err := request()
+			if err != nil {
+				return err
+			}
+			return a.perform(c, which, by, names, r)
 		},
 	}
 	which.add(c.Flags())
@@ -64,13 +77,8 @@ func parseTarget(flag, s string) (*operate.Target, error) {
 }
 
 func (a *app) rewind() *cobra.Command {
-	var which chosen
-	var by doing
 	var to string
-	c := &cobra.Command{
-		Use:   "rewind [PARTITION...] --to start|end|N|+N|-N|@TIME",
-		Short: "Set the position of partitions, back or forward",
-		Long: `Set the position of partitions. Back: messages are applied again, and a
+	c := a.act("rewind [PARTITION...] --to start|end|N|+N|-N|@TIME", "Set the position of partitions, back or forward", `Set the position of partitions. Back: messages are applied again, and a
 handler that adds up adds twice. Forward: messages are never applied. A live
 owner loses its claim, claims again, and continues from there: nobody has to
 stop the group.
@@ -86,42 +94,28 @@ stop the group.
 start, end and @TIME ask Kafka or NATS. For a job, nothing is asked: end is the
 present time, and start is refused. A number is compared with where the log begins
 and ends if --kafka or --nats is given.`,
-		RunE: func(c *cobra.Command, names []string) error {
+		func() (requested, error) {
 			target, err := parseTarget("to", to)
-			if err != nil {
-				return err
-			}
-			return a.perform(c, which, by, names, func(epoch.Fence) (operate.Request, error) {
-				return operate.Request{Kind: operate.ActRewind, To: target}, nil
-			})
-		},
-	}
-	which.add(c.Flags())
+			return always(operate.Request{Kind: operate.ActRewind, To: target}), err
+		})
 	c.Flags().StringVar(&to, "to", "", "where to")
 	_ = c.MarkFlagRequired("to")
-	by.add(c.Flags())
 	return c
 }
 
 func (a *app) skip() *cobra.Command {
-	var which chosen
-	var by doing
 	var through string
-	c := &cobra.Command{
-		Use:   "skip PARTITION --through OFFSET|@TIME",
-		Short: "Move past messages that are not to be applied",
-		Long: `Move the position past messages that are not to be applied: those from the
+	c := a.act("skip PARTITION --through OFFSET|@TIME", "Move past messages that are not to be applied", `Move the position past messages that are not to be applied: those from the
 position up to and with --through, for a job its ticks up to and with that time
 (@2006-01-02T15:04:05Z). It is refused if the position has moved
 since it was looked at. Where the handler has a dead-letter function, that is
 the better place for a message that fails.`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, names []string) error {
+		func() (requested, error) {
 			last, err := parseTarget("through", through)
 			if err != nil || last.Relative || last.Word != "" {
-				return usage("--through is %q; want an offset, or @TIME for a job", through)
+				return nil, usage("--through is %q; want an offset, or @TIME for a job", through)
 			}
-			return a.perform(c, which, by, names, func(f epoch.Fence) (operate.Request, error) {
+			return func(f epoch.Fence) (operate.Request, error) {
 				next := last.Offset + 1
 				if !last.At.IsZero() {
 					if !isJob(f) {
@@ -133,45 +127,32 @@ the better place for a message that fails.`,
 					return operate.Request{}, fmt.Errorf("%s: what --through %s names was applied or skipped: the next one is %s", f.Partition, through, position(f))
 				}
 				return operate.Request{Kind: operate.ActSkip, To: &operate.Target{Offset: next}}, nil
-			})
-		},
-	}
-	which.add(c.Flags())
+			}, nil
+		})
+	c.Args = cobra.ExactArgs(1)
 	c.Flags().StringVar(&through, "through", "", "the last offset that is not applied")
 	_ = c.MarkFlagRequired("through")
-	by.add(c.Flags())
 	return c
 }
 
 func (a *app) rebase() *cobra.Command {
-	var which chosen
-	var by doing
 	var log, source, to string
-	c := &cobra.Command{
-		Use:   "rebase [PARTITION...] [--to start|end|N|@TIME]",
-		Short: "Accept another log or lease issuer than the fence has",
-		Long: `Accept another log, or another issuer of leases, than the fence has: a topic
+	c := a.act("rebase [PARTITION...] [--to start|end|N|@TIME]", "Accept another log or lease issuer than the fence has", `Accept another log, or another issuer of leases, than the fence has: a topic
 that was deleted and created again, another cluster, another bucket. It is the
 remedy for "log changed" and "foreign lease source".
 
 The command asks Kafka or NATS for the present log, and Kafka for the issuer. On
 NATS, --nats-bucket and --nats-domain say the issuer. If the command cannot ask, copy the log (--log) or the issuer (--source) from the error of the halt. The
 offsets of another log mean other messages: --to says where to continue in it.`,
-		RunE: func(c *cobra.Command, names []string) error {
+		func() (_ requested, err error) {
 			r := operate.Request{Kind: operate.ActRebase, Log: log, Source: source}
 			if to != "" {
-				var err error
-				if r.To, err = parseTarget("to", to); err != nil {
-					return err
-				}
+				r.To, err = parseTarget("to", to)
 			}
-			return a.perform(c, which, by, names, func(epoch.Fence) (operate.Request, error) { return r, nil })
-		},
-	}
-	which.add(c.Flags())
+			return always(r), err
+		})
 	c.Flags().StringVar(&to, "to", "", "where to continue in the log")
 	c.Flags().StringVar(&log, "log", "", "the log to accept. If empty: the present log, or with --source the log that the fence has")
 	c.Flags().StringVar(&source, "source", "", "the issuer of leases to accept. If empty: the present issuer, or with --log the issuer that the fence has")
-	by.add(c.Flags())
 	return c
 }
