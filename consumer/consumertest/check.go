@@ -51,7 +51,7 @@ type Options struct {
 	// Seed chooses the sizes of transactions, and where to rewind to.
 	Seed uint64
 
-	// Timeout limits each transaction. Defaults to 5 s.
+	// Timeout limits each transaction. Defaults to 10 s.
 	Timeout time.Duration
 }
 
@@ -68,12 +68,12 @@ func Values(values ...string) []consumer.Message {
 // which they do: what happened, which rows differ, and the usual cause.
 //
 // messages are applied in order. Check sets their offsets and, where they have none, a group, a topic and a time. It
-// puts all rows back as it found them. Nothing else may use the database meanwhile. For PostgreSQL, pgtables.Of
-// returns db.
+// puts all rows back as it found them. Nothing else may use the database meanwhile, which should have few
+// rows, as all are read after each call. For PostgreSQL, pgtables.Of returns db.
 func Check[TX any](t testing.TB, sink epoch.Sink[TX], h consumer.Handlers[TX], messages []consumer.Message, db Database, o Options) {
 	t.Helper()
 	if o.Timeout == 0 {
-		o.Timeout = 5 * time.Second
+		o.Timeout = 10 * time.Second
 	}
 	w := &world[TX]{ctx: t.Context(), sink: sink, tables: tables{db: db}, o: o}
 	w.each, w.batch, w.whole, w.onFailure = h.Functions(handling.Key{})

@@ -186,9 +186,11 @@ func (w *world[TX]) attempt(as owner, m epoch.Message, cause error, stop int) (r
 		w.unread = fmt.Errorf("in the handler's transaction: %w", unread)
 	}
 	if unread != nil || errors.Is(err, errRollback) {
-		return rows, t.sent, nil
+		err = nil
+	} else {
+		rows = nil
 	}
-	return nil, t.sent, err
+	return rows, t.sent, err
 }
 
 // rolledBack tries m in all ways that leave nothing, and returns the rows that the handler leaves.
@@ -207,6 +209,9 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 		return f, nil, err
 	}
 	rows, statements, err := w.attempt(as, m, nil, 0)
+	if err != nil && !failed { // once more, as the machine may have stalled
+		rows, statements, err = w.attempt(as, m, nil, 0)
+	}
 	switch ds := w.tables.differences(first, rows, true); {
 	case err != nil && !failed:
 		return about(m, nil, causeMemory.orFailed(err), fmt.Sprintf("The handler was called, and rolled back. It was called again, and failed: %v.", err)), nil, nil

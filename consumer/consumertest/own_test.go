@@ -172,6 +172,14 @@ func TestRowsTriggersAndKeysAreAsBeforeAfterACheck(t *testing.T) {
 	})
 }
 
+func TestOneConnectionIsEnoughForSQLite(t *testing.T) {
+	d, _, open := openSQLite(t)
+	open.SetMaxOpenConns(1)
+	d.check(t, handlers{each: func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+		return errors.Join(take(ctx, tx, m), sell(ctx, tx, m, nil))
+	}, failed: func(ctx context.Context, tx db, m consumer.Message) error { return sell(ctx, tx, m, "failed") }}, orders(), consumertest.Options{})
+}
+
 func TestTheSameSeedGivesTheSameReport(t *testing.T) {
 	h := handler{makes: func(world) handlers {
 		return handlers{batch: func(ctx context.Context, tx db, ms []consumer.Message) error {
