@@ -17,8 +17,8 @@
 //
 // The package hides how a database is read and put back. It drives the sink itself, in order, so that with one seed it
 // does the same each time. All processes are this one: they share what a handler keeps in memory. Calls of
-// [consumer.EachKey] run in order, and Handlers.Background is not called. Not found are a clock that is read to the day,
-// the name of a host, and partitions that change the same rows at the same time.
+// [consumer.EachKey] run in order, and Handlers.Background is not called. Not found are the name of a host, and
+// partitions that change the same rows at the same time.
 package consumertest
 
 import (

@@ -65,6 +65,11 @@ var faults = []handler{
 			return sell(ctx, tx, m, fmt.Sprint("due ", time.Now().UnixNano()))
 		})
 	}},
+	{name: "reads the clock to the day", cause: "a clock", makes: func(world) handlers {
+		return each(func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+			return sell(ctx, tx, m, "sold on "+time.Now().Format(time.DateOnly))
+		})
+	}},
 	{name: "draws a random number", cause: "random numbers", makes: func(world) handlers {
 		return each(func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
 			return sell(ctx, tx, m, fmt.Sprintf("%016x", rand.Uint64()))
@@ -127,6 +132,22 @@ var faults = []handler{
 				}
 			}
 			return nil
+		})
+	}},
+	{name: "resumes after the statement that it has reached", cause: "memory", makes: func(world) handlers {
+		taken := map[int64]bool{}
+		return each(func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+			if !taken[place(m)] {
+				if err := take(ctx, tx, m); err != nil {
+					return err
+				}
+				taken[place(m)] = true
+			}
+			err := sell(ctx, tx, m, nil)
+			if err == nil {
+				delete(taken, place(m))
+			}
+			return err
 		})
 	}},
 	{name: "gives up at its third attempt", cause: "memory", makes: func(world) handlers {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -165,7 +166,7 @@ func (w *world[TX]) alone() (*finding, error) {
 		var after [][]string
 		if after, err = w.tables.read(w.ctx, nil); err == nil {
 			if ds := w.tables.differences(seen, after, true); len(ds) > 0 {
-				return about(m, ds, causeMemory.of(ds), "The handler was called, and again after other attempts at the message had failed. The rows differ (-: first, +: second)."), nil
+				return about(m, ds, causeMemory, "The handler was called, and again after other attempts at the message had failed. The rows differ (-: first, +: second)."), nil
 			}
 		}
 		before = after
@@ -221,6 +222,9 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 	case len(ds) > 0:
 		return about(m, ds, causeMemory.of(ds), "The handler was called twice on the same rows, and rolled back. The rows differ (-: first, +: second)."), nil, nil
 	}
+	if clock := w.present(before, rows); clock != nil {
+		return about(m, clock, causeClock, "The handler wrote the present time, or the day, which is in no message (-: before, +: after)."), nil, nil
+	}
 	for i := range min(statements, mostStops) {
 		_, _, _ = w.attempt(as, m, nil, 1+i*statements/min(statements, mostStops))
 	}
@@ -246,4 +250,20 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 	}
 	f, err := left("The handler was stopped at each of its statements.")
 	return f, rows, errors.Join(err, w.unread)
+}
+
+// present returns where the handler has written the present time, unless messages have it too. Two calls within a
+// second, or a day, may write the same.
+func (w *world[TX]) present(before, rows [][]string) (ds []difference) {
+	if slices.ContainsFunc(w.messages, func(m epoch.Message) bool {
+		return isNow(fmt.Sprintf("%s %s %s %s", m.Key, m.Value, m.Time, m.Headers))
+	}) {
+		return nil
+	}
+	for _, d := range w.tables.differences(before, rows, true) {
+		if slices.ContainsFunc(d.then, func(l line) bool { return isNow(l.String()) }) && !slices.ContainsFunc(d.first, func(l line) bool { return isNow(l.String()) }) {
+			ds = append(ds, d)
+		}
+	}
+	return ds
 }

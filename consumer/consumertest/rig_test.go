@@ -103,7 +103,7 @@ func (r *recorder) Errorf(format string, args ...any) {
 }
 
 const tables = `
-	CREATE TABLE stock (item TEXT PRIMARY KEY, present INTEGER NOT NULL, price INTEGER NOT NULL DEFAULT 3);
+	CREATE TABLE stock (item TEXT PRIMARY KEY, present INTEGER NOT NULL, price INTEGER NOT NULL DEFAULT 3, worth INTEGER GENERATED ALWAYS AS (present * price) STORED);
 	INSERT INTO stock (item, present) VALUES ('chair', 100), ('table', 100), ('lamp', 2);
 	CREATE TABLE sales (id SERIAL, item TEXT NOT NULL, place BIGINT NOT NULL, note TEXT, at TIMESTAMPTZ DEFAULT CURRENT_TIMESTAMP);
 	CREATE TABLE parts (sale INTEGER REFERENCES sales (id), part INTEGER NOT NULL);

@@ -26,9 +26,9 @@ type Database interface {
 
 // Dialect is how a [Database] is asked.
 type Dialect struct {
-	// Columns lists the columns of all tables: the table as Options have it and as SQL has it, the column, flags, and the
+	// Columns lists the columns of all tables that are not computed: the table as Options have it and as SQL has it, the column, flags, and the
 	// table and column that it refers to, with a dot between them. The flags are n if the database numbers the rows,
-	// k if it does so without gaps, v if the default reads a clock or random numbers, c if it is computed, o if the table is the sink's.
+	// k if it does so without gaps, v if the default reads a clock or random numbers, o if the table is the sink's.
 	Columns string
 
 	Quote      string // makes a literal of a column, with %s for the column
@@ -142,19 +142,11 @@ func (ts *tables) restore(ctx context.Context, rows [][]string) error {
 		}
 		var columns []string
 		for _, c := range t.columns {
-			if !strings.Contains(c.flags, "c") {
-				columns = append(columns, quoted(c.name))
-			}
+			columns = append(columns, quoted(c.name))
 		}
 		texts = append(texts, "DELETE FROM "+t.sql)
 		for _, r := range rows[i] {
-			var values []string
-			for j, v := range strings.Split(r, separator) {
-				if !strings.Contains(t.columns[j].flags, "c") {
-					values = append(values, v)
-				}
-			}
-			texts = append(texts, fmt.Sprintf("INSERT INTO %s (%s) %s VALUES (%s)", t.sql, strings.Join(columns, ", "), ts.dialect.Overriding, strings.Join(values, ", ")))
+			texts = append(texts, fmt.Sprintf("INSERT INTO %s (%s) %s VALUES (%s)", t.sql, strings.Join(columns, ", "), ts.dialect.Overriding, strings.ReplaceAll(r, separator, ", ")))
 		}
 	}
 	if len(texts) == 0 {

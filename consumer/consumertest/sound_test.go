@@ -110,6 +110,11 @@ var sound = []handler{
 			return sell(ctx, tx, m, m.Time.String())
 		})
 	}},
+	{name: "writes a price with many digits", makes: func(world) handlers {
+		return each(func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+			return sell(ctx, tx, m, "4006381333931")
+		})
+	}},
 	{name: "keeps the epoch as a token", makes: func(world) handlers {
 		return each(func(ctx context.Context, tx db, m consumer.Message, e epoch.Epoch) error {
 			_, err := tx.exec(ctx, `INSERT INTO totals (name, n) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET n = $2`, item(m), int64(e))

@@ -23,12 +23,12 @@ func (s sqlite) Dialect() Dialect {
 			WHERE schema = 'main' AND type IN ('table', 'virtual') AND (name NOT LIKE 'sqlite\_%' ESCAPE '\' OR name = 'sqlite_sequence'))
 		SELECT t.name, '"' || replace(t.name, '"', '""') || '"', c.name,
 			CASE WHEN lower(c.dflt_value) GLOB '*current_*' OR lower(c.dflt_value) GLOB '*now*' OR lower(c.dflt_value) GLOB '*random*' THEN 'v' ELSE '' END
-				|| CASE WHEN c.hidden > 1 THEN 'c' ELSE '' END || CASE WHEN c.pk = 1 AND upper(c.type) = 'INTEGER' AND t.alone THEN 'k' ELSE '' END
+				|| CASE WHEN c.pk = 1 AND upper(c.type) = 'INTEGER' AND t.alone THEN 'k' ELSE '' END
 				|| CASE WHEN t.name = 'sqlite_sequence' OR t.name IN (t.prefix || 'fence', t.prefix || 'ledger', t.prefix || 'migration')
 					AND (SELECT count(*) FROM t AS o WHERE o.name IN (t.prefix || 'fence', t.prefix || 'ledger')) = 2 THEN 'o' ELSE '' END,
 			coalesce(f."table" || '.' || f."to", '')
 		FROM t JOIN pragma_table_xinfo(t.name) c LEFT JOIN pragma_foreign_key_list(t.name) f ON f."from" = c.name
-		WHERE c.hidden <> 1 GROUP BY t.name, c.cid ORDER BY t.name, c.cid`}
+		WHERE c.hidden = 0 GROUP BY t.name, c.cid ORDER BY t.name, c.cid`}
 }
 
 func (s sqlite) Query(ctx context.Context, tx any, text string) (all [][]string, err error) {

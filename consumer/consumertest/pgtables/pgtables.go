@@ -25,14 +25,14 @@ func (d database) Dialect() consumertest.Dialect {
 	return consumertest.Dialect{Quote: "quote_nullable(%s::text)", Separator: "chr(31)", Overriding: "OVERRIDING SYSTEM VALUE", Parallel: true, Columns: `
 		select c.oid::regclass::text, cast(c.oid::regclass as text), a.attname::text,
 			concat_ws('', case when a.attidentity <> '' or pg_get_expr(e.adbin, e.adrelid) ~ '^nextval' then 'n' end,
-				case when pg_get_expr(e.adbin, e.adrelid) ~* 'current_|now|random|uuid|timestamp|xact' then 'v' end, case when a.attgenerated <> '' then 'c' end,
+				case when pg_get_expr(e.adbin, e.adrelid) ~* 'current_|now|random|uuid|timestamp|xact' then 'v' end,
 				case when to_regclass(quote_ident(n.nspname) || '.fence_ledger') is not null and c.relname <> 'outbox_entry' then 'o' end),
 			coalesce(f.confrelid::regclass::text || '.' || g.attname, '')
 		from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_attribute a on a.attrelid = c.oid
 			left join pg_attrdef e on e.adrelid = c.oid and e.adnum = a.attnum
 			left join pg_constraint f on f.conrelid = c.oid and f.contype = 'f' and f.conkey = array[a.attnum]
 			left join pg_attribute g on g.attrelid = f.confrelid and f.confkey = array[g.attnum]
-		where c.relkind = 'r' and a.attnum > 0 and not a.attisdropped and n.nspname !~ '^(pg_|information_schema$)'
+		where c.relkind = 'r' and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' and n.nspname !~ '^(pg_|information_schema$)'
 		order by c.oid, a.attnum`}
 }
 
