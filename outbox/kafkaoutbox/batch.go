@@ -269,6 +269,9 @@ func (r *relay[TX]) assign(ctx context.Context, tx TX, t *turn, at position) err
 	if len(t.batch) == 0 {
 		return nil
 	}
+	if at.number < 0 { // an operator has discarded a batch in doubt since the session began
+		return fmt.Errorf("kafkaoutbox: %s has no position in Kafka yet", r.p)
+	}
 	t.next = at.following(t.batch)
 	body, err := form.Text(t.next)
 	if err != nil {

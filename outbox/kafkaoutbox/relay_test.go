@@ -232,6 +232,32 @@ func TestABatchWhosePositionIsLostWaitsForAnOperator(t *testing.T) {
 	r.wantAll()
 }
 
+// Otherwise a position that is lost later would look like one that was never written.
+func TestNoBatchIsAssignedBeforeThereIsAPosition(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.add("a", "b", "a")
+	first := r.takeOver(killedAt(stepProduce))
+	r.await("its end", first.of.killed)
+	r.stop(first)
+	if _, err := r.admin().DeleteGroups(t.Context(), r.o.Prefix+"/billing/orders/3"); err != nil {
+		t.Fatal(err)
+	}
+	frozen := freezeAt(stepBegin, 1) // it has seen the batch, and has a session
+	r.takeOver(&process{at: func(step int) {
+		frozen.at(step)
+		for _, row := range r.db.left() {
+			if strings.Contains(string(row.Body), `"number":0,`) {
+				t.Errorf("assigned: %s", row.Body)
+			}
+		}
+	}})
+	frozen.await(r)
+	r.db.discard(r.batch().ID)
+	frozen.thaw()
+	r.awaitEmpty()
+	r.wantAll()
+}
+
 func TestAPositionOfAnotherHistoryIsADoubt(t *testing.T) {
 	r := newRig(t, onKfake(t))
 	r.add("a")
