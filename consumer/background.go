@@ -241,7 +241,7 @@ func (b *background) commit(caller context.Context, commit commitHeld, free func
 	defer abort(nil)
 	defer context.AfterFunc(b.ctx, func() { abort(errClaimEnded) })()
 	defer context.AfterFunc(caller, func() { abort(context.Cause(caller)) })()
-	defer b.owner.run.underWay.Add(aside.Transaction{Partition: b.hold.Partition, Timeout: timeout})()
+	defer b.owner.run.underWay.Done(b.owner.run.underWay.Add(&aside.Transaction{Partition: b.hold.Partition, Timeout: timeout}))
 	r := result{at: -1}
 	began, goroutine := time.Now(), stacks.Name()
 	var under underCall

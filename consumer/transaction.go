@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,6 +34,7 @@ type transaction struct {
 	goroutine string
 	order     order
 	places    []place            // of its calls, at least one
+	one       [1]place           // where places is, if there is one call
 	keyed     *keyed             // if they run byKey
 	abandon   context.CancelFunc // ends it although a call may never return
 	release   func()             // makes Run no longer wait for it
@@ -105,7 +107,7 @@ func (t *transaction) commit(base context.Context, late func()) {
 	watch := waits.AfterAwake(2*t.timeout, func() {})
 	defer watch.Stop()
 	a := t.parts[0].advance // while Run ends, operators see what it waits for
-	defer t.run.underWay.Add(aside.Transaction{Partition: a.Partition, From: a.From, To: a.To, Timeout: t.timeout, Beside: len(t.parts) - 1})()
+	defer t.run.underWay.Done(t.run.underWay.Add(&aside.Transaction{Partition: a.Partition, From: a.From, To: a.To, Timeout: t.timeout, Beside: len(t.parts) - 1}))
 
 	r := &t.result
 	defer func() { r.took = time.Since(t.began) }()
@@ -135,7 +137,7 @@ func (t *transaction) plan() {
 	if t.run.whole && len(t.parts) > 1 {
 		t.order = together
 	} else {
-		t.places = make([]place, 0, t.messages())
+		t.places = slices.Grow(t.one[:0], t.messages())
 		for i := range t.parts {
 			switch p := &t.parts[i]; {
 			case len(p.messages) == 0:
@@ -151,7 +153,7 @@ func (t *transaction) plan() {
 		}
 	}
 	if len(t.places) == 0 { // or only positions move
-		t.places = []place{{0, -1}}
+		t.places = append(t.one[:0], place{0, -1})
 	}
 	if t.run.beside > 1 && len(t.places) > 1 && !t.parts[0].again {
 		t.order, t.keyed = byKey, t.byKey()

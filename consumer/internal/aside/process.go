@@ -90,12 +90,15 @@ type Transaction struct {
 	began     time.Time
 }
 
-// Add lists a transaction until done is called.
-func (u *UnderWay) Add(t Transaction) (done func()) {
+// Add lists a transaction until Done.
+func (u *UnderWay) Add(t *Transaction) *Transaction {
 	t.began = time.Now()
-	u.open.Store(&t, nil)
-	return func() { u.open.Delete(&t) }
+	u.open.Store(t, nil)
+	return t
 }
+
+// Done ends what Add began.
+func (u *UnderWay) Done(t *Transaction) { u.open.Delete(t) }
 
 // patienceAtTheEnd is how long a Run that ends waits before it logs what it waits for.
 const patienceAtTheEnd = 2 * time.Second
