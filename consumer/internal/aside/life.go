@@ -43,7 +43,7 @@ type Life struct {
 	problems func() []string
 	wake     chan struct{}
 
-	// Snapshots returns the oldest snapshots that are held in the sink, and Held is told of them with each sign of
+	// Snapshots returns the oldest snapshots that are held in the sink, and Held is called with them at each sign of
 	// life. Both are nil if the sink knows none.
 	Snapshots func(ctx context.Context) ([]operate.Snapshot, error)
 	Held      func(oldest []operate.Snapshot)
