@@ -181,9 +181,9 @@ long/hang: kafka ## a handler that never returns, on Kafka and NATS, one and two
 long/dead-group: ## all processes of a group are killed: what check, describe and owners print, and the alert
 	go test -count 1 -timeout 10m -v -run 'DeadGroup|ToBeDead' ./cmd/epochfence
 	go test -count 1 -timeout 10m -v -run 'NobodyIsLeft' ./operate/fenceprom
-long/moveover: kafka ## a live Kafka group and a durable JetStream consumer, replaced process by process and put back (needs Java 17 and Maven)
+long/moveover: kafka ## a live Kafka group and a durable JetStream consumer, replaced process by process and put back; the five steps of docs/move-over.md, with the truth of each figure of observe (needs Java 17 and Maven)
 	go test -count 1 -timeout 10m -v -run '^TestMoving' ./internal/e2e -moveover.step=2000
-	$(on_kafka) go test -count 1 -timeout 10m -v -run '^TestRealProcessesAreMovedOver$$' ./cmd/epochfence
+	$(on_kafka) go test -count 1 -timeout 10m -v -run '^TestRealProcessesAreMovedOver' ./cmd/epochfence
 long/upgrade: kafka ## processes and operators of the commit before and of this tree in one group, forward, half way and back, with kills and freezes (BEFORE=…; needs Java 17 and Maven)
 	$(on_kafka) EPOCHFENCE_BEFORE=$(BEFORE) go test -count 1 -timeout 20m -v -parallel 3 -run '^TestYesterdaysProcesses' ./internal/e2e
 long/chaos: ## 500 ticks of two jobs, 100 freezes and kills, 20 restarts of the store of leases: each tick takes effect once (CHAOS='-chaos.seed 2')

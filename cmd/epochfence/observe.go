@@ -225,7 +225,8 @@ func (a *app) printObserved(r observe.Report, limit int) {
 		a.say("  applied by %s", printable(e.Before))
 		a.say("  again by   %s, %s to %s", printable(e.Process), stamp(e.First), stamp(e.Last))
 		if !e.BothFrom.IsZero() {
-			a.say("  both owned %s to %s", stamp(e.BothFrom), stamp(e.BothUntil))
+			const layout = "2006-01-02T15:04:05.000Z"
+			a.say("  both owned %s to %s", e.BothFrom.UTC().Format(layout), e.BothUntil.UTC().Format(layout))
 		}
 	}
 }

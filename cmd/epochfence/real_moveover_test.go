@@ -32,7 +32,7 @@ func TestRealProcessesAreMovedOver(t *testing.T) {
 	broker := kafkatest.Start(t, kafkatest.Config{})
 	t.Run("by the guide nothing is doubled", func(t *testing.T) {
 		t.Parallel()
-		m := newMove(t, broker.Addr)
+		m := newMove(t, broker.Addr, oldShipper)
 		m.replaceOld()
 		m.wantNo("when the last old one is gone")
 		held := m.pauseOne()
@@ -60,7 +60,7 @@ func TestRealProcessesAreMovedOver(t *testing.T) {
 	})
 	t.Run("who drops the table at once doubles", func(t *testing.T) {
 		t.Parallel()
-		m := newMove(t, broker.Addr)
+		m := newMove(t, broker.Addr, oldShipper)
 		m.replaceOld()
 		m.wantNo("when the last old one is gone")
 		m.goAlone()
@@ -127,7 +127,7 @@ type moving struct {
 	stopLoad func()
 }
 
-func newMove(t *testing.T, addr string) *moving {
+func newMove(t *testing.T, addr, kind string) *moving {
 	t.Helper()
 	url := pgtest.Start(t).URL
 	pool, err := pgxpool.New(t.Context(), url)
@@ -135,7 +135,13 @@ func newMove(t *testing.T, addr string) *moving {
 	t.Cleanup(pool.Close)
 	must(t, pgsink.Migrate(t.Context(), pool, pgsink.Options{}))
 	_, err = pool.Exec(t.Context(), `create table seen (id text primary key, at timestamptz not null default now());
-		create table shipment (id bigint generated always as identity primary key, order_id text not null, number int not null, message_offset bigint not null, worker text not null)`)
+		create table shipment (id bigint generated always as identity primary key, order_id text not null, number int not null, message_offset bigint not null, worker text not null);
+		create table delivery (id bigint generated always as identity primary key, order_id text not null, number int not null, message_offset bigint not null, worker text not null,
+			tx xid8 not null default pg_current_xact_id(), thawed boolean not null default false);
+		create index on delivery (number, message_offset);
+		create index on delivery (tx);
+		create table to_freeze (place text primary key);
+		create table frozen (place text, worker text)`)
 	must(t, err)
 	op, err := pgsink.OpenOperator(t.Context(), pool, pgsink.Options{})
 	must(t, err)
@@ -147,7 +153,7 @@ func newMove(t *testing.T, addr string) *moving {
 	must(t, err)
 	m.load()
 	for range 3 {
-		m.old = append(m.old, m.start(oldShipper))
+		m.old = append(m.old, m.start(kind))
 	}
 	m.more(300)
 	return m

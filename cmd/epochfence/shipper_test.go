@@ -23,9 +23,11 @@ import (
 
 // The processes of docs/move-over.md.
 const (
-	oldShipper = "old"    // applies what it has polled, and then commits its offsets
-	beside     = "beside" // epochfence, which uses the dedupe table too
-	alone      = "alone"  // epochfence without the table
+	oldShipper = "old"      // applies what it has polled, and then commits its offsets
+	observed   = "observed" // the old one, which says what its transactions apply
+	bare       = "bare"     // the same without a dedupe table
+	beside     = "beside"   // epochfence, which uses the dedupe table too
+	alone      = "alone"    // epochfence without the table
 )
 
 const (
@@ -41,9 +43,12 @@ func ship(name string) int {
 	if err == nil {
 		defer pool.Close()
 		brokers := []kgo.Opt{kgo.SeedBrokers(os.Getenv("EPOCHFENCE_KAFKA")), kgo.ClientID(name), kgo.HeartbeatInterval(200 * time.Millisecond), kgo.RebalanceTimeout(10 * time.Second)}
-		if kind, _, _ := strings.Cut(name, "-"); kind == oldShipper {
+		switch kind, _, _ := strings.Cut(name, "-"); kind {
+		case oldShipper:
 			err = shipOld(ctx, pool, name, append(brokers, kgo.SessionTimeout(oldSession)))
-		} else {
+		case observed, bare:
+			err = shipObserved(ctx, pool, name, kind == observed, append(brokers, kgo.SessionTimeout(oldSession)))
+		default:
 			err = shipFenced(ctx, pool, name, kind == beside, append(brokers, kgo.SessionTimeout(newSession)))
 		}
 	}
@@ -79,6 +84,88 @@ func shipOld(ctx context.Context, pool *pgxpool.Pool, name string, options []kgo
 		}
 		group.AllowRebalance()
 	}
+}
+
+// shipObserved applies the messages of each partition in a transaction, which calls observe last. It also notes each
+// delivery, and what it does after it was frozen, so that a test knows the truth.
+func shipObserved(ctx context.Context, pool *pgxpool.Pool, name string, table bool, options []kgo.Opt) error {
+	group, err := kgo.NewClient(append(options, kgo.ConsumerGroup(os.Getenv("EPOCHFENCE_TEST_GROUP")), kgo.ConsumeTopics(os.Getenv("EPOCHFENCE_TEST_GROUP")), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll())...)
+	if err != nil {
+		return err
+	}
+	defer group.CloseAllowingRebalance()
+	background := context.Background() // what is polled is applied, and its offset committed
+	for {
+		polled := group.PollRecords(ctx, 50)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err := polled.Err(); err != nil && !errors.As(err, new(*kgo.ErrGroupSession)) { // who was frozen joins again
+			return err
+		}
+		_, generation := group.GroupMetadata()
+		thawed := false
+		freeze := func(place string) error {
+			froze, err := pool.Exec(background, "with f as (delete from to_freeze where place = $1 returning place) insert into frozen select place, $2 from f", place, name)
+			if err != nil || froze.RowsAffected() == 0 {
+				return err
+			}
+			thawed = true
+			return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		}
+		for _, t := range polled {
+			for _, topic := range t.Topics {
+				for _, p := range topic.Partitions {
+					if len(p.Records) == 0 {
+						continue
+					}
+					err := freeze("before its transaction")
+					if err == nil {
+						err = pgx.BeginFunc(background, pool, func(tx pgx.Tx) error {
+							return shipPartition(background, tx, name, generation, table, p.Records, func() error {
+								err := freeze("before its commit")
+								if thawed && err == nil {
+									_, err = tx.Exec(background, "update delivery set thawed = true where tx = pg_current_xact_id()")
+								}
+								return err
+							})
+						})
+					}
+					if err != nil {
+						return err
+					}
+				}
+			}
+		}
+		_ = group.CommitRecords(background, polled.Records()...) // otherwise they are delivered again
+		group.AllowRebalance()
+	}
+}
+
+func shipPartition(ctx context.Context, tx pgx.Tx, name string, generation int32, table bool, rs []*kgo.Record, last func() error) error {
+	var ids []string
+	for _, r := range rs {
+		ids = append(ids, string(r.Value))
+	}
+	first, end := rs[0], rs[len(rs)-1]
+	all := []any{ids, first.Partition, first.Offset, name}
+	if _, err := tx.Exec(ctx, "insert into delivery (order_id, number, message_offset, worker) select o, $2, $3 + n - 1, $4 from unnest($1::text[]) with ordinality u (o, n)", all...); err != nil {
+		return err
+	}
+	ship := "insert into shipment (order_id, number, message_offset, worker) select o, $2, $3 + n - 1, $4 from unnest($1::text[]) with ordinality u (o, n)"
+	if table {
+		ship = "with fresh as (insert into seen (id) select distinct unnest($1::text[]) on conflict do nothing returning id) " +
+			strings.Replace(ship, "select o", "select distinct on (o) o", 1) + " where o in (select id from fresh) order by o, n"
+	}
+	shipped, err := tx.Exec(ctx, ship, all...)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, "select epochfence.observe($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+		first.Topic, first.Topic, first.Partition, first.Offset, end.Offset, generation, name, ids, int64(len(rs))-shipped.RowsAffected()); err != nil {
+		return err
+	}
+	return last()
 }
 
 func shipFenced(ctx context.Context, pool *pgxpool.Pool, name string, table bool, options []kgo.Opt) error {

@@ -14,11 +14,11 @@ import (
 func Judge(rows func(yield func(Row) bool)) Report {
 	j := judge{
 		report:    Report{Repeated: map[Kind]int64{}, Refused: map[Reason]int64{}, Refusals: []Refusal{}, Episodes: []Episode{}},
-		processes: map[string]bool{}, transactions: map[uint64]bool{},
+		processes: map[string]bool{}, transactions: map[uint64]bool{}, refused: map[uint64]bool{},
 	}
 	var part []Row
 	for r := range rows {
-		if len(part) > 0 && part[0].partition() != r.partition() {
+		if len(part) > 0 && (part[0].Number != r.Number || part[0].Topic != r.Topic || part[0].Group != r.Group) {
 			j.partition(part)
 			part = nil
 		}
@@ -27,14 +27,16 @@ func Judge(rows func(yield func(Row) bool)) Report {
 	if len(part) > 0 {
 		j.partition(part)
 	}
-	return j.end()
+	j.report.Transactions += int64(len(j.transactions))
+	j.report.Processes = int64(len(j.processes))
+	return j.report
 }
 
 type judge struct {
 	report       Report
 	processes    map[string]bool
 	transactions map[uint64]bool
-	refused      map[uint64]Reason // the first reason of each transaction
+	refused      map[uint64]bool // counted once, for the first reason
 
 	log  [2]string       // the group and the topic of seen
 	seen map[int64]place // where an id was first
@@ -50,7 +52,6 @@ type place struct {
 type noted struct {
 	Row
 	stale    bool      // another process had a later generation before it was committed
-	rivals   []int     // rows of other processes whose transactions were open at the same time
 	openTill time.Time // the last time at which its transaction was seen open
 }
 
@@ -70,7 +71,7 @@ func (j *judge) partition(rows []Row) {
 	position, high := rows[0].First, rows[0].First-1 // of the fence, and of what was applied
 	for i, r := range p {
 		j.count(r.Row)
-		var repeats, again, fresh, late int64 // again: of rows that a fence would have accepted
+		var repeats, again int64 // again: of rows that a fence would have accepted
 		parts, rest := cut(spans, r.First, r.Last, i)
 		spans = rest
 		if r.stale { // what was applied stays that of its owner, for what repeats it later
@@ -83,8 +84,7 @@ func (j *judge) partition(rows []Row) {
 		for _, s := range parts {
 			n := s.last - s.first + 1
 			if s.row < 0 {
-				fresh += n
-				late += max(0, min(s.last, high)-s.first+1)
+				j.report.Reordered += max(0, min(s.last, high)-s.first+1)
 				continue
 			}
 			repeats += n
@@ -93,7 +93,6 @@ func (j *judge) partition(rows []Row) {
 			}
 			j.repeat(p, s, i)
 		}
-		j.report.Reordered += late
 		producer := j.byProducer(r.Row, parts)
 		j.report.Repeated[Producer] += producer
 		caught := min(r.Caught, repeats+producer)
@@ -135,33 +134,22 @@ func (j *judge) count(r Row) {
 	}
 }
 
-// partitionOf finds stale rows and rivals among the rows of a partition.
+// partitionOf finds the stale rows of a partition, and how long transactions were open.
 func partitionOf(rows []Row) []noted {
 	p := make([]noted, len(rows))
-	var open []int              // rows whose transactions have not been seen to end
-	own := map[string]int64{}   // the latest generation of each process
-	var latest, second struct { // the two latest generations, of different processes
-		generation int64
-		process    string
-	}
-	latest.generation, second.generation = -1, -1
+	var open []int            // rows whose transactions have not been seen to end
+	own := map[string]int64{} // the latest generation of each process
 	for i, r := range rows {
 		p[i] = noted{Row: r}
 		still := open[:0]
 		for _, o := range open {
 			q := &p[o]
-			if r.Tx == q.Tx || r.Snapshot.hadEnded(q.Tx) {
-				if r.Tx == q.Tx {
-					still = append(still, o)
-				}
+			if r.Tx != q.Tx && r.Snapshot.hadEnded(q.Tx) {
 				continue
 			}
 			still = append(still, o)
 			q.openTill = r.At
-			if q.Process != r.Process {
-				q.rivals, p[i].rivals = append(q.rivals, i), append(p[i].rivals, o)
-				q.stale = q.stale || q.Generation >= 0 && r.Generation > q.Generation
-			}
+			q.stale = q.stale || q.Process != r.Process && q.Generation >= 0 && r.Generation > q.Generation
 		}
 		open = still
 		if r.Tx != 0 {
@@ -172,25 +160,11 @@ func partitionOf(rows []Row) []noted {
 		}
 		if r.Generation < own[r.Process] { // the group was deleted, and counts anew
 			clear(own)
-			latest.generation, second.generation = -1, -1
+		}
+		for process, generation := range own {
+			p[i].stale = p[i].stale || process != r.Process && generation > r.Generation
 		}
 		own[r.Process] = r.Generation
-		other := latest
-		if latest.process == r.Process {
-			other = second
-		}
-		p[i].stale = other.generation > r.Generation
-		switch {
-		case r.Process == latest.process:
-			latest.generation = max(latest.generation, r.Generation)
-		case r.Generation > latest.generation:
-			latest, second = struct {
-				generation int64
-				process    string
-			}{r.Generation, r.Process}, latest
-		case r.Generation > second.generation:
-			second.generation, second.process = r.Generation, r.Process
-		}
 	}
 	return p
 }
@@ -232,7 +206,7 @@ func (j *judge) repeat(p []noted, s span, i int) {
 	switch {
 	case was.Process == r.Process:
 		e.Kind = SameProcess
-	case was.stale, r.stale, slices.Contains(r.rivals, s.row):
+	case was.stale, r.stale, was.Tx != r.Tx && !r.Snapshot.hadEnded(was.Tx):
 		e.Kind = SecondOwner
 		e.BothFrom, e.BothUntil = both(p, s.row, i)
 	default:
@@ -311,18 +285,9 @@ func (j *judge) byProducer(r Row, parts []span) (n int64) {
 }
 
 func (j *judge) refuse(r Row, why Reason, position int64) {
-	if j.refused == nil {
-		j.refused = map[uint64]Reason{}
-	}
-	if _, already := j.refused[r.Tx]; r.Tx == 0 || !already {
-		j.refused[r.Tx] = why
+	if r.Tx == 0 || !j.refused[r.Tx] {
+		j.refused[r.Tx] = true
 		j.report.Refused[why]++
 	}
 	j.report.Refusals = append(j.report.Refusals, Refusal{r.partition(), r.At, r.Process, r.Generation, r.First, r.Last, why, position})
-}
-
-func (j *judge) end() Report {
-	j.report.Transactions += int64(len(j.transactions))
-	j.report.Processes = int64(len(j.processes))
-	return j.report
 }

@@ -303,7 +303,7 @@ func TestASnapshotIsReadAsPostgreSQLWritesIt(t *testing.T) {
 	if s, err = observe.ParseSnapshot("10:10:"); err != nil || s.Min != 10 || s.Max != 10 || len(s.Open) > 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	for _, wrong := range []string{"", "10", "10:20", "a:20:", "10:20:x", "10:20:-1"} {
+	for _, wrong := range []string{"", "10", "a:20:", "10:20:x", "10:20:-1"} {
 		if _, err := observe.ParseSnapshot(wrong); err == nil {
 			t.Errorf("%q is read", wrong)
 		}

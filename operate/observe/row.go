@@ -40,21 +40,16 @@ type Snapshot struct {
 
 // ParseSnapshot reads PostgreSQL's text of a pg_snapshot.
 func ParseSnapshot(s string) (Snapshot, error) {
-	parts := strings.SplitN(s, ":", 3)
-	if len(parts) != 3 {
-		return Snapshot{}, fmt.Errorf("observe: %q is no snapshot", s)
-	}
-	numbers := parts[:2]
-	if parts[2] != "" {
-		numbers = append(numbers, strings.Split(parts[2], ",")...)
-	}
 	var all []uint64
-	for _, n := range numbers {
+	for _, n := range strings.FieldsFunc(s, func(r rune) bool { return r == ':' || r == ',' }) {
 		x, err := strconv.ParseUint(n, 10, 64)
 		if err != nil {
 			return Snapshot{}, fmt.Errorf("observe: %q is no snapshot", s)
 		}
 		all = append(all, x)
+	}
+	if len(all) < 2 {
+		return Snapshot{}, fmt.Errorf("observe: %q is no snapshot", s)
 	}
 	return Snapshot{Min: all[0], Max: all[1], Open: all[2:]}, nil
 }
