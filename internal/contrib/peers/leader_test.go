@@ -1,4 +1,4 @@
-package main
+package peers
 
 import (
 	"context"
@@ -29,13 +29,27 @@ import (
 // Of client-go's defaults of 15 s, 10 s and 2 s, a third.
 const leaseDuration, renewDeadline, retryPeriod = 5 * time.Second, 3 * time.Second, time.Second
 
-// runLeader is client-go's leader election, as in its example. In the safe form the process ends when
-// it no longer leads, as it does there. Fenced, its lock is ours.
+// runLeader is client-go's leader election, as in its example: the process ends when it no longer leads.
 func runLeader(ctx context.Context, p *pod) error {
-	lock, job, err := p.lock(ctx)
+	lock, err := p.leaseLock()
 	if err != nil {
 		return err
 	}
+	p.elect(ctx, lock, func(ctx context.Context, tick string) error { return p.job(ctx, tick, nil) })
+	return nil
+}
+
+// runLeaderFenced has our lock.
+func runLeaderFenced(ctx context.Context, p *pod) error {
+	lock, job, err := p.fencedLock(ctx)
+	if err != nil {
+		return err
+	}
+	p.elect(ctx, lock, job)
+	return nil
+}
+
+func (p *pod) elect(ctx context.Context, lock resourcelock.Interface, do job) {
 	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
 		Lock:            lock,
 		ReleaseOnCancel: true,
@@ -43,29 +57,36 @@ func runLeader(ctx context.Context, p *pod) error {
 		RenewDeadline:   renewDeadline,
 		RetryPeriod:     retryPeriod,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) { lead(ctx, job) },
+			OnStartedLeading: func(ctx context.Context) { atTicks(ctx, do) },
 			OnStoppedLeading: func() {
 				klog.Infof("leader lost: %s", p.Name)
-				if p.safe() {
-					klog.Flush()
-					os.Exit(0)
-				}
+				klog.Flush()
+				os.Exit(0)
 			},
 		},
 	})
-	if !p.safe() {
-		<-ctx.Done() // the work that is going on
-	}
-	return nil
 }
 
-// runController is a manager of controller-runtime, whose lock is ours.
+// runController is a manager of controller-runtime with client-go's lock.
 func runController(ctx context.Context, p *pod) error {
-	log.SetLogger(klog.Background())
+	lock, err := p.leaseLock()
+	if err != nil {
+		return err
+	}
+	return p.manage(ctx, lock, func(ctx context.Context, tick string) error { return p.job(ctx, tick, nil) })
+}
+
+// runControllerFenced is one with ours.
+func runControllerFenced(ctx context.Context, p *pod) error {
 	lock, job, err := p.fencedLock(ctx)
 	if err != nil {
 		return err
 	}
+	return p.manage(ctx, lock, job)
+}
+
+func (p *pod) manage(ctx context.Context, lock resourcelock.Interface, do job) error {
+	log.SetLogger(klog.Background())
 	duration, deadline, retry := leaseDuration, renewDeadline, retryPeriod
 	m, err := manager.New(&rest.Config{Host: p.Leases}, manager.Options{
 		LeaderElection: true, LeaderElectionResourceLockInterface: lock,
@@ -76,7 +97,7 @@ func runController(ctx context.Context, p *pod) error {
 		return err
 	}
 	leader := manager.RunnableFunc(func(ctx context.Context) error { // runs while this process leads
-		lead(ctx, job)
+		atTicks(ctx, do)
 		return nil
 	})
 	if err := m.Add(leader); err != nil {
@@ -85,21 +106,16 @@ func runController(ctx context.Context, p *pod) error {
 	return m.Start(ctx)
 }
 
-// lock returns the lock of this pod, and its job at a tick.
-func (p *pod) lock(ctx context.Context) (resourcelock.Interface, job, error) {
-	if p.Form == fenced {
-		return p.fencedLock(ctx)
-	}
+func (p *pod) leaseLock() (resourcelock.Interface, error) {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: p.Leases, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	l := &resourcelock.LeaseLock{
+	return &resourcelock.LeaseLock{
 		LeaseMeta:  meta.ObjectMeta{Name: "invoices", Namespace: "default"},
 		Client:     client.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: p.Name},
-	}
-	return l, func(ctx context.Context, tick string) error { return p.job(ctx, tick, "") }, nil
+	}, nil
 }
 
 func (p *pod) fencedLock(ctx context.Context) (resourcelock.Interface, job, error) {
@@ -115,8 +131,8 @@ func (p *pod) fencedLock(ctx context.Context) (resourcelock.Interface, job, erro
 
 type job func(ctx context.Context, tick string) error
 
-// lead runs the job at each tick.
-func lead(ctx context.Context, do job) {
+// atTicks runs the job at each tick.
+func atTicks(ctx context.Context, do job) {
 	for {
 		next := time.Now().Truncate(period).Add(period)
 		select {
@@ -172,14 +188,14 @@ func (a *leaseAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.leases[name] = &given
 		has = &given
 	}
-	answer(w, http.StatusOK, has)
+	respond(w, http.StatusOK, has)
 }
 
 func refuse(w http.ResponseWriter, code int, reason meta.StatusReason) {
-	answer(w, code, meta.Status{TypeMeta: meta.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: meta.StatusFailure, Reason: reason, Code: int32(code)})
+	respond(w, code, meta.Status{TypeMeta: meta.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: meta.StatusFailure, Reason: reason, Code: int32(code)})
 }
 
-func answer(w http.ResponseWriter, code int, body any) {
+func respond(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(body)

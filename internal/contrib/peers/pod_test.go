@@ -1,4 +1,4 @@
-package main
+package peers
 
 import (
 	"context"
@@ -16,38 +16,35 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-const podEnv = "EPOCHFENCE_JOBPEERS_POD"
-
-// period is the time between two ticks: the night of these trials.
-const period = 3 * time.Second
-
-// config is what a pod is told.
-type config struct {
-	Peer, Form, Name string
-	Beside           bool
-	Database         string // URL
-	Redis            string // address
-	RedisDB          int
-	Leases           string // URL of the API server
-	Temporal         string // address
-	ID               string // of the trial
-
-	Freeze string        // where the first pod freezes itself: inWork, beforeCommit, or nowhere
-	Long   time.Duration // what the work of a run takes
-}
+const podEnv = "EPOCHFENCE_PEERS_WORKER"
 
 const (
-	inWork       = "in its work"
-	beforeCommit = "before COMMIT"
+	period = 3 * time.Second         // between two ticks: the night of these trials
+	long   = 1200 * time.Millisecond // what the work of a run takes, or of the message that freezes
+	hard   = 5                       // that message
 )
+
+// config is what a worker is told.
+type config struct {
+	Row, Name string
+	Beside    bool
+	ID        string // of the trial; also the topic and the group
+	Freeze    string // where the first worker that comes there freezes itself
+
+	Database string // URL
+	Redis    string // address
+	RedisDB  int
+	Leases   string // URL of the API server
+	Temporal string // address
+	Etcd     string // address
+	Kafka    string // address
+}
 
 // pod is this process.
 type pod struct {
 	config
 	db *pgxpool.Pool
 }
-
-func (c config) safe() bool { return c.Form != plain }
 
 func servePod(ctx context.Context, text string) error {
 	p := &pod{}
@@ -61,52 +58,62 @@ func servePod(ctx context.Context, text string) error {
 	}
 	defer p.db.Close()
 	if p.Beside {
-		return peers[p.Peer].beside(ctx, p)
+		return rowOf(p.Row).beside(ctx, p)
 	}
-	return peers[p.Peer].run(ctx, p)
+	return rowOf(p.Row).run(ctx, p)
 }
 
-// schema has the customers, of whom each gets one invoice from a job that runs as it should.
-const schema = `create table customer (id int primary key);
-	insert into customer select generate_series(1, 20);
-	create table invoice (customer int, pod text, tick text, at timestamptz not null default clock_timestamp());
-	create table done (job text primary key);
+// An item is a customer who gets one invoice, or a message. At the end each has one effect.
+const schema = `create table item (id int primary key);
+	insert into item select generate_series(1, 20);
+	create table effect (item int not null, pod text, tick text, at timestamptz not null default clock_timestamp());
+	create table done (id text primary key);
+	create table position (one boolean primary key default true, next bigint not null);
 	create table run (id bigint generated always as identity, pod text, tick text, began timestamptz not null default clock_timestamp(), ended timestamptz);
 	create table frozen (one boolean primary key default true, pod text, at timestamptz not null default clock_timestamp())`
 
-// job is the nightly job: it finds out whom to bill, works, and writes the invoices in a transaction.
-// The id is the same in each attempt of a run.
-func (p *pod) job(ctx context.Context, tick, id string) error {
+// job is the nightly job: it finds out whom to bill, works, and writes the invoices in a transaction,
+// whose last statement is the check. The context is the scheduler's.
+func (p *pod) job(ctx context.Context, tick string, last check) error {
 	return p.observed(ctx, tick, func(ctx context.Context) error {
 		due, err := p.work(ctx, p.db)
 		if err != nil {
 			return err
 		}
-		tx, err := p.db.Begin(ctx)
-		if err != nil {
-			return fmt.Errorf("begin: %w", err)
-		}
-		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-		if err := p.write(ctx, in(tx), due, tick); err != nil {
-			return err
-		}
-		if p.Form == checked {
-			if _, err := tx.Exec(ctx, `insert into done (job) values ($1)`, id); err != nil {
+		return p.committed(ctx, func(tx pgx.Tx) error {
+			if err := p.write(ctx, in(tx), due, tick); err != nil || last == nil {
+				return err
+			}
+			if err := last(ctx, tx); err != nil {
 				return fmt.Errorf("check: %w", err)
 			}
-		}
-		if err := tx.Commit(ctx); err != nil {
-			return fmt.Errorf("commit: %w", err)
-		}
-		return nil
+			return nil
+		})
 	})
+}
+
+// committed is a transaction, which may freeze when nothing is left but its COMMIT.
+func (p *pod) committed(ctx context.Context, do func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
+		if err := do(tx); err != nil {
+			return err
+		}
+		return p.freeze(ctx, beforeCommit)
+	})
+}
+
+type check func(context.Context, pgx.Tx) error
+
+// once is a check by a table of ids.
+func once(id string) check {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `insert into done (id) values ($1)`, id)
+		return err
+	}
 }
 
 // observed writes down when a run began and ended, outside of its transactions.
 func (p *pod) observed(ctx context.Context, tick string, do func(context.Context) error) error {
-	if !p.safe() {
-		ctx = context.WithoutCancel(ctx)
-	}
 	book := context.WithoutCancel(ctx)
 	var id int64
 	if err := p.db.QueryRow(book, `insert into run (pod, tick) values ($1, $2) returning id`, p.Name, tick).Scan(&id); err != nil {
@@ -127,7 +134,7 @@ type querier interface {
 
 // work reads who is due, and takes its time.
 func (p *pod) work(ctx context.Context, q querier) ([]int32, error) {
-	rows, err := q.Query(ctx, `select id from customer where not exists (select from invoice where customer = id) order by id`)
+	rows, err := q.Query(ctx, `select id from item where not exists (select from effect where item = id) order by id`)
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}
@@ -135,19 +142,23 @@ func (p *pod) work(ctx context.Context, q querier) ([]int32, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}
+	return due, p.toil(ctx)
+}
+
+func (p *pod) toil(ctx context.Context) error {
 	for half := range 2 {
 		select {
-		case <-time.After(p.Long / 2):
+		case <-time.After(long / 2):
 		case <-ctx.Done():
-			return nil, fmt.Errorf("work: %w", context.Cause(ctx))
+			return fmt.Errorf("work: %w", context.Cause(ctx))
 		}
 		if half == 0 {
 			if err := p.freeze(ctx, inWork); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	return due, nil
+	return nil
 }
 
 // statement executes a statement in a transaction.
@@ -162,11 +173,11 @@ func in(tx interface {
 	}
 }
 
-func (p *pod) write(ctx context.Context, do statement, due []int32, tick string) error {
-	if err := do(ctx, `insert into invoice (customer, pod, tick) select unnest($1::int[]), $2, $3`, due, p.Name, tick); err != nil {
+func (p *pod) write(ctx context.Context, do statement, items []int32, tick string) error {
+	if err := do(ctx, `insert into effect (item, pod, tick) select unnest($1::int[]), $2, $3`, items, p.Name, tick); err != nil {
 		return fmt.Errorf("insert: %w", err)
 	}
-	return p.freeze(ctx, beforeCommit)
+	return p.freeze(ctx, written)
 }
 
 // freeze stops this process at a place, if it is the first one there. The stage thaws it.
@@ -194,7 +205,7 @@ func stopHere() error {
 	return nil
 }
 
-// event is what a pod tells the stage, in a line.
+// event is what a worker tells the stage, in a line.
 type event struct {
 	Kind  string
 	Tick  string `json:",omitempty"`
