@@ -223,7 +223,7 @@ figures/pictures: ## docs/status*.png, of the status page (needs chromium)
 	CI=true EPOCHFENCE_PICTURES=$(CURDIR)/docs go test -count 1 -run Pictures ./internal/contrib/browser
 
 TRIALS := 10
-peers: kafka $(TEMPORAL) $(CACHE)/postgresql-42.7.8.jar ## a frozen worker under other consumers, schedulers and locks, for docs/move-over.md (PEERS='river watermill'; all take most of an hour; needs redis-server, a JDK 17, Maven, pip and Debian's postgresql-15-cron)
+peers: kafka $(TEMPORAL) $(CACHE)/postgresql-42.7.8.jar ## a frozen worker under other consumers, schedulers and locks, for docs/move-over.md (PEERS='river watermill'; all take half an hour and more; needs redis-server, a JDK 17, Maven, pip and Debian's postgresql-15-cron)
 	cd internal/contrib/peers && $(on_kafka) GOWORK=off EPOCHFENCE_TEMPORAL=$(TEMPORAL) EPOCHFENCE_JDBC=$(CACHE)/postgresql-42.7.8.jar \
 	  go test -count 1 -timeout 3h -v -run '^TestScoreboard$$' . -args -trials $(TRIALS) -json $(CURDIR)/docs/peers.json $(PEERS)
 	go test -count 1 -run TestThePageOfPeers ./docs -args -update

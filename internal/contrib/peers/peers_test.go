@@ -21,12 +21,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // row is a peer in one form.
 type row struct {
-	id     string // what PEERS selects: all of it, or what is before the slash
+	id     string // PEERS selects by how it begins
 	name   string
 	module string // whose version the table shows; empty for this one
 
@@ -44,7 +43,7 @@ type row struct {
 	// replaced says that nobody takes over until a worker of the same name starts.
 	replaced bool
 	consumer bool
-	patience time.Duration // how long a takeover may take; zero is a minute
+	keeps    bool // nobody takes over as long as the frozen worker lives
 	needs    func(*servers) string
 
 	never bool // a doubled or lost effect fails the test
@@ -76,9 +75,9 @@ var rows = []*row{
 	{id: "java", name: "Kafka's Java consumer", form: "offset in the transaction, `on conflict do update`; `seek` when assigned", promise: "[\"exactly once\"](https://kafka.apache.org/41/javadoc/org/apache/kafka/clients/consumer/KafkaConsumer.html)",
 		java: true, installed: (*servers).javaVersion, setUp: setUpTopic, consumer: true, needs: (*servers).withoutJava},
 	{id: "kafka-transactions/kafka", name: "Kafka transactions, franz-go", module: "github.com/twmb/franz-go", form: "`GroupTransactSession`, effects in a topic", promise: "once in Kafka",
-		run: runTransactions, setUp: setUpTopic, beside: runMirror, consumer: true, patience: 2 * time.Minute},
+		run: runTransactions, setUp: setUpTopic, beside: runMirror, consumer: true},
 	{id: "kafka-transactions/postgres", name: "Kafka transactions, franz-go", module: "github.com/twmb/franz-go", form: "`GroupTransactSession`, effects in PostgreSQL", promise: "none for other systems",
-		run: runTransactionsAndDatabase, setUp: setUpTopic, consumer: true, patience: 2 * time.Minute},
+		run: runTransactionsAndDatabase, setUp: setUpTopic, consumer: true},
 	{id: "watermill-kafka/commit", name: "Watermill-Kafka", module: "github.com/ThreeDotsLabs/watermill-kafka/v3", form: "`AutoCommit.Enable = false`: commit after each message", promise: atLeastOnce,
 		run: runWatermill, setUp: setUpTopic, consumer: true},
 	{id: "watermill-kafka/deduplicator", name: "Watermill-Kafka", module: "github.com/ThreeDotsLabs/watermill-kafka/v3", form: "the same, and its `Deduplicator`", promise: atLeastOnce,
@@ -111,11 +110,11 @@ var rows = []*row{
 	{id: "etcd/election", name: "etcd `Election`", module: "go.etcd.io/etcd/client/v3", form: "the same, with the leader's key", promise: "the same",
 		run: runEtcdElection},
 	{id: "advisory", name: "`pg_try_advisory_lock`, PostgreSQL", form: "a session's lock; a ping of it before `COMMIT`", promise: "a lock as long as the session",
-		run: runAdvisory, installed: (*servers).postgresVersion, patience: 20 * time.Second},
+		run: runAdvisory, installed: (*servers).postgresVersion, keeps: true},
 	{id: "asynq/unique", name: "asynq", module: "github.com/hibiken/asynq", form: "`Unique`", promise: asynqOnce,
-		run: runAsynq, beside: runAsynqScheduler, patience: 4 * time.Minute},
+		run: runAsynq, beside: runAsynqScheduler},
 	{id: "asynq/key", name: "asynq", module: "github.com/hibiken/asynq", form: "the task's id in a table with a primary key, last", promise: asynqOnce,
-		run: runAsynqKey, beside: runAsynqScheduler, patience: 4 * time.Minute},
+		run: runAsynqKey, beside: runAsynqScheduler},
 	{id: "temporal/heartbeat", name: "Temporal, Go SDK", module: "go.temporal.io/sdk", form: "`HeartbeatTimeout`, `RecordHeartbeat`", promise: activities,
 		run: runTemporal, setUp: setUpTemporal, needs: (*servers).withoutTemporal},
 	{id: "temporal/key", name: "Temporal, Go SDK", module: "go.temporal.io/sdk", form: "the workflow's id in a table with a primary key, last", promise: activities,

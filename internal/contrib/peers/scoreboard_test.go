@@ -18,7 +18,7 @@ import (
 
 var (
 	trials  = flag.Int("trials", 1, "how often each kind is tried; 0 writes the rows' texts beside the counts that the file has")
-	atOnce  = flag.Int("at", 8, "how many trials are played at a time")
+	atOnce  = flag.Int("at", 24, "how many trials are played at a time")
 	only    = flag.String("kind", "", "the only kind to try")
 	file    = flag.String("json", "", "the file of results, of which the rows that were tried are replaced")
 	verbose = flag.Bool("say", false, "print all that the workers say")
