@@ -152,7 +152,7 @@ func (st *stage) awaitOther(ctx context.Context, k kind) (waited bool, said stri
 	if err == nil {
 		err = st.db.QueryRow(ctx, question).Scan(&done)
 	}
-	if err != nil && !(st.keeps && errors.Is(err, errNotYet)) {
+	if err != nil && (!st.keeps || !errors.Is(err, errNotYet)) {
 		return false, "", err
 	}
 	said = fmt.Sprintf("taken over after %.0f s", time.Since(began).Seconds())
