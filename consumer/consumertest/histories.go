@@ -166,7 +166,7 @@ func (w *world[TX]) alone() (*finding, error) {
 		var after [][]string
 		if after, err = w.tables.read(w.ctx, nil); err == nil {
 			if ds := w.tables.differences(seen, after, true); len(ds) > 0 {
-				return about(m, ds, causeMemory, "The handler was called, and again after other attempts at the message had failed. The rows differ (-: first, +: second)."), nil
+				return about(m, ds, causeAttempts.of(ds), "The handler was called, and again after other attempts at the message had failed. The rows differ (-: first, +: second)."), nil
 			}
 		}
 		before = after

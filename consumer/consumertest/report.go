@@ -64,6 +64,7 @@ const (
 	causeRandom     cause = "random numbers. Derive ids from the message's partition and offset, give the column a default, or name it in Options.Ignore"
 	causeCounter    cause = "a counter that a rollback does not set back: in memory, of the connection, or a sequence. Count in a row, or name the column in Options.Ignore"
 	causeMemory     cause = "memory: a variable keeps that the message was seen, and a rollback does not undo that. Keep it in a row"
+	causeAttempts   cause = "memory: a variable keeps how far the handler came with the message, or how often it was called. Keep that in a row"
 	causeOrder      cause = "the order of a Go map, or of goroutines. Sort before writing"
 	causeCut        cause = "that the handler counts or combines the messages of one call, or reads on another connection, which does not see what the messages before have written, or depends on the order of partitions"
 	causeOwner      cause = "the epoch: the handler makes ids of it, or remembers it"
@@ -87,11 +88,18 @@ func (c cause) orFailed(err error) cause {
 	return c
 }
 
-// of returns the cause of differences that say more than c, if it is memory.
+// of returns the cause of differences, if their values say more than c.
 func (c cause) of(ds []difference) cause {
-	if c != causeMemory {
-		return c
+	seen := causeOf(ds)
+	if c == causeMemory || seen == causeClock || seen == causeOrder {
+		return seen
 	}
+	return c
+}
+
+// causeOf is about two calls on the same rows.
+func causeOf(ds []difference) cause {
+	c := causeMemory
 	for _, d := range ds {
 		if len(d.first) != len(d.then) {
 			return causeMemory
