@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"iter"
 	"slices"
 	"time"
 
@@ -27,7 +26,7 @@ var errNotObserved = usage("observe works on PostgreSQL and SQLite")
 type observeFlags struct {
 	chosen
 	since string
-	limit int
+	limit uint
 }
 
 func (a *app) observe() *cobra.Command {
@@ -49,7 +48,7 @@ are any.`, a.printShadow))
 	return c
 }
 
-func (a *app) observing(name, short, long string, people func(observe.Report, int)) *cobra.Command {
+func (a *app) observing(name, short, long string, people func(observe.Report, uint)) *cobra.Command {
 	var f observeFlags
 	c := &cobra.Command{
 		Use: name, Short: short, Long: long, Args: cobra.NoArgs,
@@ -67,132 +66,96 @@ func (a *app) observing(name, short, long string, people func(observe.Report, in
 	}
 	f.chosen.add(c.Flags())
 	c.Flags().StringVar(&f.since, "since", "", "what was noted from this time on, such as 12:03 or -15m")
-	c.Flags().IntVar(&f.limit, "limit", 20, "how many cases to list")
+	c.Flags().UintVar(&f.limit, "limit", 20, "how many cases to list")
 	return c
 }
 
 func (a *app) observed(ctx context.Context, f observeFlags) (observe.Report, error) {
-	var since *time.Time
+	var since time.Time
+	var err error
 	if f.since != "" {
-		t, err := parseTime(f.since, time.Now())
-		if err != nil {
-			return observe.Report{}, err
-		}
-		since = &t
+		since, err = parseTime(f.since, time.Now())
 	}
-	if f.limit < 0 {
-		return observe.Report{}, usage("--limit is %d; want 0 or more", f.limit)
-	}
-	db, err := a.open(ctx, false)
 	if err != nil {
 		return observe.Report{}, err
-	}
-	watched, is := db.(interface {
-		observations(ctx context.Context, f chosen, since *time.Time, failed *error) iter.Seq[observe.Row]
-	})
-	if !is {
-		return observe.Report{}, errNotObserved
 	}
 	if _, err := a.operator(ctx); err != nil { // checks the version of the tables
 		return observe.Report{}, err
 	}
-	r := observe.Judge(watched.observations(ctx, f.chosen, since, &err))
+	watched, is := a.database.(interface {
+		observations(ctx context.Context, f chosen, since time.Time, add func(observe.Row) bool) error
+	})
+	if !is {
+		return observe.Report{}, errNotObserved
+	}
+	r := observe.Judge(func(add func(observe.Row) bool) { err = watched.observations(ctx, f.chosen, since, add) })
 	return r, a.flags.secretive(err)
 }
 
 // observations reads rows in the order that observe.Judge wants, after deleting expired ones if the role may.
-func (p *postgres) observations(ctx context.Context, f chosen, since *time.Time, failed *error) iter.Seq[observe.Row] {
+func (p *postgres) observations(ctx context.Context, f chosen, since time.Time, add func(observe.Row) bool) error {
 	schema := pgx.Identifier{cmp.Or(p.sink.Schema, pgsink.DefaultSchema)}.Sanitize()
-	return func(yield func(observe.Row) bool) {
-		_, _ = p.pool.Exec(ctx, "select "+schema+".prune_observed(1000000)")
-		rows, err := p.pool.Query(ctx, `select id, at, group_name, topic, partition, first_offset, last_offset, generation, process,
-			tx::text::numeric::bigint, snapshot::text, ids, caught from `+schema+`.observations(nullif($1::text, ''), nullif($2::text, ''), $3::timestamptz)`, f.group, f.topic, since)
-		if err != nil {
-			*failed = err
-			return
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var r observe.Row
-			var tx int64
-			var snapshot string
-			err := rows.Scan(&r.ID, &r.At, &r.Group, &r.Topic, &r.Number, &r.First, &r.Last, &r.Generation, &r.Process, &tx, &snapshot, &r.IDs, &r.Caught)
-			if err == nil {
-				r.Tx = uint64(tx)
-				r.Snapshot, err = observe.ParseSnapshot(snapshot)
-			}
-			if err != nil {
-				*failed = err
-				return
-			}
-			if !yield(r) {
-				return
-			}
-		}
-		*failed = rows.Err()
+	_, _ = p.pool.Exec(ctx, "select "+schema+".prune_observed(1000000)")
+	rows, err := p.pool.Query(ctx, `select id, at, group_name, topic, partition, first_offset, last_offset, generation, process, tx::text::bigint, snapshot::text, ids, caught
+		from `+schema+`.observations(nullif($1::text, ''), nullif($2::text, ''), $3::timestamptz)`, f.group, f.topic, since)
+	if err != nil {
+		return err
 	}
+	var r observe.Row
+	var snapshot string
+	_, err = pgx.ForEachRow(rows, []any{&r.ID, &r.At, &r.Group, &r.Topic, &r.Number, &r.First, &r.Last, &r.Generation, &r.Process, &r.Tx, &snapshot, &r.IDs, &r.Caught}, func() (err error) {
+		if r.Snapshot, err = observe.ParseSnapshot(snapshot); err == nil {
+			add(r)
+		}
+		return err
+	})
+	return err
 }
 
 // observations reads rows in the order that observe.Judge wants. SQLite has one writer, so they were noted in the
 // order of commits.
-func (s *sqlite) observations(ctx context.Context, f chosen, since *time.Time, failed *error) iter.Seq[observe.Row] {
-	from := ""
-	if since != nil {
-		from = since.UTC().Format("2006-01-02T15:04:05.000Z")
+func (s *sqlite) observations(ctx context.Context, f chosen, since time.Time, add func(observe.Row) bool) error {
+	rows, err := s.db.QueryContext(ctx, `SELECT id, at, group_name, topic, number, first_offset, last_offset, generation, process, coalesce(ids, '[]'), caught
+		FROM `+cmp.Or(s.sink.TablePrefix, sqlschema.DefaultPrefix)+`observed
+		WHERE (?1 = '' OR group_name = ?1) AND (?2 = '' OR topic = ?2) AND at >= ?3 ORDER BY group_name, topic, number, id`, f.group, f.topic, since.UTC().Format("2006-01-02T15:04:05.000Z"))
+	if err != nil {
+		return err
 	}
-	return func(yield func(observe.Row) bool) {
-		rows, err := s.db.QueryContext(ctx, `SELECT id, at, group_name, topic, number, first_offset, last_offset, generation, process, coalesce(ids, '[]'), caught
-			FROM `+cmp.Or(s.sink.TablePrefix, sqlschema.DefaultPrefix)+`observed
-			WHERE (?1 = '' OR group_name = ?1) AND (?2 = '' OR topic = ?2) AND at >= ?3 ORDER BY group_name, topic, number, id`, f.group, f.topic, from)
-		if err != nil {
-			*failed = err
-			return
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var r observe.Row
+		var at string
+		var ids []byte
+		var texts []string
+		err := rows.Scan(&r.ID, &at, &r.Group, &r.Topic, &r.Number, &r.First, &r.Last, &r.Generation, &r.Process, &ids, &r.Caught)
+		if err == nil {
+			r.At, err = time.Parse(time.RFC3339Nano, at)
 		}
-		defer func() { _ = rows.Close() }()
-		for rows.Next() {
-			var r observe.Row
-			var at, ids string
-			var texts []string
-			err := rows.Scan(&r.ID, &at, &r.Group, &r.Topic, &r.Number, &r.First, &r.Last, &r.Generation, &r.Process, &ids, &r.Caught)
-			if err == nil {
-				r.At, err = time.Parse(time.RFC3339Nano, at)
-			}
-			if err == nil {
-				err = json.Unmarshal([]byte(ids), &texts)
-			}
-			if err != nil {
-				*failed = fmt.Errorf("row %d of the observed: %w", r.ID, err)
-				return
-			}
-			for _, id := range texts {
-				h := fnv.New64a()
-				h.Write([]byte(id))
-				r.IDs = append(r.IDs, int64(h.Sum64()))
-			}
-			if !yield(r) {
-				return
-			}
+		if err = cmp.Or(err, json.Unmarshal(ids, &texts)); err != nil {
+			return fmt.Errorf("row %d of the observed: %w", r.ID, err)
 		}
-		*failed = rows.Err()
+		for _, id := range texts {
+			h := fnv.New64a()
+			h.Write([]byte(id))
+			r.IDs = append(r.IDs, int64(h.Sum64()))
+		}
+		add(r)
 	}
+	return rows.Err()
 }
 
-func (a *app) printObserved(r observe.Report, limit int) {
+func (a *app) printObserved(r observe.Report, limit uint) {
 	if r.Transactions == 0 {
 		a.say("Nothing was noted. See epochfence observe report --help.")
 		return
 	}
 	rests := count(r.Transactions, "transaction")
-	switch r.AppliedTwice {
-	case 0:
+	if r.AppliedTwice == 0 {
 		a.say("No effect was applied twice, in %s.", rests)
-	case 1:
-		a.say("WRONG: 1 effect was applied twice, in %s.", rests)
-	default:
-		a.say("WRONG: %d effects were applied twice, in %s.", r.AppliedTwice, rests)
+	} else {
+		a.say("WRONG: applied twice: %s, in %s.", count(r.AppliedTwice, "effect"), rests)
 	}
-	processes := map[bool]string{true: "1 process", false: fmt.Sprintf("%d processes", r.Processes)}[r.Processes == 1]
-	a.say("%s, %s, %s to %s\n", count(r.Partitions, "partition"), processes, stamp(r.First), stamp(r.Last))
+	a.say("%s; processes: %d; %s to %s\n", count(r.Partitions, "partition"), r.Processes, stamp(r.First), stamp(r.Last))
 	t := newTable(">MESSAGES", "APPLIED AGAIN, AND WHY")
 	for _, k := range observe.Kinds {
 		t.row(r.Repeated[k], map[observe.Kind]string{
@@ -217,7 +180,7 @@ func (a *app) printObserved(r observe.Report, limit int) {
 	t.print(a.out)
 	es := slices.Clone(r.Episodes)
 	slices.SortStableFunc(es, func(x, y observe.Episode) int { return cmp.Compare(y.Messages, x.Messages) })
-	for i, e := range es[:min(limit, len(es))] {
+	for i, e := range es[:min(limit, uint(len(es)))] {
 		if i == 0 {
 			a.say("\nThe largest of %s:", count(int64(len(es)), "case"))
 		}
@@ -231,7 +194,7 @@ func (a *app) printObserved(r observe.Report, limit int) {
 	}
 }
 
-func (a *app) printShadow(r observe.Report, limit int) {
+func (a *app) printShadow(r observe.Report, limit uint) {
 	if len(r.Refusals) == 0 {
 		a.say("A fence would have refused none of %s.", count(r.Transactions, "transaction"))
 		return
@@ -240,7 +203,7 @@ func (a *app) printShadow(r observe.Report, limit int) {
 	slices.SortStableFunc(rs, func(x, y observe.Refusal) int { return x.At.Compare(y.At) })
 	a.say("A fence would have refused %d of %s.\n", r.Refused[observe.Stale]+r.Refused[observe.Applied]+r.Refused[observe.Order], count(r.Transactions, "transaction"))
 	t := newTable("AT", "PARTITION", ">FROM", ">TO", ">POSITION", "REASON", "PROCESS")
-	for _, x := range rs[max(0, len(rs)-limit):] {
+	for _, x := range rs[len(rs)-int(min(limit, uint(len(rs)))):] {
 		t.row(stamp(x.At), x.Partition, x.From, x.To, x.Position, x.Reason, x.Process)
 	}
 	t.print(a.out)

@@ -56,7 +56,7 @@ func TestObserveReportsASecondOwnerInPostgreSQL(t *testing.T) {
 	commit()
 
 	out := reader.does(exitTrouble, "observe", "report").out
-	tells(t, out, "WRONG: 10 effects were applied twice, in 4 transactions.", "      10  two processes believed", "           1  of a process that had lost",
+	tells(t, out, "WRONG: applied twice: 10 effects, in 4 transactions.", "      10  two processes believed", "           1  of a process that had lost",
 		"shipping/orders/3, offsets 0 to 9: second owner, 10 messages", "applied by worker-a", "again by   worker-b", "both owned ")
 	var report observe.Report
 	reader.reads(&report, "observe", "report")
@@ -95,7 +95,7 @@ func TestObserveReadsTheStatementOfSQLite(t *testing.T) {
 	if _, err := db.ExecContext(t.Context(), observeInSQLite, nil, "orders", 3, 0, 9, 1, "worker-a", nil, 0); err != nil {
 		t.Errorf("a row that cannot be: %v", err)
 	}
-	tells(t, c.does(exitTrouble, "observe", "report").out, "WRONG: 6 effects were applied twice, in 23 transactions.", "       5  the next owner", "       1  the producer")
+	tells(t, c.does(exitTrouble, "observe", "report").out, "WRONG: applied twice: 6 effects, in 23 transactions.", "       5  the next owner", "       1  the producer")
 
 	_, err = db.ExecContext(t.Context(), "UPDATE epochfence_observed SET at = '2020-01-01T00:00:00.000Z' WHERE id <= 10")
 	must(t, err)

@@ -161,8 +161,8 @@ func partitionOf(rows []Row) []noted {
 		if r.Generation < own[r.Process] { // the group was deleted, and counts anew
 			clear(own)
 		}
-		for process, generation := range own {
-			p[i].stale = p[i].stale || process != r.Process && generation > r.Generation
+		for _, generation := range own { // that of r.Process is not later
+			p[i].stale = p[i].stale || generation > r.Generation
 		}
 		own[r.Process] = r.Generation
 	}
@@ -221,7 +221,6 @@ func (j *judge) repeat(p []noted, s span, i int) {
 			}
 			last.To, last.Last, last.row = max(last.To, e.To), e.Last, i
 			last.Messages += e.Messages
-			last.BothFrom = earlier(last.BothFrom, e.BothFrom)
 			if e.BothUntil.After(last.BothUntil) {
 				last.BothUntil = e.BothUntil
 			}
@@ -236,13 +235,6 @@ func (e Episode) continues(next Episode) bool {
 		next.From >= e.From && (next.From == e.To+1 || next.row-e.row <= 1)
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
 // both returns the time in which two processes believed that they owned the partition: from the first row of
 // a later owner until the last sign of the one before.
 func both(p []noted, earlierRow, laterRow int) (from, until time.Time) {
@@ -250,17 +242,12 @@ func both(p []noted, earlierRow, laterRow int) (from, until time.Time) {
 	if owner.stale && !zombie.stale {
 		zombie, owner = owner, zombie
 	}
-	from, until = owner.At, zombie.At
+	from = owner.At
 	if zombie.stale {
 		later := slices.IndexFunc(p, func(r noted) bool { return r.Process != zombie.Process && r.Generation > zombie.Generation })
 		from = p[later].At
 	}
-	for _, at := range []time.Time{zombie.openTill, from} {
-		if at.After(until) {
-			until = at
-		}
-	}
-	return from, until
+	return from, slices.MaxFunc([]time.Time{zombie.At, zombie.openTill, from}, time.Time.Compare)
 }
 
 // byProducer counts the messages of a row whose id an earlier message at another offset has. Of those

@@ -148,6 +148,16 @@ func TestAHistoryIsJudgedAsWhatHappened(t *testing.T) {
 			b/2 0 0-9
 			a/1 0 10-14
 			b/2 0 15-19`, "refused as stale 1"},
+		"messages between those that were applied": {`
+			a/1 0 0-9
+			a/1 0 20-29
+			b/2 0 5-24`, "redelivered 10; twice 10; reordered 10; refused as applied 1; redelivered 5-24 by b after a in 1"},
+		"a case goes on over offsets that do not exist": {`
+			a/1 0 0-4
+			a/1 0 5-9
+			a/1 0 15-19
+			b/2 0 0-9
+			b/2 0 15-24`, "redelivered 15; twice 15; missing 5; gaps 1; refused as applied 2; redelivered 0-19 by b after a in 2"},
 		"offsets are reset": {`
 			a/1 0 0-9
 			b/2 0 10-19
