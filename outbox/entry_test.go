@@ -27,6 +27,7 @@ func TestAnEntryThatCanNeverBeSentIsRefusedWhenItIsAdded(t *testing.T) {
 		"a key not UTF-8":    func(e *outbox.Entry) { e.Key = "\xff" },
 		"a key with NUL":     func(e *outbox.Entry) { e.Key = "a\x00" },
 		"a long key":         func(e *outbox.Entry) { e.Key = strings.Repeat("x", 256) },
+		"a key of a record":  func(e *outbox.Entry) { e.Key = "kafka:=a" },
 		"an idempotency key": func(e *outbox.Entry) { e.IdempotencyKey = "a\nb" },
 		"no URL":             func(e *outbox.Entry) { e.URL = "" },
 		"a relative URL":     func(e *outbox.Entry) { e.URL = "/charges" },
