@@ -141,7 +141,7 @@ func newMove(t *testing.T, addr, kind string) *moving {
 		create index on delivery (number, message_offset);
 		create index on delivery (tx);
 		create table to_freeze (place text primary key);
-		create table frozen (place text, worker text)`)
+		create table frozen (n int generated always as identity, place text, worker text, thawed boolean not null default false)`)
 	must(t, err)
 	op, err := pgsink.OpenOperator(t.Context(), pool, pgsink.Options{})
 	must(t, err)

@@ -109,7 +109,7 @@ func (m *moving) freezes(place string) {
 	must(m.t, err)
 	m.until("a worker to be frozen", func() bool { return m.count("select count(*) from frozen") > had })
 	var name string
-	must(m.t, m.pool.QueryRow(m.t.Context(), "select worker from frozen order by ctid desc limit 1").Scan(&name))
+	must(m.t, m.pool.QueryRow(m.t.Context(), "select worker from frozen order by n desc limit 1").Scan(&name))
 	at := slices.IndexFunc(m.old, func(w *worker) bool { return w.name == name })
 	generation := m.count("select coalesce(max(generation), 0) from epochfence.observed where process = $1", name)
 	m.until("others to apply messages of all partitions", func() bool {
@@ -117,6 +117,8 @@ func (m *moving) freezes(place string) {
 	})
 	m.more(100)
 	thawed := m.count("select count(*) from delivery where thawed")
+	_, err = m.pool.Exec(m.t.Context(), "update frozen set thawed = true")
+	must(m.t, err)
 	m.old[at].signal(syscall.SIGCONT)
 	m.until("it applies what it had", func() bool { return m.count("select count(*) from delivery where thawed") > thawed })
 	m.more(300)

@@ -106,12 +106,16 @@ func shipObserved(ctx context.Context, pool *pgxpool.Pool, name string, table bo
 		_, generation := group.GroupMetadata()
 		thawed := false
 		freeze := func(place string) error {
-			froze, err := pool.Exec(background, "with f as (delete from to_freeze where place = $1 returning place) insert into frozen select place, $2 from f", place, name)
+			froze, err := pool.Exec(background, "with f as (delete from to_freeze where place = $1 returning place) insert into frozen (place, worker) select place, $2 from f", place, name)
 			if err != nil || froze.RowsAffected() == 0 {
 				return err
 			}
 			thawed = true
-			return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+			err = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+			for goes := false; err == nil && !goes; { // another thread may stop this one only later
+				err = pool.QueryRow(background, "select thawed from frozen where worker = $1 and place = $2 order by n desc limit 1", name, place).Scan(&goes)
+			}
+			return err
 		}
 		for _, t := range polled {
 			for _, topic := range t.Topics {
