@@ -137,7 +137,11 @@ func (t *transaction) plan() {
 	if t.run.whole && len(t.parts) > 1 {
 		t.order = together
 	} else {
-		t.places = slices.Grow(t.one[:0], t.messages())
+		calls := len(t.parts)
+		if !t.run.batches {
+			calls = t.messages()
+		}
+		t.places = slices.Grow(t.one[:0], calls)
 		for i := range t.parts {
 			switch p := &t.parts[i]; {
 			case len(p.messages) == 0:

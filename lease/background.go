@@ -16,11 +16,14 @@ import (
 
 // Background calls work, such as outbox.Box.Relay, until ctx or the lease ends, and returns the cause of
 // that, or nil if work returns by itself. When another claim is needed, or Do has made one, the context
-// of work ends, and work is called again under the next claim. What a process leaves unsent is sent by
-// the next holder that calls Background.
+// of work ends, and work is called again under the next claim. Background returns the errors of a claim,
+// such as [epoch.ErrPaused], and those of a transaction after which no claim may follow, such as
+// [epoch.ErrTxEndedByHandler]. What a process leaves unsent is sent by the next holder that calls
+// Background.
 //
-// Transactions of work run beside those of Do. Each may take Options.MaxStall. Between them, Background
-// reports progress. The sink must be an [epoch.Holding], as pgsink and sqlsink are.
+// Transactions of work run beside those of Do. Each may take Options.MaxStall, and begin and commit are
+// progress. While neither it nor a Do has a transaction, Background reports progress for the holder. The
+// sink must be an [epoch.Holding], as pgsink and sqlsink are. Do not call Background within the work of Do.
 func (c *Claimed[TX]) Background(ctx context.Context, work func(ctx context.Context, b epoch.Background[TX])) error {
 	err := c.background(ctx, work)
 	if err != nil {
@@ -49,6 +52,8 @@ func (c *Claimed[TX]) background(ctx context.Context, work func(ctx context.Cont
 		}()
 		why := b.why()
 		switch {
+		case why.err != nil:
+			return why.err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case why.again:
@@ -57,7 +62,7 @@ func (c *Claimed[TX]) background(ctx context.Context, work func(ctx context.Cont
 			}
 			waits.Sleep(ctx, pause.Next()) // whoever claims in turn with us shall not be asked all the time
 		case c.Fence().Claim == b.under.Claim:
-			return why.err
+			return nil
 		}
 	}
 }
@@ -73,8 +78,14 @@ func (c *Claimed[TX]) claimInstead(ctx context.Context, under epoch.Fence, above
 	if now := c.Fence(); now.Claim != under.Claim && now.Epoch > above {
 		return nil
 	}
-	return c.claim(ctx, above, nil)
+	if err := c.claim(ctx, above, nil); err != nil {
+		return err
+	}
+	c.Progress()
+	return nil
 }
+
+var errClaimEnded = errors.New("lease: the claim has ended, and with it the background work")
 
 // beside is one claim, as the work has it.
 type beside[TX any] struct {
@@ -111,18 +122,19 @@ func (b *beside[TX]) why() reason {
 
 func (b *beside[TX]) over() bool { return b.ctx.Err() != nil }
 
-// endFor ends the work. The first reason counts.
+// endFor ends the work. The first reason counts, except that an error stays after which no claim may
+// follow: what it is about may have been committed.
 func (b *beside[TX]) endFor(r reason) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.over() {
+	if !b.over() || r.err != nil {
 		b.was = r
-		b.end()
 	}
+	b.end()
 }
 
 // follow ends the work when Do has claimed again, wakes it when Do has committed, and reports progress
-// while no transaction of the work runs.
+// while no transaction runs.
 func (b *beside[TX]) follow() {
 	var progress <-chan time.Time
 	if limit := b.c.m.MaxStall; limit > 0 {
@@ -144,7 +156,7 @@ func (b *beside[TX]) follow() {
 		select {
 		case <-changed:
 		case <-progress:
-			if len(b.slot) > 0 {
+			if len(b.slot) > 0 && len(b.c.sem) > 0 { // a transaction that hangs is none
 				b.c.Progress()
 			}
 		case <-b.ctx.Done():
@@ -177,23 +189,33 @@ func (b *beside[TX]) Do(ctx context.Context, apply func(ctx context.Context, tx 
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-b.ctx.Done():
-		return context.Cause(b.ctx)
+		return errClaimEnded
 	}
 	defer func() { b.slot <- struct{}{} }()
+	if b.over() { // select chooses at random if both are ready
+		return errClaimEnded
+	}
+	b.c.Progress()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(b.ctx, func() { cancel(context.Cause(b.ctx)) })()
+	defer context.AfterFunc(b.ctx, func() { cancel(errClaimEnded) })()
 	bounded, done := b.c.bounded(ctx)
 	defer done()
 	abandoned, stop := b.c.abandonedAfter(bounded)
 	defer stop()
 	h := epoch.Hold{Partition: b.under.Partition, Claim: b.under.Claim}
 	err := epoch.CommitHeld(bounded, b.c.sink, h, epoch.TxOptions{Abandoned: abandoned}, apply)
-	switch then, above := b.c.follows(err); {
+	then, above := b.c.follows(err)
+	refusal, _ := refusalOf(err, b.under.Partition)
+	switch {
+	case err == nil:
+		b.c.Progress()
 	case then == claimAgain, then == findOut: // in doubt: under another claim, the work reads what was committed
 		b.endFor(reason{again: true, above: above})
-	case errors.Is(err, epoch.ErrTxEndedByHandler):
+	case errors.Is(err, epoch.ErrTxEndedByHandler), refusal != RefusalNone:
 		b.endFor(reason{err: err})
+	case errors.Is(context.Cause(bounded), errOverlong):
+		err = fmt.Errorf("%w: %w", errOverlong, err)
 	}
 	return err
 }

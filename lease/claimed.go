@@ -267,6 +267,8 @@ func (c *Claimed[TX]) follows(err error) (f follow, above epoch.Epoch) {
 		return no, 0
 	case errors.Is(err, epoch.ErrInDoubt):
 		return findOut, 0
+	case refusal == RefusalLowEpoch && epoch.CheckAbove(c.origin.Partition, c.Fence().Epoch, seen) != nil:
+		return no, 0 // no claim can be made above it
 	case refusal == RefusalLowEpoch:
 		return claimAgain, seen
 	case refusal == RefusalStale, refusal == RefusalMoved:

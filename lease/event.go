@@ -70,13 +70,14 @@ type Lost struct {
 	Reason   Reason
 	Cause    error // matches [ErrLost]
 
-	// Working reports whether the holder was at work: a [Claimed.Do] was under way or, for a lease of
+	// Working reports whether the holder was at work: a [Claimed.Do], or a transaction of
+	// [Claimed.Background], was under way or, for a lease of
 	// [Member.Acquire] or [Member.TryAcquire] that was not claimed, the holder had not released it.
 	Working bool
 }
 
-// NotClaimed reports that an attempt to claim the resource in a sink failed. [Claim] and [Claimed.Do]
-// try again after most errors.
+// NotClaimed reports that an attempt to claim the resource in a sink failed. [Claim], [Claimed.Do] and
+// [Claimed.Background] try again after most errors.
 type NotClaimed struct {
 	Resource Resource
 	Refusal  Refusal // by the fence, if it was one

@@ -41,8 +41,8 @@ type Held struct {
 	// For events.
 	alone    bool // of Acquire or TryAcquire
 	claimed  atomic.Bool
-	doing    atomic.Int32 // calls of Claimed.Do that are under way
-	caught   atomic.Bool  // the lease was lost during a call of Claimed.Do
+	doing    atomic.Int32 // transactions under the claim that are under way
+	caught   atomic.Bool  // the lease was lost during one
 	renewals atomic.Int64
 	ended    sync.Once
 }

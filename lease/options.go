@@ -33,8 +33,9 @@ type Options struct {
 
 	// MaxStall is how long a holder may call neither [Held.Progress] nor [Held.Confirm]. After that
 	// its lease is given up. It also limits each call of [Do] and [Claimed.Do], from when the lease
-	// is held. A negative value sets no limit. Raise it for work that reports no progress for
-	// longer. Defaults to 1 min, or four TTLs if that is longer.
+	// is held. [Claimed.Background] reports progress for its work. A negative value sets no limit.
+	// Raise it for work that reports no progress for longer. Defaults to 1 min, or four TTLs if that
+	// is longer.
 	MaxStall time.Duration
 
 	// Name names this process for operators, before the host's name and the process id. It need not

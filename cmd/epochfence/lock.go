@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"time"
 
@@ -53,8 +54,9 @@ The command has standard input and output, and in its environment
 
 If the lease is lost, the command and what it has started get SIGTERM, and
 after --kill-after SIGKILL. On a terminal the command alone gets them. A process
-that was suspended notices late. So the lock keeps two commands apart only nearly
-always, unless what they write to compares the tokens (docs/leases.md).
+that was suspended notices late, and a longer --kill-after is time beside the next
+one. So the lock keeps two commands apart only nearly always, unless what they
+write to compares the tokens (docs/leases.md).
 
 The exit code is the command's, 128 and more if a signal has ended it, or
   124  the lock was not had within --wait, and the command did not run
@@ -71,8 +73,10 @@ The exit code is the command's, 128 and more if a signal has ended it, or
 	c.Flags().StringVar(&f.group, "group", "locks", "the group of the lock (lease.Options.Group)")
 	c.Flags().DurationVar(&f.wait, "wait", -1, "how long to wait for the lock; 0 tries once (default: as long as it takes)")
 	c.Flags().DurationVar(&f.ttl, "ttl", 15*time.Second, "after which others take the lock of a dead process")
-	c.Flags().DurationVar(&f.killAfter, "kill-after", 5*time.Second, "time between SIGTERM and SIGKILL once the lease is lost")
-	c.Flags().Lookup("wait").DefValue = "0s" // which pflag does not print
+	c.Flags().DurationVar(&f.killAfter, "kill-after", -1, "time between SIGTERM and SIGKILL once the lease is lost (default: a tenth of --ttl, after which others may have the lock)")
+	for _, name := range []string{"wait", "kill-after"} {
+		c.Flags().Lookup(name).DefValue = "0s" // which pflag does not print
+	}
 	return c
 }
 
@@ -91,7 +95,7 @@ func isQuiet(err error) bool {
 
 func (a *app) runLock(ctx context.Context, f lockFlags, name string, argv []string) error {
 	if f.killAfter < 0 {
-		return usage("--kill-after is %v; want 0 or more", f.killAfter)
+		f.killAfter = f.ttl / 10
 	}
 	path, err := exec.LookPath(argv[0])
 	switch {
@@ -180,6 +184,9 @@ func acquire(ctx context.Context, m *lease.Member, name string, wait time.Durati
 	}
 	defer cancel()
 	h, err := m.Acquire(bounded, name)
+	if _, has := m.Holder(name); err != nil && ctx.Err() == nil && bounded.Err() != nil && !has {
+		return acquire(ctx, m, name, 0) // perhaps the store does not answer
+	}
 	switch {
 	case err != nil && ctx.Err() == nil && bounded.Err() != nil:
 		return nil, exit{exitNotHad, fmt.Errorf("the lock %q was not had in %v%s; the command did not run", name, wait, holderOf(m, name))}
@@ -200,6 +207,11 @@ func holderOf(m *lease.Member, name string) string {
 // underLock runs cmd until it ends. It ends cmd once the lease is lost, and proves at the end that it
 // was not: a process that was suspended may not know yet.
 func underLock(ctx context.Context, held *lease.Held, cmd *exec.Cmd, killAfter time.Duration) error {
+	if err := held.Err(); err != nil { // this process was suspended since
+		return lockError(err)
+	}
+	runtime.LockOSThread() // whose end the kernel would take for ours: see followUs
+	defer runtime.UnlockOSThread()
 	child, err := start(ctx, cmd)
 	switch {
 	case ctx.Err() != nil && err != nil:

@@ -29,7 +29,11 @@ func start(ctx context.Context, cmd *exec.Cmd) (*child, error) {
 	c.onTerminal = slices.ContainsFunc([]any{cmd.Stdin, cmd.Stdout, cmd.Stderr}, isTerminal)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !c.onTerminal}
 	followUs(cmd.SysProcAttr)
-	signal.Notify(c.signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2} {
+		if !signal.Ignored(s) { // as by nohup, for the command too
+			signal.Notify(c.signals, s)
+		}
+	}
 	err := ctx.Err()
 	if err == nil {
 		err = cmd.Start()

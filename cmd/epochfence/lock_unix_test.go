@@ -151,6 +151,21 @@ func TestWhatCannotRunUnderALockIsSaid(t *testing.T) {
 	}
 }
 
+func TestAStoreThatDoesNotAnswerAnyMoreIsNoLockThatAnotherHas(t *testing.T) {
+	t.Parallel()
+	server := natstest.Start(t)
+	items, err := natsstore.Open(t.Context(), server.JetStream(t), natsstore.Options{Bucket: "locks"})
+	must(t, err)
+	m, err := lease.Open(t.Context(), items, lease.Options{Group: "locks", TTL: time.Second, Logger: quiet})
+	must(t, err)
+	t.Cleanup(m.Close)
+	must(t, server.Stop())
+	_, err = acquire(t.Context(), m, "free", 100*time.Millisecond)
+	if code := exitCode(err); code != exitLock {
+		t.Errorf("exit code %d, want %d: %v", code, exitLock, err)
+	}
+}
+
 func TestCommandsUnderALockDoNotOverlapAndTheirTokensGrow(t *testing.T) {
 	t.Parallel()
 	l := locks(t)
@@ -251,6 +266,20 @@ func TestASignalIsPassedOnAndTheLockIsFreeAfterwards(t *testing.T) {
 	said = &strings.Builder{}
 	must(t, next.Start())
 	l.ends(next, said, 4)
+}
+
+func TestASignalThatWasIgnoredBeforeStaysSo(t *testing.T) {
+	t.Parallel()
+	l := locks(t)
+	cmd := l.lock(`echo begins >>$LOG; until [ -e $LOG.end ]; do sleep 0.05; done; exit 4`, "--ttl", "1h")
+	cmd.Args = append([]string{"nohup"}, cmd.Args...)
+	nohup, err := exec.LookPath("nohup")
+	must(t, err)
+	cmd.Path = nohup
+	said := l.begun(cmd)
+	must(t, cmd.Process.Signal(syscall.SIGHUP))
+	must(t, os.WriteFile(l.log+".end", nil, 0o600))
+	l.ends(cmd, said, 4)
 }
 
 func TestACommandIsToldWhenTheProcessWithItsLockIsKilled(t *testing.T) {
