@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,6 +40,7 @@ func (a *app) observe() *cobra.Command {
 select epochfence.observe(…) in PostgreSQL or a row of epochfence_observed in
 SQLite. Exit code 3 if an effect was applied twice.
 
+A row is a range: each run of offsets of which all were applied has its own.
 It counts offsets, so transaction markers and compacted messages count as
 messages. A gap may consist of them. Of a topic or a group that was deleted and
 created again, say --since.`, a.printObserved),
@@ -92,11 +94,10 @@ func (a *app) observed(ctx context.Context, f observeFlags) (observe.Report, err
 	return r, a.flags.secretive(err)
 }
 
-// observations reads rows in the order that observe.Judge wants, after deleting expired ones if the role may.
+// observations reads rows in the order that observe.Judge wants.
 func (p *postgres) observations(ctx context.Context, f chosen, since time.Time, add func(observe.Row) bool) error {
 	schema := pgx.Identifier{cmp.Or(p.sink.Schema, pgsink.DefaultSchema)}.Sanitize()
-	_, _ = p.pool.Exec(ctx, "select "+schema+".prune_observed(1000000)")
-	rows, err := p.pool.Query(ctx, `select id, at, group_name, topic, partition, first_offset, last_offset, generation, process, tx::text::bigint, snapshot::text, ids, caught
+	rows, err := p.pool.Query(ctx, `select id, at, group_name, topic, partition, first_offset, last_offset, generation, process, tx::text::bigint, snapshot::text, array_remove(ids, null), caught
 		from `+schema+`.observations(nullif($1::text, ''), nullif($2::text, ''), $3::timestamptz)`, f.group, f.topic, since)
 	if err != nil {
 		return err
@@ -131,10 +132,11 @@ func (s *sqlite) observations(ctx context.Context, f chosen, since time.Time, ad
 		if err == nil {
 			r.At, err = time.Parse(time.RFC3339Nano, at)
 		}
-		if err = cmp.Or(err, json.Unmarshal(ids, &texts)); err != nil {
+		if err != nil {
 			return fmt.Errorf("row %d of the observed: %w", r.ID, err)
 		}
-		for _, id := range texts {
+		r.UnreadIDs = json.Unmarshal(ids, &texts) != nil
+		for _, id := range slices.DeleteFunc(texts, func(id string) bool { return id == "" }) {
 			h := fnv.New64a()
 			h.Write([]byte(id))
 			r.IDs = append(r.IDs, int64(h.Sum64()))
@@ -149,13 +151,16 @@ func (a *app) printObserved(r observe.Report, limit uint) {
 		a.say("Nothing was noted. See epochfence observe report --help.")
 		return
 	}
-	rests := count(r.Transactions, "transaction")
+	rests := count(r.Transactions, r.Unit)
 	if r.AppliedTwice == 0 {
 		a.say("No effect was applied twice, in %s.", rests)
 	} else {
 		a.say("WRONG: applied twice: %s, in %s.", count(r.AppliedTwice, "effect"), rests)
 	}
 	a.say("%s; processes: %d; %s to %s\n", count(r.Partitions, "partition"), r.Processes, stamp(r.First), stamp(r.Last))
+	if r.UnreadIDs > 0 {
+		a.say("%s with ids that are no JSON list of texts, and were skipped\n", count(r.UnreadIDs, "row"))
+	}
 	t := newTable(">MESSAGES", "APPLIED AGAIN, AND WHY")
 	for _, k := range observe.Kinds {
 		t.row(r.Repeated[k], map[observe.Kind]string{
@@ -173,7 +178,7 @@ func (a *app) printObserved(r observe.Report, limit uint) {
 	t.row(r.Missing, fmt.Sprintf("were applied by nobody, in %s", count(r.Gaps, "gap")))
 	t.print(a.out)
 	a.say("")
-	t = newTable(">TRANSACTIONS", "THAT A FENCE WOULD HAVE REFUSED")
+	t = newTable(">"+strings.ToUpper(r.Unit)+"S", "THAT A FENCE WOULD HAVE REFUSED")
 	t.row(r.Refused[observe.Stale], "of a process that had lost the partition")
 	t.row(r.Refused[observe.Applied], "with messages that were applied")
 	t.row(r.Refused[observe.Order], "after a later message was applied")
@@ -196,12 +201,15 @@ func (a *app) printObserved(r observe.Report, limit uint) {
 
 func (a *app) printShadow(r observe.Report, limit uint) {
 	if len(r.Refusals) == 0 {
-		a.say("A fence would have refused none of %s.", count(r.Transactions, "transaction"))
+		a.say("A fence would have refused none of %s.", count(r.Transactions, r.Unit))
 		return
 	}
 	rs := slices.Clone(r.Refusals)
 	slices.SortStableFunc(rs, func(x, y observe.Refusal) int { return x.At.Compare(y.At) })
-	a.say("A fence would have refused %d of %s.\n", r.Refused[observe.Stale]+r.Refused[observe.Applied]+r.Refused[observe.Order], count(r.Transactions, "transaction"))
+	a.say("A fence would have refused %d of %s.\n", r.Refused[observe.Stale]+r.Refused[observe.Applied]+r.Refused[observe.Order], count(r.Transactions, r.Unit))
+	if more := len(rs) - int(min(limit, uint(len(rs)))); more > 0 {
+		a.say("%d earlier ones are not listed (--limit).\n", more)
+	}
 	t := newTable("AT", "PARTITION", ">FROM", ">TO", ">POSITION", "REASON", "PROCESS")
 	for _, x := range rs[len(rs)-int(min(limit, uint(len(rs)))):] {
 		t.row(stamp(x.At), x.Partition, x.From, x.To, x.Position, x.Reason, x.Process)

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 )
@@ -13,7 +14,7 @@ import (
 // Judge judges rows, which must be sorted by group, topic, partition and ID.
 func Judge(rows func(yield func(Row) bool)) Report {
 	j := judge{
-		report:    Report{Repeated: map[Kind]int64{}, Refused: map[Reason]int64{}, Refusals: []Refusal{}, Episodes: []Episode{}},
+		report:    Report{Unit: "transaction", Repeated: map[Kind]int64{}, Refused: map[Reason]int64{}, Refusals: []Refusal{}, Episodes: []Episode{}},
 		processes: map[string]bool{}, transactions: map[uint64]bool{}, refused: map[uint64]bool{},
 	}
 	var part []Row
@@ -69,7 +70,12 @@ func (j *judge) partition(rows []Row) {
 	j.report.Partitions++
 	var spans []span
 	position, high := rows[0].First, rows[0].First-1 // of the fence, and of what was applied
+	enough := 64
 	for i, r := range p {
+		if len(spans) > enough {
+			spans = merge(spans, p, r.Snapshot)
+			enough = 64 + 2*len(spans)
+		}
 		j.count(r.Row)
 		var repeats, again int64 // again: of rows that a fence would have accepted
 		parts, rest := cut(spans, r.First, r.Last, i)
@@ -121,8 +127,12 @@ func (j *judge) partition(rows []Row) {
 
 func (j *judge) count(r Row) {
 	j.processes[r.Process] = true
+	if r.UnreadIDs {
+		j.report.UnreadIDs++
+	}
 	if r.Tx == 0 {
 		j.report.Transactions++
+		j.report.Unit = "row"
 	} else {
 		j.transactions[r.Tx] = true
 	}
@@ -137,8 +147,8 @@ func (j *judge) count(r Row) {
 // partitionOf finds the stale rows of a partition, and how long transactions were open.
 func partitionOf(rows []Row) []noted {
 	p := make([]noted, len(rows))
-	var open []int            // rows whose transactions have not been seen to end
-	own := map[string]int64{} // the latest generation of each process
+	var open []int                                        // rows whose transactions have not been seen to end
+	own, latest := map[string]int64{}, map[string]int64{} // the highest generation of each process, and the latest
 	for i, r := range rows {
 		p[i] = noted{Row: r}
 		still := open[:0]
@@ -158,15 +168,52 @@ func partitionOf(rows []Row) []noted {
 		if r.Generation < 0 {
 			continue
 		}
-		if r.Generation < own[r.Process] { // the group was deleted, and counts anew
+		if r.Generation < own[r.Process] && r.Generation != latest[r.Process] && countsAnew(r, rows[i+1:], own) {
 			clear(own)
 		}
-		for _, generation := range own { // that of r.Process is not later
-			p[i].stale = p[i].stale || generation > r.Generation
+		for process, generation := range own {
+			p[i].stale = p[i].stale || process != r.Process && generation > r.Generation
 		}
-		own[r.Process] = r.Generation
+		own[r.Process], latest[r.Process] = max(own[r.Process], r.Generation), r.Generation
 	}
 	return p
+}
+
+// countsAnew reports whether the group was deleted before r, which has a lower generation than its process had.
+// The other explanation is a transaction that the process began earlier. Then the process gets back to its
+// generation, or another process continues from the old ones.
+func countsAnew(r Row, later []Row, own map[string]int64) (stays bool) {
+	highest := slices.Max(slices.Collect(maps.Values(own)))
+	for _, q := range later {
+		had, known := own[q.Process]
+		switch {
+		case q.Process == r.Process && q.Generation >= had:
+			return false
+		case q.Process == r.Process:
+			stays = stays || q.Generation >= r.Generation
+		case q.Generation > r.Generation:
+			return q.Generation < highest && (!known || q.Generation < had)
+		}
+	}
+	return stays
+}
+
+// merge joins neighbours of one process and generation whose transactions had ended at a snapshot, so that
+// the spans are about as many as the runs of offsets.
+func merge(spans []span, p []noted, at Snapshot) []span {
+	all := spans[:1]
+	for _, s := range spans[1:] {
+		last := &all[len(all)-1]
+		a, b := &p[last.row], &p[s.row]
+		ended := (a.Tx == 0 || at.hadEnded(a.Tx)) && (b.Tx == 0 || at.hadEnded(b.Tx))
+		if ended && last.last+1 == s.first && a.Process == b.Process && a.Generation == b.Generation && a.stale == b.stale {
+			last.last, last.row = s.last, max(last.row, s.row)
+			p[last.row].openTill = slices.MaxFunc([]time.Time{a.openTill, b.openTill}, time.Time.Compare)
+		} else {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // cut gives [first, last] to a row. It returns the parts with the rows that had them before, or -1, and all

@@ -169,6 +169,32 @@ func TestAHistoryIsJudgedAsWhatHappened(t *testing.T) {
 			b/8 0 10-19
 			b/1 0 20-29
 			a/2 0 30-39`, ""},
+		"a group that is deleted, and one process is left": {`
+			a/7 0 0-9
+			b/8 0 10-19
+			b/1 0 20-29
+			b/1 0 30-39`, ""},
+		"a transaction of an earlier generation does not make the group a new one": {`
+			b/7 0 0-9
+			a/6 0 10-19
+			a/5 0 20-29
+			b/7 0 30-39`, "refused as stale 2"},
+		"nor does the last row": {`
+			b/7 0 0-9
+			a/6 0 10-19
+			a/5 0 20-29`, "refused as stale 2"},
+		"nor do several": {`
+			b/7 0 0-9
+			a/6 0 10-19
+			a/5 0 20-29
+			a/5 0 30-39
+			c/8 0 40-49`, "refused as stale 3"},
+		"parallel workers of one process, in two generations": {`
+			b/4 0 0-9
+			a/6 0 10-19
+			a/5 0 20-29
+			a/6 0 30-39
+			b/7 0 40-49`, ""},
 		"a partition that comes back is no second owner": {`
 			a/1 0 0-9
 			b/2 0 10-19
@@ -268,8 +294,12 @@ func TestRepeatsAndGapsAddUpForAnyRows(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 44))
 		var rs []observe.Row
 		times := map[int64]int64{}
-		for i := range int64(1 + rng.IntN(20)) {
-			first := rng.Int64N(60)
+		n, offsets := 1+rng.IntN(20), int64(60)
+		if seed%50 == 0 { // enough spans to be merged
+			n, offsets = 400, 3000
+		}
+		for i := range int64(n) {
+			first := rng.Int64N(offsets)
 			r := observe.Row{ID: i, At: at(i), Tx: uint64(i + 1), First: first, Last: first + rng.Int64N(15), Generation: rng.Int64N(4) - 1,
 				Process: string(rune('a' + rng.IntN(3))), Snapshot: observe.Snapshot{Min: 1, Max: uint64(i + 1)}}
 			for o := range uint64(i) {

@@ -9,7 +9,7 @@ type Kind string
 const (
 	SameProcess Kind = "same process" // the process that had applied it got it again
 	SecondOwner Kind = "second owner" // two processes believed that the partition was theirs
-	Redelivered Kind = "redelivered"  // to another process, below what the first had applied: the offset was not committed, or reset
+	Redelivered Kind = "redelivered"  // another process got what the first had applied: the offset was not committed, or reset
 	Producer    Kind = "producer"     // two messages have one id
 )
 
@@ -32,8 +32,10 @@ var Reasons = []Reason{Stale, Applied, Order}
 // Report is the judgement of rows.
 type Report struct {
 	Transactions int64     `json:"transactions"`
+	Unit         string    `json:"unit"` // of Transactions and Refused: "transaction", or "row" if rows have no Tx
 	Partitions   int64     `json:"partitions"`
 	Processes    int64     `json:"processes"`
+	UnreadIDs    int64     `json:"unread_ids,omitzero"` // rows with ids that could not be read
 	First        time.Time `json:"first"`
 	Last         time.Time `json:"last"`
 

@@ -24,10 +24,11 @@ type Row struct {
 	Generation int64 // -1: not known
 	Process    string
 	IDs        []int64 // hashes of the ids that producers give messages; may be empty
+	UnreadIDs  bool    // it has ids that could not be read
 	Caught     int64   // messages that a dedupe table had
 
-	// Tx is the id of the transaction. Zero means that rows were noted in the order of the commits, one for
-	// each transaction.
+	// Tx is the id of the transaction. Zero means that it is not known, and that rows were noted in the order of
+	// the commits.
 	Tx       uint64
 	Snapshot Snapshot // of the moment at which the row was noted
 }

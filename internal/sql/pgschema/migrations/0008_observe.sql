@@ -15,21 +15,25 @@ create table "epochfence".observed (
     process      text not null,
     tx           xid8 not null,
     snapshot     pg_snapshot not null, -- which transactions were not committed yet
-    ids          bigint[],        -- hashes of the messages' own ids, as these may be personal
+    ids          bigint[],        -- hashes of the messages' own ids, as these may be personal; null: no id
     caught       bigint not null  -- messages that a dedupe table had
 );
 
 -- prune_observed deletes rows that are older than the setting epochfence.observe_keep, of the oldest
 -- ones at most so many. It passes over rows that another transaction deletes.
 create function "epochfence".prune_observed(most integer) returns bigint
-language plpgsql security definer set search_path = "epochfence", pg_temp set lock_timeout = '1s'
+language plpgsql security definer set search_path = "epochfence", pg_temp set lock_timeout = '100ms'
 as $$
 declare
+    expired timestamptz := clock_timestamp() - coalesce(nullif(current_setting('epochfence.observe_keep', true), ''), '2 days')::interval;
     n bigint;
 begin
+    if (select at from observed order by id limit 1) >= expired then
+        return 0;
+    end if;
     delete from observed where id in (
         select o.id from observed o join (select id from observed order by id limit most) oldest using (id)
-        where o.at < clock_timestamp() - coalesce(nullif(current_setting('epochfence.observe_keep', true), ''), '2 days')::interval
+        where o.at < expired
         for update of o skip locked
     );
     get diagnostics n = row_count;
@@ -38,7 +42,8 @@ end
 $$;
 
 -- observe notes which messages this transaction applies. It returns null, or why it has noted nothing:
--- none of its errors is one of the transaction. lock_timeout is for a table that is
+-- none of its errors is one of the transaction, except a cancel and statement_timeout, which the caller wants
+-- to see. lock_timeout is for a table that is
 -- rewritten or migrated; nothing else makes it wait. Numbers are bigint because a server takes an integer for
 -- a bigint and not the other way round.
 --
@@ -47,7 +52,7 @@ $$;
 create function "epochfence".observe(in_group text, in_topic text, in_partition bigint, first_offset bigint, last_offset bigint,
     generation bigint, process text, ids text[] default null, caught bigint default null)
 returns text
-language plpgsql security definer set search_path = "epochfence", pg_temp set lock_timeout = '1s'
+language plpgsql security definer set search_path = "epochfence", pg_temp set lock_timeout = '100ms'
 as $$
 #variable_conflict use_variable
 declare
@@ -58,7 +63,7 @@ begin
     end if;
     insert into observed (group_name, topic, partition, first_offset, last_offset, generation, process, tx, snapshot, ids, caught)
     values (in_group, in_topic, in_partition, first_offset, last_offset, coalesce(generation, -1), process, pg_current_xact_id(), pg_current_snapshot(),
-        (select array_agg(hashtextextended(i, 0) order by place) from unnest(ids) with ordinality u (i, place)), coalesce(caught, 0))
+        (select array_agg(hashtextextended(nullif(i, ''), 0) order by place) from unnest(ids) with ordinality u (i, place)), coalesce(caught, 0))
     returning id into n;
     if n % 128 = 0 and current_setting('transaction_isolation') = 'read committed' then
         begin
