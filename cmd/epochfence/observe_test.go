@@ -76,7 +76,7 @@ func TestObserveReportsASecondOwnerInPostgreSQL(t *testing.T) {
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })
 	for _, sql := range []string{
 		"alter role " + readerRole + " set epochfence.observe_keep = '0 seconds'",
-		"select epochfence.observe('shipping', 'orders', 4, o, o, 2, 'worker-b', array[null, '']) from generate_series(1, 3) o",
+		"select epochfence.observe('shipping', 'orders', 4, o, o + 0, 2, 'worker-b', array[null, '']) from generate_series(1, 3) o",
 	} {
 		_, err = conn.Exec(t.Context(), sql)
 		must(t, err)
