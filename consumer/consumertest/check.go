@@ -18,7 +18,8 @@
 // The package hides how a database is read and put back. It drives the sink itself, in order, so that with one seed it
 // does the same each time. All processes are this one: they share what a handler keeps in memory. Calls of
 // [consumer.EachKey] run in order, and Handlers.Background is not called. Not found are the name of a host, and
-// partitions that change the same rows at the same time.
+// partitions that change the same rows at the same time. At most 100 messages are tried alone, spread over all, and each
+// is stopped at 12 of its statements.
 package consumertest
 
 import (
@@ -35,7 +36,8 @@ import (
 // Options configure a [Check]. The zero value works.
 type Options struct {
 	// Ignore names columns, as "table.column", that may differ. Columns whose default reads a clock or random
-	// numbers may differ anyway, and so may the numbers that the database gives to rows.
+	// numbers may differ anyway, and so may the numbers that the database gives to new rows, and references that
+	// are declared as foreign keys. Name a column that such a number is copied to without one.
 	Ignore []string
 
 	// Tables are the tables that are compared. Defaults to all but the sink's. The outbox is among them.
@@ -68,8 +70,9 @@ func Values(values ...string) []consumer.Message {
 // which they do: what happened, which rows differ, and the usual cause.
 //
 // messages are applied in order. Check sets their offsets and, where they have none, a group, a topic and a time. It
-// puts all rows back as it found them. Nothing else may use the database meanwhile, which should have few
-// rows, as all are read after each call. For PostgreSQL, pgtables.Of returns db.
+// puts all rows back as it found them, and with them what anybody else has written meanwhile: give it a database of its
+// own. It refuses one that has a table of more than 10,000 rows, a fence of another partition or, on PostgreSQL,
+// another Check. It reads all rows after each call. For PostgreSQL, pgtables.Of returns db.
 func Check[TX any](t testing.TB, sink epoch.Sink[TX], h consumer.Handlers[TX], messages []consumer.Message, db Database, o Options) {
 	t.Helper()
 	if o.Timeout == 0 {
@@ -115,14 +118,26 @@ func (w *world[TX]) judge() (found *finding, err error) {
 	if len(w.messages) == 0 {
 		return nil, errors.New("there are no messages to judge the handler with")
 	}
+	unlock, err := w.tables.db.Lock(w.ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	if err := w.tables.open(w.ctx, w.o); err != nil {
+		return nil, err
+	}
+	if err := w.tables.refuse(w.ctx, w.partitions); err != nil {
 		return nil, err
 	}
 	start, err := w.tables.read(w.ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, w.tables.restore(context.WithoutCancel(w.ctx), start)) }()
+	w.tables.begin(start)
+	defer func() {
+		ctx := context.WithoutCancel(w.ctx)
+		err = errors.Join(err, w.tables.restore(ctx, start), w.tables.same(ctx, start))
+	}()
 	var first [][]string // the rows at its end
 	for _, h := range w.histories() {
 		if err := w.tables.restore(w.ctx, start); err != nil {

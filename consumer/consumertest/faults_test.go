@@ -257,6 +257,14 @@ var faults = []handler{
 				return nil
 			}}
 	}},
+	{name: "has an OnFailure that calls with a random key", cause: "a call of another system", makes: func(w world) handlers {
+		return handlers{each: func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+			return sell(ctx, tx, m, nil)
+		},
+			failed: func(ctx context.Context, _ db, _ consumer.Message) error {
+				return post(ctx, w.url, fmt.Sprint(rand.Uint64()))
+			}}
+	}},
 	{name: "has an OnFailure that fails", cause: "OnFailure itself", makes: func(world) handlers {
 		return handlers{each: func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
 			return sell(ctx, tx, m, nil)

@@ -119,7 +119,11 @@ func (w *world[TX]) rewind(to int) history {
 		if err != nil {
 			return nil, err
 		}
-		copy(rows[w.tables.compared:], before[w.tables.compared:]) // the positions
+		for i, t := range w.tables.all {
+			if t.sinks && t.name != "sqlite_sequence" { // the positions
+				rows[i] = before[i]
+			}
+		}
 		if err := w.tables.restore(w.ctx, rows); err != nil {
 			return nil, err
 		}
@@ -222,18 +226,21 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 	case len(ds) > 0:
 		return about(m, ds, causeMemory.of(ds), "The handler was called twice on the same rows, and rolled back. The rows differ (-: first, +: second)."), nil, nil
 	}
-	if clock := w.present(before, rows); clock != nil {
+	if clock := w.present(m, before, rows); clock != nil {
 		return about(m, clock, causeClock, "The handler wrote the present time, or the day, which is in no message (-: before, +: after)."), nil, nil
 	}
 	for i := range min(statements, mostStops) {
 		_, _, _ = w.attempt(as, m, nil, 1+i*statements/min(statements, mostStops))
 	}
+	called := w.o.Calls.Keys()[calls:]
 	if w.onFailure != nil {
 		if err == nil {
 			err = errPoison
 			_ = w.commit(&try[TX]{as: as, messages: []epoch.Message{m}, after: func(TX) error { return errPoison }})
 		}
+		called = w.o.Calls.Keys()[calls:]
 		first, _, _ := w.attempt(as, m, err, 0)
+		onceFailed := len(w.o.Calls.Keys()) - calls
 		if f, err := left("The handler failed after its last statement, and OnFailure was called."); f != nil || err != nil {
 			return f, nil, err
 		}
@@ -244,24 +251,36 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 		if ds := w.tables.differences(first, second, true); len(ds) > 0 {
 			return about(m, ds, causeMemory.of(ds), "OnFailure was called twice on the same rows, and rolled back. The rows differ (-: first, +: second)."), nil, nil
 		}
+		if keys := w.o.Calls.Keys()[calls:]; len(keys) > onceFailed {
+			return about(m, nil, causeCalls, fmt.Sprintf("OnFailure was called twice, and the second time it called other systems again, with other keys: %.200q.", keys[onceFailed:])), nil, nil
+		}
 	}
-	if keys := w.o.Calls.Keys()[calls:]; !failed && len(keys) > once {
-		return about(m, nil, causeCalls, fmt.Sprintf("One call of the handler called other systems %d times, and calls that were rolled back %d times together: %.200q.", once, len(keys), keys)), nil, nil
+	if !failed && len(called) > once {
+		return about(m, nil, causeCalls, fmt.Sprintf("One call of the handler called other systems %d times, and calls that were rolled back %d times together: %.200q.", once, len(called), called)), nil, nil
 	}
 	f, err := left("The handler was stopped at each of its statements.")
 	return f, rows, errors.Join(err, w.unread)
 }
 
-// present returns where the handler has written the present time, unless messages have it too. Two calls within a
-// second, or a day, may write the same.
-func (w *world[TX]) present(before, rows [][]string) (ds []difference) {
-	if slices.ContainsFunc(w.messages, func(m epoch.Message) bool {
-		return isNow(fmt.Sprintf("%s %s %s %s", m.Key, m.Value, m.Time, m.Headers))
-	}) {
+// present returns where the handler has written the present time, unless m has it too, or a row has that value. Two calls
+// within a second, or a day, may write the same.
+func (w *world[TX]) present(m epoch.Message, before, rows [][]string) (ds []difference) {
+	if isNow(fmt.Sprintf("%s %s %s %s", m.Key, m.Value, m.Time, m.Headers)) {
 		return nil
 	}
+	var old strings.Builder
+	for i, t := range w.tables.all {
+		if !t.sinks { // the sink's have the time of the claim
+			old.WriteString(strings.Join(before[i], separator))
+		}
+	}
+	has := func(l line) bool {
+		return slices.ContainsFunc(l, func(cell string) bool {
+			return isNow(cell) && !strings.Contains(old.String(), strings.Trim(value(cell), "'"))
+		})
+	}
 	for _, d := range w.tables.differences(before, rows, true) {
-		if slices.ContainsFunc(d.then, func(l line) bool { return isNow(l.String()) }) && !slices.ContainsFunc(d.first, func(l line) bool { return isNow(l.String()) }) {
+		if slices.ContainsFunc(d.then, has) && !slices.ContainsFunc(d.first, func(l line) bool { return isNow(l.String()) }) {
 			ds = append(ds, d)
 		}
 	}

@@ -151,8 +151,8 @@ func TestRowsTriggersAndKeysAreAsBeforeAfterACheck(t *testing.T) {
 		if _, err := open.Exec(`INSERT INTO parts VALUES (99, 1)`); err == nil {
 			t.Error("foreign keys are not checked any more")
 		}
-		var triggers int
-		if err := open.QueryRow(`SELECT count(*) FROM sqlite_master WHERE type = 'trigger'`).Scan(&triggers); err != nil || triggers != 1 {
+		triggers := 0
+		if err := open.QueryRow(`SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name = 'changed'`).Scan(&triggers); err != nil || triggers != 1 {
 			t.Errorf("there are %d triggers, %v; want 1", triggers, err)
 		}
 	})
@@ -212,11 +212,129 @@ func TestACheckThatCannotJudgeFails(t *testing.T) {
 		"no messages": {nil, consumertest.Options{}},
 		`"sale.note"`: {orders(), consumertest.Options{Ignore: []string{"sale.note"}}},
 		`"sale"`:      {orders(), consumertest.Options{Tables: []string{"sale"}}},
+		"the sink's":  {orders(), consumertest.Options{Tables: []string{"epochfence_fence"}}},
 	} {
 		r := &recorder{TB: t}
 		d.check(r, h, c.messages, c.o)
 		if report := strings.Join(r.texts, ""); !strings.Contains(report, want) {
 			t.Errorf("the report is %q, want it to have %s", report, want)
 		}
+	}
+}
+
+// selling sells each message.
+func selling[TX any](wrap func(TX) db) consumer.Handlers[TX] {
+	return handlersOn(each(func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+		return sell(ctx, tx, m, nil)
+	}), wrap)
+}
+
+func TestADatabaseInUseIsRefusedAndLeftAlone(t *testing.T) {
+	for want, prepare := range map[string]string{
+		"totals has more than 10000 rows": `INSERT INTO totals (name, n) WITH RECURSIVE a (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM a WHERE n < 10001) SELECT CAST(n AS TEXT), n FROM a`,
+		"a fence of others/orders/3":      `INSERT INTO epochfence_fence (group_name, topic, number, log_id, lease_source, next_offset) VALUES ('others', 'orders', 3, 'l', 's', 5)`,
+	} {
+		d, _, open := openSQLite(t)
+		if _, err := open.Exec(prepare); err != nil {
+			t.Fatal(err)
+		}
+		before := contents(t, consumertest.SQLite(open))
+		called := false
+		r := &recorder{TB: t}
+		d.check(r, each(func(context.Context, db, consumer.Message, epoch.Epoch) error { called = true; return nil }), orders(), consumertest.Options{Tables: []string{"stock"}})
+		if report := strings.Join(r.texts, ""); !strings.Contains(report, want) || called || contents(t, consumertest.SQLite(open)) != before {
+			t.Errorf("the report is %q, want it to have %q; called: %t", report, want, called)
+		}
+	}
+	pool, sink := openPostgres(t, pgtest.Start(t).URL)
+	unlock, err := pgtables.Of(pool).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{TB: t}
+	consumertest.Check(r, sink, selling(onPostgres), orders()[:1], pgtables.Of(pool), consumertest.Options{})
+	if report := strings.Join(r.texts, ""); !strings.Contains(report, "another Check runs") {
+		t.Errorf("the report is %q", report)
+	}
+	unlock()
+	consumertest.Check(t, sink, selling(onPostgres), orders()[:1], pgtables.Of(pool), consumertest.Options{})
+	if _, err := pool.Exec(t.Context(), `insert into epochfence.fence (group_name, topic, partition, log_id, lease_source, next_offset) values ('others', 'orders', 3, 'l', 's', 5)`); err != nil {
+		t.Fatal(err)
+	}
+	r = &recorder{TB: t}
+	consumertest.Check(r, sink, selling(onPostgres), orders()[:1], pgtables.Of(pool), consumertest.Options{})
+	if report := strings.Join(r.texts, ""); !strings.Contains(report, "a fence of others/orders/3") {
+		t.Errorf("the report is %q", report)
+	}
+}
+
+func TestTablesBesideTheSinksAndThoseWithHeirsAreJudged(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), pgtest.Start(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(pgsink.Migrate(t.Context(), conn.Conn(), pgsink.Options{Schema: "app"}), conn.Conn().PgConn().Exec(t.Context(), `
+		create table app.parent (id bigint primary key, state text not null default 'unknown'::text); create table app.child () inherits (app.parent);
+		create table app.part (id bigint primary key) partition by range (id); create table app.part_1 partition of app.part for values from (0) to (1000);
+		create table app.link (part bigint references app.part references app.part_1);
+		insert into app.parent values (1, 'a'); insert into app.child values (2, 'b')`).Close())
+	conn.Release()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink, err := pgsink.Open(t.Context(), pool, pgsink.Options{Schema: "app"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(note func() string) string {
+		r := &recorder{TB: t}
+		consumertest.Check(r, sink, consumer.Each(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+			_, err := tx.Exec(ctx, `update app.parent set state = $1`, string(m.Value)+note())
+			return err
+		}), orders(), pgtables.Of(pool), consumertest.Options{})
+		return strings.Join(r.texts, "")
+	}
+	before := contents(t, pgtables.Of(pool))
+	if report := check(func() string { return "" }); report != "" || contents(t, pgtables.Of(pool)) != before {
+		t.Errorf("the report is %q; the rows are\n%s\nwere\n%s", report, contents(t, pgtables.Of(pool)), before)
+	}
+	n := 0
+	if report := check(func() string { n++; return fmt.Sprint(n) }); !strings.Contains(report, "app.parent") {
+		t.Errorf("the report is %q, want that parent differs", report)
+	}
+}
+
+func TestNumbersOfRowsThatWereThereAreCompared(t *testing.T) {
+	for name, open := range map[string]func(testing.TB) database{"sqlite": newSQLite, "postgres": newPostgres} {
+		t.Run(name, func(t *testing.T) {
+			d := open(t)
+			d.other.must(t.Context(), `INSERT INTO sales (item, place) VALUES ('a', 0), ('a', 0)`)
+			n := int64(0)
+			r := &recorder{TB: t}
+			d.check(r, each(func(ctx context.Context, tx db, _ consumer.Message, _ epoch.Epoch) error {
+				n++
+				_, err := tx.exec(ctx, `INSERT INTO parts VALUES ($1, 0)`, 1+n%2)
+				return err
+			}), orders(), consumertest.Options{})
+			if report := strings.Join(r.texts, ""); !strings.Contains(report, "parts") {
+				t.Errorf("the report is %q", report)
+			}
+		})
+	}
+}
+
+func TestAfterARestoreThatFailsSQLiteChecksForeignKeysAgain(t *testing.T) {
+	_, _, open := openSQLite(t)
+	open.SetMaxOpenConns(1)
+	if err := consumertest.SQLite(open).Restore(t.Context(), []string{`DELETE FROM nothing`}); err == nil {
+		t.Fatal("a table that does not exist was emptied")
+	}
+	if _, err := open.Exec(`INSERT INTO parts VALUES (99, 1)`); err == nil {
+		t.Error("foreign keys are not checked any more")
 	}
 }

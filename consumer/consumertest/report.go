@@ -108,7 +108,7 @@ func causeOf(ds []difference) cause {
 			return causeOrder
 		}
 		for i, l := range d.first {
-			for j, a := range l {
+			for j, a := range l[:min(len(l), len(d.then[i]))] {
 				b := d.then[i][j]
 				x, isX := number(value(a))
 				y, isY := number(value(b))

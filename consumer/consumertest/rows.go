@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/epochfence/epochfence/epoch"
 )
 
 // This file reads, compares and puts back rows. What is no fault is decided here: which columns may differ, and what a
@@ -20,6 +23,9 @@ type Database interface {
 	// Query returns rows of texts, as the transaction tx of a handler sees them or, if tx is nil, as they are committed.
 	Query(ctx context.Context, tx any, text string) ([][]string, error)
 
+	// Lock fails if another Check runs on the database, unless the database has no such locks.
+	Lock(ctx context.Context) (unlock func(), err error)
+
 	// Restore runs statements in a transaction in which neither triggers nor foreign keys act.
 	Restore(ctx context.Context, texts []string) error
 }
@@ -27,12 +33,13 @@ type Database interface {
 // Dialect is how a [Database] is asked.
 type Dialect struct {
 	// Columns lists the columns of all tables that are not computed: the table as Options have it and as SQL has it, the column, flags, and the
-	// table and column that it refers to, with a dot between them. The flags are n if the database numbers the rows,
-	// k if it does so without gaps, v if the default reads a clock or random numbers, o if the table is the sink's.
+	// table and column that it refers to, with a dot between them, and its default. The flags are n if the database
+	// numbers the rows, k if it does so without gaps, o if the table is the sink's.
 	Columns string
 
 	Quote      string // makes a literal of a column, with %s for the column
 	Separator  string // the character U+001F
+	Only       string // before a table whose heirs are not meant
 	Overriding string // in an INSERT that sets all columns
 	Parallel   bool   // a claim ends the transaction under the claim before
 }
@@ -44,16 +51,41 @@ type tables struct {
 	all      []table
 	compared int
 	ignored  map[string]bool
+	start    map[string]bool // "table.column=value" of the rows before the test, for columns that are numbered
 }
 
 type table struct {
 	name, sql string
+	sinks     bool // it is the sink's
 	columns   []column
 }
 
-type column struct{ name, flags, refers string }
+type column struct {
+	name, flags, refers string
+	varies              bool // its default does
+}
 
 const separator = "\x1f"
+
+// mostRows is far above what a test needs, and below what a database in use has.
+const mostRows = 10_000
+
+var (
+	text = regexp.MustCompile(`'(?:[^']|'')*'`)
+	call = regexp.MustCompile(`(?i)\b(?:now|(?:clock|statement|transaction)_timestamp|timeofday|\w*random\w*|uuid_generate\w*|uuid_?v\d|txid_current|pg_current_xact_id)\s*\(` +
+		`|\b(?:current_(?:date|time|timestamp)|localtime|localtimestamp)\b` +
+		`|\b(?:date|time|datetime|julianday|unixepoch|strftime)\s*\(\s*(?:\)|(?:''\s*,\s*)?'now')`) // of SQLite
+)
+
+// varies reports whether a default reads a clock or random numbers.
+func varies(expression string) bool {
+	return call.MatchString(text.ReplaceAllStringFunc(expression, func(s string) string {
+		if s == "'now'" {
+			return s
+		}
+		return "''"
+	}))
+}
 
 func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
@@ -66,10 +98,10 @@ func (ts *tables) open(ctx context.Context, o Options) error {
 	known := map[string]bool{}
 	for _, r := range rows {
 		if !known[r[0]] {
-			ts.all = append(ts.all, table{name: r[0], sql: r[1]})
+			ts.all = append(ts.all, table{name: r[0], sql: r[1], sinks: strings.Contains(r[3], "o")})
 		}
 		last := &ts.all[len(ts.all)-1]
-		last.columns = append(last.columns, column{r[2], r[3], r[4]})
+		last.columns = append(last.columns, column{r[2], r[3], r[4], varies(r[5])})
 		known[r[0]], known[r[0]+"."+r[2]] = true, true
 	}
 	for _, n := range slices.Concat(o.Tables, o.Ignore) {
@@ -79,10 +111,13 @@ func (ts *tables) open(ctx context.Context, o Options) error {
 		ts.ignored[n] = slices.Contains(o.Ignore, n)
 	}
 	own := func(t table) bool {
-		return strings.Contains(t.columns[0].flags, "o") || len(o.Tables) > 0 && !slices.Contains(o.Tables, t.name)
+		return t.sinks || len(o.Tables) > 0 && !slices.Contains(o.Tables, t.name)
 	}
 	slices.SortStableFunc(ts.all, func(a, b table) int { return cmp.Compare(strconv.FormatBool(own(a)), strconv.FormatBool(own(b))) })
 	for _, t := range ts.all {
+		if t.sinks && slices.Contains(o.Tables, t.name) {
+			return fmt.Errorf("Options.Tables names %q, which is the sink's", t.name)
+		}
 		if !own(t) {
 			ts.compared++
 		}
@@ -91,11 +126,64 @@ func (ts *tables) open(ctx context.Context, o Options) error {
 		for _, t := range ts.all {
 			for _, c := range t.columns {
 				n := t.name + "." + c.name
-				ts.ignored[n] = ts.ignored[n] || ts.ignored[c.refers] || strings.Contains(c.flags, "v")
+				ts.ignored[n] = ts.ignored[n] || ts.ignored[c.refers] || c.varies
 			}
 		}
 	}
 	return nil
+}
+
+// refuse fails if the database is in use, as what others write would be put back too.
+func (ts *tables) refuse(ctx context.Context, mine []epoch.Partition) error {
+	for _, t := range ts.all {
+		counted, err := ts.db.Query(ctx, nil, fmt.Sprintf("SELECT CAST(count(*) AS text) FROM (SELECT 1 FROM %s%s LIMIT %d) AS r", ts.dialect.Only, t.sql, mostRows+1))
+		if err != nil {
+			return fmt.Errorf("count the rows of %s: %w", t.name, err)
+		}
+		if counted[0][0] == strconv.Itoa(mostRows+1) {
+			return fmt.Errorf("%s has more than %d rows: give the test a database of its own, as rows are deleted and put back, whichever tables Options.Tables names", t.name, mostRows)
+		}
+		if !t.sinks || t.columns[0].name != "group_name" || !strings.HasSuffix(t.name, "fence") {
+			continue
+		}
+		fences, err := ts.db.Query(ctx, nil, fmt.Sprintf("SELECT group_name, topic, CAST(%s AS text) FROM %s", t.columns[2].name, t.sql))
+		if err != nil {
+			return fmt.Errorf("read %s: %w", t.name, err)
+		}
+		for _, f := range fences {
+			if !slices.ContainsFunc(mine, func(p epoch.Partition) bool {
+				return p.Group == f[0] && p.Topic == f[1] && strconv.Itoa(int(p.Number)) == f[2]
+			}) {
+				return fmt.Errorf("%s has a fence of %s, which is no partition of the messages: give the test a database of its own, as rows are deleted and put back", t.name, strings.Join(f, "/"))
+			}
+		}
+	}
+	return nil
+}
+
+// begin keeps which numbers the rows had.
+func (ts *tables) begin(rows [][]string) {
+	ts.start = map[string]bool{}
+	for i, t := range ts.all {
+		for _, r := range rows[i] {
+			for j, v := range strings.Split(r, separator) {
+				if c := t.columns[j]; strings.ContainsAny(c.flags, "nk") {
+					ts.start[t.name+"."+c.name+"="+v] = true
+				}
+			}
+		}
+	}
+}
+
+// same fails if the rows are not what they were.
+func (ts *tables) same(ctx context.Context, rows [][]string) error {
+	now, err := ts.read(ctx, nil)
+	for i := range now {
+		if !slices.Equal(slices.Sorted(slices.Values(now[i])), slices.Sorted(slices.Values(rows[i]))) {
+			err = errors.Join(err, fmt.Errorf("the rows of %s are NOT what they were before the test", ts.all[i].name))
+		}
+	}
+	return err
 }
 
 // read returns the rows of all tables or, if tx is not nil, those that tx sees of the compared tables.
@@ -110,7 +198,7 @@ func (ts *tables) read(ctx context.Context, tx any) ([][]string, error) {
 		for _, c := range t.columns {
 			values = append(values, fmt.Sprintf(ts.dialect.Quote, quoted(c.name)))
 		}
-		selects = append(selects, fmt.Sprintf("SELECT '%d', %s FROM %s", i, strings.Join(values, "||"+ts.dialect.Separator+"||"), t.sql))
+		selects = append(selects, fmt.Sprintf("SELECT '%d', %s FROM %s%s", i, strings.Join(values, "||"+ts.dialect.Separator+"||"), ts.dialect.Only, t.sql))
 	}
 	if len(selects) == 0 {
 		return all, errors.New("there are no tables to compare")
@@ -144,7 +232,7 @@ func (ts *tables) restore(ctx context.Context, rows [][]string) error {
 		for _, c := range t.columns {
 			columns = append(columns, quoted(c.name))
 		}
-		texts = append(texts, "DELETE FROM "+t.sql)
+		texts = append(texts, "DELETE FROM "+ts.dialect.Only+t.sql)
 		for _, r := range rows[i] {
 			texts = append(texts, fmt.Sprintf("INSERT INTO %s (%s) %s VALUES (%s)", t.sql, strings.Join(columns, ", "), ts.dialect.Overriding, strings.ReplaceAll(r, separator, ", ")))
 		}
@@ -169,8 +257,8 @@ func number(literal string) (int64, bool) {
 	return n, err == nil
 }
 
-// lines returns the rows of each compared table, in order. Numbers that the database gives to rows are left out, and
-// a reference has the row instead of its number: partitions have no order, and in PostgreSQL a rollback leaves gaps. If
+// lines returns the rows of each compared table, in order. Numbers that the database gives to new rows are left out,
+// and a reference has the row instead of its number: partitions have no order, and in PostgreSQL a rollback leaves gaps. If
 // the same messages were applied to the same rows, repeated is true, and SQLite has given the same numbers.
 func (ts *tables) lines(rows [][]string, repeated bool) [][]line {
 	given, referred := map[string]bool{}, map[string]string{} // by column; by column and number
@@ -188,13 +276,14 @@ func (ts *tables) lines(rows [][]string, repeated bool) [][]line {
 				values := strings.Split(r, separator)
 				for j, c := range t.columns {
 					at, v := t.name+"."+c.name, values[j]
-					if ts.ignored[at] || given[at] || given[c.refers] && !referring {
+					to := c.refers + "=" + v
+					if ts.ignored[at] || given[at] && !ts.start[at+"="+v] || given[c.refers] && !ts.start[to] && !referring {
 						continue
 					}
 					if n, is := number(v); is && n > firstEpoch && n < firstEpoch+1_000_000 {
 						v = "(epoch)"
-					} else if given[c.refers] {
-						v = referred[c.refers+"="+v]
+					} else if given[c.refers] && !ts.start[to] {
+						v = referred[to]
 					}
 					l = append(l, c.name+"="+v)
 				}

@@ -158,6 +158,14 @@ var sound = []handler{
 			return errors.Join(post(ctx, w.url, fmt.Sprint("sale ", place(m))), sell(ctx, tx, m, nil))
 		})
 	}},
+	{name: "has an OnFailure that calls with a key of the message", makes: func(w world) handlers {
+		return handlers{each: func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+			return sell(ctx, tx, m, nil)
+		},
+			failed: func(ctx context.Context, tx db, m consumer.Message) error {
+				return errors.Join(post(ctx, w.url, fmt.Sprint("failed ", place(m))), sell(ctx, tx, m, "failed"))
+			}}
+	}},
 	{name: "fails for some messages", makes: func(world) handlers {
 		return handlers{each: func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
 			n, err := tx.exec(ctx, `UPDATE stock SET present = present - 1 WHERE item = $1 AND present > 0`, item(m))
