@@ -134,10 +134,7 @@ func (w *world[TX]) judge() (found *finding, err error) {
 		return nil, err
 	}
 	w.tables.begin(start)
-	defer func() {
-		ctx := context.WithoutCancel(w.ctx)
-		err = errors.Join(err, w.tables.restore(ctx, start), w.tables.same(ctx, start))
-	}()
+	defer func() { err = errors.Join(err, w.tables.restore(context.WithoutCancel(w.ctx), start)) }()
 	var first [][]string // the rows at its end
 	for _, h := range w.histories() {
 		if err := w.tables.restore(w.ctx, start); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -336,5 +337,45 @@ func TestAfterARestoreThatFailsSQLiteChecksForeignKeysAgain(t *testing.T) {
 	}
 	if _, err := open.Exec(`INSERT INTO parts VALUES (99, 1)`); err == nil {
 		t.Error("foreign keys are not checked any more")
+	}
+}
+
+// times returns what a Check says of a handler that copies times to totals and has no memory.
+func times(t *testing.T, ms []consumer.Message, text string) string {
+	d, _, open := openSQLite(t)
+	if _, err := open.Exec(`INSERT INTO sales (item, place) VALUES ('lamp', 0)`); err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{TB: t}
+	d.check(r, each(func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+		_, err := tx.exec(ctx, `INSERT INTO totals SELECT $1, 0, `+text+` FROM sales WHERE item = 'lamp'`, fmt.Sprint(place(m)))
+		return err
+	}), ms, consumertest.Options{})
+	return strings.Join(r.texts, "")
+}
+
+func TestATimeOfAnotherRowIsNoneOfTheClock(t *testing.T) {
+	if report := times(t, orders()[:3], `at`); report != "" {
+		t.Errorf("a handler that copies a time was accused: %s", report)
+	}
+	ms := orders()[:3]
+	ms[0].Time = time.Now()
+	if report := times(t, ms, `$1 || ' on ' || date('now')`); !strings.Contains(report, "a clock") || !strings.Contains(report, "message 0/1") {
+		t.Errorf("the report is %q, want that the second message, which has no present time, shows the clock", report)
+	}
+}
+
+func TestARewindLeavesTablesThatAreNotComparedAlone(t *testing.T) {
+	d := newSQLite(t)
+	r := &recorder{TB: t}
+	d.check(r, each(func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+		n, err := tx.exec(ctx, `INSERT INTO seen VALUES ($1) ON CONFLICT DO NOTHING`, place(m))
+		if err != nil || n == 0 {
+			return err
+		}
+		return take(ctx, tx, m)
+	}), orders(), consumertest.Options{Rewind: true, Tables: []string{"stock"}})
+	if len(r.texts) > 0 {
+		t.Errorf("a handler that keeps what it has seen was accused: %s", r.texts)
 	}
 }
