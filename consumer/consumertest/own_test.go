@@ -283,7 +283,7 @@ func TestTablesBesideTheSinksAndThoseWithHeirsAreJudged(t *testing.T) {
 		create table app.parent (id bigint primary key, state text not null default 'unknown'::text); create table app.child () inherits (app.parent);
 		create table app.part (id bigint primary key) partition by range (id); create table app.part_1 partition of app.part for values from (0) to (1000);
 		create table app.link (part bigint references app.part references app.part_1);
-		insert into app.parent values (1, 'a'); insert into app.child values (2, 'b')`).Close())
+		insert into app.part values (1); insert into app.link values (1); insert into app.parent values (1, 'a'); insert into app.child values (2, 'b')`).Close())
 	conn.Release()
 	if err != nil {
 		t.Fatal(err)
@@ -295,8 +295,9 @@ func TestTablesBesideTheSinksAndThoseWithHeirsAreJudged(t *testing.T) {
 	check := func(note func() string) string {
 		r := &recorder{TB: t}
 		consumertest.Check(r, sink, consumer.Each(func(ctx context.Context, tx pgsink.Tx, m consumer.Message, _ epoch.Epoch) error {
-			_, err := tx.Exec(ctx, `update app.parent set state = $1`, string(m.Value)+note())
-			return err
+			_, err := tx.Exec(ctx, `insert into app.link values (1)`)
+			_, wrong := tx.Exec(ctx, `update app.parent set state = $1`, string(m.Value)+note())
+			return errors.Join(err, wrong)
 		}), orders(), pgtables.Of(pool), consumertest.Options{})
 		return strings.Join(r.texts, "")
 	}
@@ -315,15 +316,17 @@ func TestNumbersOfRowsThatWereThereAreCompared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := open(t)
 			d.other.must(t.Context(), `INSERT INTO sales (item, place) VALUES ('a', 0), ('a', 0)`)
-			n := int64(0)
-			r := &recorder{TB: t}
-			d.check(r, each(func(ctx context.Context, tx db, _ consumer.Message, _ epoch.Epoch) error {
-				n++
-				_, err := tx.exec(ctx, `INSERT INTO parts VALUES ($1, 0)`, 1+n%2)
-				return err
-			}), orders(), consumertest.Options{})
-			if report := strings.Join(r.texts, ""); !strings.Contains(report, "parts") {
-				t.Errorf("the report is %q", report)
+			for table, statement := range map[string]string{"parts": `INSERT INTO parts VALUES ($1, 0)`, "sales": `DELETE FROM sales WHERE id = $1`} {
+				n := int64(0)
+				r := &recorder{TB: t}
+				d.check(r, each(func(ctx context.Context, tx db, _ consumer.Message, _ epoch.Epoch) error {
+					n++
+					_, err := tx.exec(ctx, statement, 1+n%2)
+					return err
+				}), orders()[:1], consumertest.Options{})
+				if report := strings.Join(r.texts, ""); !strings.Contains(report, table+"\n") {
+					t.Errorf("the report is %q, want that rows of %s differ", report, table)
+				}
 			}
 		})
 	}
