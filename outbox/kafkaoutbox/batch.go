@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -29,25 +30,37 @@ type position struct {
 	name   string // of the batch
 }
 
-// assignment is a batch as the database has it, from the transaction that assigns entries to it until the one
-// that deletes them. It is an entry of the outbox, with keyBatch as its Key.
+const emptyStart = "empty "
+
+// empty reports whether Kafka has no batch, or one without records: a group's first, and the last of a session
+// that was idle.
+func (p position) empty() bool { return p.number < 0 || strings.HasPrefix(p.name, emptyStart) }
+
+// assignment is what the database knows of the position in Kafka. It is an entry of the outbox, with keyBatch as
+// its Key. The transaction that deletes the entries of a batch replaces its assignment by a settled one, unless
+// it assigns the next batch. A database that has lost its last commits then contradicts Kafka. Only if
+// Kafka's batch is empty is there none, so that an idle partition has no entry.
 type assignment struct {
 	form.Version
 	Number   int64   `json:"number"`
 	Name     string  `json:"name"`
-	Previous string  `json:"previous"` // the name of the position that the batch follows
+	Previous string  `json:"previous"` // the name of the position that the batch follows; empty: settled
 	Entries  []int64 `json:"entries"`
 
 	row int64
 }
 
 func (a *assignment) position() position { return position{a.Number, a.Name} }
+func (a *assignment) settled() bool      { return a.Previous == "" }
 
 // following returns an assignment of rows to the batch after p.
 func (p position) following(rows []outbox.Row) *assignment {
-	a := &assignment{Number: p.number + 1, Name: rand.Text(), Previous: p.name}
-	for _, row := range rows {
-		a.Entries = append(a.Entries, row.ID)
+	a := &assignment{Number: p.number + 1, Name: rand.Text(), Previous: p.name, Entries: make([]int64, len(rows))}
+	for i, row := range rows {
+		a.Entries[i] = row.ID
+	}
+	if len(rows) == 0 {
+		a.Name = emptyStart + a.Name
 	}
 	return a
 }
@@ -68,11 +81,13 @@ const (
 // replaced, learns that from the transaction that calls decide, and sends nothing.
 func decide(p position, a *assignment) decision {
 	switch {
-	case a == nil:
+	case a == nil && p.empty():
 		return nothing
+	case a == nil: // discarded, or the database has lost commits
+		return doubt
 	case p == a.position():
 		return deliver
-	case p == position{a.Number - 1, a.Previous}:
+	case !a.settled() && p == position{a.Number - 1, a.Previous}:
 		return withdraw
 	}
 	return doubt
@@ -81,42 +96,60 @@ func decide(p position, a *assignment) decision {
 var errDoubt = errors.New("a batch is in doubt")
 
 // doubtful returns an error with what an operator needs to know and do.
-func doubtful(p epoch.Partition, at position, a *assignment) error {
-	has := fmt.Sprintf("batch %d, %q", at.number, at.name)
+func doubtful(p epoch.Partition, group string, at position, a *assignment) error {
+	kafka, ours, which, row := fmt.Sprintf("batch %d, %q", at.number, at.name), "does not know it", "the partition's entries", ""
 	if at.number < 0 {
-		has = "none"
+		kafka = "none"
 	}
-	return fmt.Errorf("kafkaoutbox: %s: %w: the position in Kafka is %s, and entry %d of the outbox says that it is batch %d, %q, or the one before, %q: "+
-		"the position was lost or changed, or the database was restored; see whether the topics have the records of the entries %v; if they have, discard these entries; "+
-		"then discard entry %d, and what is left is sent", p, errDoubt, has, a.row, a.Number, a.Name, a.Previous, a.Entries, a.row)
+	if a != nil {
+		ours = fmt.Sprintf("says in entry %d that it is batch %d, %q, or the one before, %q", a.row, a.Number, a.Name, a.Previous)
+		row = fmt.Sprintf("discard entry %d, and ", a.row)
+	}
+	if a != nil && len(a.Entries) > 0 {
+		which = fmt.Sprintf("the entries %v, and of later ones if the database lost commits", a.Entries)
+	}
+	return fmt.Errorf("kafkaoutbox: %s: %w: the position in Kafka is %s, and the outbox %s: the position was lost or changed, a batch was discarded, or the database was "+
+		"restored or has lost commits; see whether the topics have the records of %s; discard the entries whose records they have; then %sdelete the group %s in Kafka "+
+		"if it exists, and what is left is sent", p, errDoubt, kafka, ours, which, row, group)
 }
 
 // maxBytes limits the bytes of a batch of more than one record.
 const maxBytes = 4 << 20
 
-const scanRows = 64 // the rows that are read before their size is known
+const (
+	scanRows = 64 // read at once while none is in the batch
+	maxScans = 8  // of one transaction
+)
 
 // turn is one transaction of the relay, and its results.
 type turn struct {
 	at    outbox.Cursor // where the scan starts; afterwards, where it ended
+	size  int           // the average of the rows that were read last, in bytes
 	limit int           // of the batch
-	retry []int64       // refused entries that are due
+	probe bool          // there is no session: find out whether there is something to do
+	idle  bool          // if nothing is left, write an empty batch, after which the session ends
+	retry []int64       // refused entries that are due, of different Keys
 	asks  bool          // read the operators' requests to retry
 	count bool
 
 	delivered *assignment    // whose entries were deleted
+	more      bool           // the scan has not reached the end
 	seen      map[int64]bool // entries that a scan may return again: those delivered, and those in batch
 	batch     []outbox.Row
 	next      *assignment // of batch; nil if it is empty
 	asked     []int64     // refused entries that operators want to be tried now
 	gone      []int64     // refused entries that an operator has discarded
+	behind    []int64     // entries to retry, with an earlier one of their Key in the store
 	left      outbox.Backlog
 }
 
-// apply runs in the fenced transaction. Without a session, at is nil: it only finds out whether there is
-// something to do.
+// apply runs in the fenced transaction. For a probe, at is nil.
 func (r *relay[TX]) apply(ctx context.Context, tx TX, t *turn, at *position) error {
-	rows, to, err := r.store.Scan(ctx, tx, r.p, t.at, scanRows)
+	limit := 1
+	if !t.probe {
+		limit = t.fits(0)
+	}
+	rows, to, err := r.store.Scan(ctx, tx, r.p, t.at, limit)
 	if err != nil {
 		return err
 	}
@@ -124,7 +157,7 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *turn, at *position) err
 	if err != nil {
 		return err
 	}
-	if at != nil {
+	if !t.probe {
 		if err := r.settle(ctx, tx, t, *at, a); err != nil {
 			return err
 		}
@@ -134,30 +167,36 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *turn, at *position) err
 			return err
 		}
 	}
-	if len(t.retry) > 0 {
-		err = r.again(ctx, tx, t)
-	} else {
-		err = r.fill(ctx, tx, t, rows, to)
+	switch {
+	case len(t.retry) > 0:
+		err = r.again(ctx, tx, t, to)
+	case t.limit > 0:
+		err = r.fill(ctx, tx, t, rows, to, limit)
 	}
 	if err != nil {
 		return err
 	}
-	if t.count {
-		entries, oldest, err := r.store.Count(ctx, tx, r.p, countLimit+1)
+	if t.count = t.count || r.filled && len(t.batch) == 0 && (t.delivered != nil || len(t.gone) > 0); t.count {
+		entries, oldest, err := r.store.Count(ctx, tx, r.p, countLimit+2)
 		if err != nil {
 			return err
 		}
-		t.left = outbox.Backlog{Partition: r.p, Entries: min(entries, countLimit), More: entries > countLimit, Oldest: oldest}
-	}
-	if at == nil {
-		if a != nil {
-			t.next = a
-		} else if len(t.batch) > 0 {
-			t.next = &assignment{}
+		if a != nil && (t.probe || a.settled()) {
+			entries = max(0, entries-1)
 		}
-		return nil
+		if t.left = (outbox.Backlog{Partition: r.p, Entries: min(entries, countLimit), More: entries > countLimit}); entries > 0 {
+			t.left.Oldest = oldest
+		}
 	}
-	return r.assign(ctx, tx, t, *at)
+	if !t.probe {
+		return r.assign(ctx, tx, t, *at, a)
+	}
+	if a != nil {
+		t.next = a
+	} else if len(t.batch) > 0 {
+		t.next = &assignment{}
+	}
+	return nil
 }
 
 // assigned returns the assigned batch, or nil. It was committed under an earlier claim, or by an
@@ -176,40 +215,58 @@ func (r *relay[TX]) assigned(ctx context.Context, tx TX, to outbox.Cursor) (*ass
 	return a, nil
 }
 
-// settle deletes the assigned batch, and its entries if Kafka has them.
+// settle deletes the assigned batch, and its entries if Kafka has them. A settled one stays.
 func (r *relay[TX]) settle(ctx context.Context, tx TX, t *turn, at position, a *assignment) error {
-	var ids []int64
-	switch decide(at, a) {
-	case nothing:
+	decided := decide(at, a)
+	switch {
+	case decided == doubt:
+		return doubtful(r.p, r.o.name(r.p), at, a)
+	case decided == nothing || a.settled():
 		return nil
-	case deliver:
+	}
+	ids := []int64{a.row}
+	if decided == deliver && len(a.Entries) > 0 {
 		t.delivered = a
 		for _, id := range a.Entries {
 			ids, t.seen[id] = append(ids, id), true
 		}
-	case withdraw:
-	default:
-		return doubtful(r.p, at, a)
 	}
-	_, err := r.store.Delete(ctx, tx, r.p, append(ids, a.row))
+	_, err := r.store.Delete(ctx, tx, r.p, ids)
 	return err
 }
 
-// again makes a batch of refused entries whose wait is over.
-func (r *relay[TX]) again(ctx context.Context, tx TX, t *turn) error {
+// again makes a batch of refused entries whose wait is over. Each must be the first of its Key in the store:
+// one before it may have been in the same batch, and not refused.
+func (r *relay[TX]) again(ctx context.Context, tx TX, t *turn, to outbox.Cursor) error {
 	rows, err := r.store.Load(ctx, tx, r.p, t.retry)
 	if err != nil {
 		return err
 	}
 	slices.SortFunc(rows, func(a, b outbox.Row) int { return cmp.Compare(a.ID, b.ID) })
+	has := func(rows []outbox.Row, id int64) bool {
+		return slices.ContainsFunc(rows, func(row outbox.Row) bool { return row.ID == id })
+	}
 	for _, id := range t.retry {
-		if !slices.ContainsFunc(rows, func(row outbox.Row) bool { return row.ID == id }) {
+		if !has(rows, id) {
 			t.gone = append(t.gone, id)
 		}
 	}
+	var places []outbox.Place
+	for _, row := range rows {
+		if row.Key != "" {
+			places = append(places, outbox.Place{Key: row.Key})
+		}
+	}
+	to.ID = math.MaxInt64
+	first, err := r.store.Next(ctx, tx, r.p, to, places)
+	if err != nil {
+		return err
+	}
 	size := 0
 	for _, row := range rows {
-		if !t.takes(row, &size) {
+		if row.Key != "" && !has(first, row.ID) {
+			t.behind = append(t.behind, row.ID)
+		} else if !t.takes(row, &size) {
 			break
 		}
 	}
@@ -218,12 +275,17 @@ func (r *relay[TX]) again(ctx context.Context, tx TX, t *turn) error {
 
 // fill makes a batch of the next entries, in the order of their IDs. An entry that is committed between two
 // scans makes the second one return entries again.
-func (r *relay[TX]) fill(ctx context.Context, tx TX, t *turn, rows []outbox.Row, to outbox.Cursor) (err error) {
+func (r *relay[TX]) fill(ctx context.Context, tx TX, t *turn, rows []outbox.Row, to outbox.Cursor, limit int) (err error) {
 	defer func() {
 		slices.SortFunc(t.batch, func(a, b outbox.Row) int { return cmp.Compare(a.ID, b.ID) })
 	}()
-	size, limit := 0, scanRows
-	for {
+	size := 0
+	for scans := 1; ; scans++ {
+		read := 0
+		for _, row := range rows {
+			read += sizeOf(row)
+			t.size = read / len(rows)
+		}
 		for _, row := range rows {
 			if t.seen[row.ID] || !isRecord(row) || r.refused.holds(row) {
 				continue
@@ -234,27 +296,41 @@ func (r *relay[TX]) fill(ctx context.Context, tx TX, t *turn, rows []outbox.Row,
 			t.at = outbox.Cursor{ID: row.ID, Seen: to.Seen}
 		}
 		t.at = to
-		if len(rows) < limit {
+		if len(rows) < limit || t.probe && len(t.batch) > 0 {
 			return nil
 		}
-		limit = scanRows
-		if n := len(t.batch); n > 0 { // as many as probably fit
-			limit = min(max((maxBytes-size)/(size/n+1), 1), max(t.limit-n, 1))
+		if t.more = scans == maxScans; t.more {
+			return nil
 		}
+		limit = t.fits(size)
 		if rows, to, err = r.store.Scan(ctx, tx, r.p, to, limit); err != nil {
 			return err
 		}
 	}
 }
 
-// takes adds a row to the batch unless it is full.
-func (t *turn) takes(row outbox.Row, size *int) bool {
+// fits returns how many more rows to read for a batch of size bytes.
+func (t *turn) fits(size int) int {
+	limit := scanRows
+	if n := len(t.batch); n > 0 {
+		limit = t.limit - n
+	}
+	return max(1, min(limit, (maxBytes-size)/(t.size+1)))
+}
+
+func sizeOf(row outbox.Row) int {
 	n := len(row.Body) + 512
 	for _, values := range row.Header {
 		for _, v := range values {
 			n += len(v)
 		}
 	}
+	return n
+}
+
+// takes adds a row to the batch unless it is full.
+func (t *turn) takes(row outbox.Row, size *int) bool {
+	n := sizeOf(row)
 	if len(t.batch) >= t.limit || len(t.batch) > 0 && *size+n > maxBytes {
 		return false
 	}
@@ -264,64 +340,112 @@ func (t *turn) takes(row outbox.Row, size *int) bool {
 	return true
 }
 
-// assign stores which entries the batch after at has.
-func (r *relay[TX]) assign(ctx context.Context, tx TX, t *turn, at position) error {
-	if len(t.batch) == 0 {
+// assign stores what the database is to know of Kafka's position: the next batch, or that the last is settled.
+func (r *relay[TX]) assign(ctx context.Context, tx TX, t *turn, at position, a *assignment) error {
+	settled := a != nil && a.settled()
+	store := &assignment{Number: at.number, Name: at.name, Entries: []int64{}}
+	switch {
+	case len(t.batch) > 0 && at.number < 0: // an operator has discarded a batch in doubt since the session began
+		return fmt.Errorf("kafkaoutbox: %s has no position in Kafka yet", r.p)
+	case len(t.batch) > 0, t.idle && settled:
+		t.next = at.following(t.batch)
+		store = t.next
+	case settled || at.empty():
 		return nil
 	}
-	if at.number < 0 { // an operator has discarded a batch in doubt since the session began
-		return fmt.Errorf("kafkaoutbox: %s has no position in Kafka yet", r.p)
+	if settled {
+		if _, err := r.store.Delete(ctx, tx, r.p, []int64{a.row}); err != nil {
+			return err
+		}
 	}
-	t.next = at.following(t.batch)
-	body, err := form.Text(t.next)
+	body, err := form.Text(store)
 	if err != nil {
 		return err
 	}
-	e := outbox.Entry{Key: keyBatch, IdempotencyKey: t.next.Name, Method: methodBatch, URL: urlStart + r.o.Positions, Body: body}
-	return r.store.Add(ctx, tx, epoch.Message{Partition: r.p, Offset: t.batch[0].Offset}, e)
+	m := epoch.Message{Partition: r.p}
+	if len(t.batch) > 0 {
+		m.Offset = t.batch[0].Offset
+	}
+	return r.store.Add(ctx, tx, m, outbox.Entry{Key: keyBatch, IdempotencyKey: strings.TrimPrefix(store.Name, emptyStart), Method: methodBatch, URL: urlStart + r.o.Positions, Body: body})
 }
 
 // refusals are entries that their topic refuses. Later entries of their Keys wait.
 type refusals struct {
-	of   map[int64]time.Time // when to try again
-	keys map[string]int64
+	of    map[int64]*refusal
+	first map[string]int64 // by Key, the lowest
+	width map[string]int   // by topic, how many to try at once: it doubles while the topic accepts them
 }
 
+type refusal struct {
+	key, topic string
+	until      time.Time // when to try again
+	tries      int       // -1: an operator wants one now
+}
+
+// add adds row, or postpones it. Others of its topic that are due wait, too, and are tried before it.
 func (s *refusals) add(row outbox.Row, until time.Time) {
 	if s.of == nil {
-		s.of, s.keys = map[int64]time.Time{}, map[string]int64{}
+		s.of, s.first, s.width = map[int64]*refusal{}, map[string]int64{}, map[string]int{}
 	}
-	if row.Key != "" {
-		s.keys[row.Key] = row.ID
+	of := s.of[row.ID]
+	if of == nil {
+		of = &refusal{key: row.Key, topic: topicOf(row), tries: -1}
+		s.of[row.ID] = of
 	}
-	s.of[row.ID] = until
+	if id, some := s.first[row.Key]; row.Key != "" && (!some || row.ID < id) {
+		s.first[row.Key] = row.ID
+	}
+	of.until, of.tries = until, max(of.tries, 0)+1
+	s.width[of.topic] = 1
+	for _, other := range s.of {
+		if other.topic == of.topic && other.tries >= 0 && other.until.Before(until) {
+			other.until = until
+		}
+	}
 }
 
-// holds reports whether row is refused, or waits for one that is.
+// holds reports whether row is refused, or waits for an earlier one that is.
 func (s *refusals) holds(row outbox.Row) bool {
 	_, refused := s.of[row.ID]
-	_, waits := s.keys[row.Key]
-	return refused || waits
+	first, some := s.first[row.Key]
+	return refused || some && row.ID > first
 }
 
 func (s *refusals) remove(id int64) {
+	of := s.of[id]
 	delete(s.of, id)
-	for key, of := range s.keys {
-		if of == id {
-			delete(s.keys, key)
+	if of == nil || s.first[of.key] != id {
+		return
+	}
+	delete(s.first, of.key)
+	for id, other := range s.of {
+		if first, some := s.first[of.key]; other.key == of.key && (!some || id < first) {
+			s.first[of.key] = id
 		}
 	}
 }
 
-// due returns the first refused entries whose wait is over, in order.
-func (s *refusals) due(now time.Time, limit int) (ids []int64) {
-	for id, until := range s.of {
-		if !until.After(now) {
+// waiting returns the entries that may be tried, each the first of its Key.
+func (s *refusals) waiting() (ids []int64) {
+	for id, of := range s.of {
+		if of.key == "" || s.first[of.key] == id {
 			ids = append(ids, id)
 		}
 	}
-	slices.Sort(ids)
-	return ids[:min(len(ids), limit)]
+	return ids
+}
+
+// due returns entries whose wait is over. Of a topic, one is enough to see that it still refuses them.
+func (s *refusals) due(now time.Time, limit int) (ids []int64) {
+	all, taken := s.waiting(), map[string]int{}
+	slices.SortFunc(all, func(a, b int64) int { return cmp.Or(cmp.Compare(s.of[a].tries, s.of[b].tries), cmp.Compare(a, b)) })
+	for _, id := range all {
+		if of := s.of[id]; len(ids) < limit && !of.until.After(now) && taken[of.topic] < s.width[of.topic] {
+			taken[of.topic]++
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // blame returns the rows of a failed batch that are the cause: their topic refuses them. narrow is true if

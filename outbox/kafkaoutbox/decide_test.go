@@ -18,14 +18,22 @@ import (
 )
 
 func TestThePositionDecidesWhatBecameOfTheAssignedBatch(t *testing.T) {
-	batch := &assignment{Number: 7, Name: "g", Previous: "f"}
+	batch, settled := &assignment{Number: 7, Name: "g", Previous: "f", Entries: []int64{3}}, &assignment{Number: 7, Name: "g"}
 	for _, c := range []struct {
 		at   position
 		a    *assignment
 		want decision
 	}{
 		{position{-1, ""}, nil, nothing},
-		{position{6, "f"}, nil, nothing},
+		{position{6, "empty f"}, nil, nothing},
+		{position{6, "f"}, nil, doubt}, // discarded, or the database has lost commits
+		{position{6, ""}, nil, doubt},  // set by hand
+		{position{7, "g"}, settled, deliver},
+		{position{6, "f"}, settled, doubt}, // Kafka has lost commits
+		{position{6, ""}, settled, doubt},
+		{position{8, "h"}, settled, doubt}, // the database has lost commits
+		{position{8, "empty h"}, settled, doubt},
+		{position{-1, ""}, settled, doubt}, // the position was lost
 		{position{7, "g"}, batch, deliver},
 		{position{6, "f"}, batch, withdraw},
 		{position{-1, ""}, batch, doubt},  // the position was lost
@@ -42,6 +50,9 @@ func TestThePositionDecidesWhatBecameOfTheAssignedBatch(t *testing.T) {
 		if got := decide(c.at, c.a); got != c.want {
 			t.Errorf("decide(%v, %+v) = %v, want %v", c.at, c.a, got, c.want)
 		}
+	}
+	if p := (position{-1, ""}).following(nil).position(); !p.empty() || decide(p, nil) != nothing {
+		t.Errorf("the first position is %v", p)
 	}
 	for range 3 { // a batch follows its position, and no other
 		at := position{7, "g"}
@@ -172,6 +183,9 @@ func TestOptionsAreChecked(t *testing.T) {
 		"waits":     {RetryMin: 2, RetryMax: 1},
 		"positions": {Positions: "a/b"},
 		"client":    {Client: []kgo.Opt{kgo.ProducerBatchMaxBytes(-1)}},
+		"flushing":  {Client: []kgo.Opt{kgo.ManualFlushing()}},
+		"group":     {Client: []kgo.Opt{kgo.ConsumerGroup("g")}},
+		"topics":    {Client: []kgo.Opt{kgo.ConsumeTopics("t")}},
 	} {
 		if _, err := New(outbox.Store[int](neverCalled{}), o); err == nil || !strings.HasPrefix(err.Error(), "kafkaoutbox: ") {
 			t.Errorf("%s: err = %v", name, err)

@@ -44,11 +44,11 @@ type Options struct {
 	RequestTimeout time.Duration
 
 	// RetryMin and RetryMax limit the wait after a failure. The wait doubles, with jitter. A record
-	// that its topic refuses is tried again every RetryMax. They default to 100 ms and 30 s.
+	// that its topic refuses is tried again every RetryMax, one of each topic at a time. They default to 100 ms and 30 s.
 	RetryMin, RetryMax time.Duration
 
-	// Observe, if set, is called for each record that was delivered or refused. It must not
-	// block. Set it for metrics: operate/stats has ObserveOutbox.
+	// Observe, if set, is called for each record that was delivered or refused, or was to be sent when an
+	// attempt failed. It must not block. Set it for metrics: operate/stats has ObserveOutbox.
 	Observe func(outbox.Event)
 
 	// ObserveBacklog, if set, is called with the number of waiting entries of a partition: at most
@@ -82,8 +82,13 @@ func (o Options) withDefaults() (Options, error) {
 	if err := checkTopic(o.Positions); err != nil {
 		return o, fmt.Errorf("kafkaoutbox: Options.Positions: %w", err)
 	}
-	if err := kgo.ValidateOpts(o.clientOf(o.Prefix, false)...); err != nil {
+	cl, err := kgo.NewClient(o.clientOf(o.Prefix, false)...) // it connects for its first request
+	if err != nil {
 		return o, fmt.Errorf("kafkaoutbox: Options.Client: %w", err)
+	}
+	defer cl.Close()
+	if topics, _ := cl.OptValue(kgo.ConsumeTopics).([]string); cl.OptValue(kgo.ManualFlushing) == true || cl.OptValue(kgo.ConsumerGroup) != "" || len(topics) > 0 {
+		return o, errors.New("kafkaoutbox: Options.Client: a producer has neither ManualFlushing nor ConsumerGroup nor ConsumeTopics")
 	}
 	return o, nil
 }

@@ -34,9 +34,9 @@ type Record struct {
 }
 
 const (
-	// maxRecord limits the bytes of a record. With its frame, a record of this size fits into the
-	// default max.message.bytes of a topic.
-	maxRecord = 1_000_000
+	// maxRecord limits the bytes of a record. With its frame, a record of this size fits into franz-go's
+	// default batch of 1,000,012 bytes, and into the default max.message.bytes of a topic.
+	maxRecord = 999_000
 
 	methodRecord = "PRODUCE"
 	methodBatch  = "BATCH"
@@ -69,7 +69,7 @@ func (r Record) entry() (outbox.Entry, error) {
 		h["Value"] = []string{"null"}
 	}
 	for _, field := range r.Headers {
-		size += len(field.Key) + len(field.Value)
+		size += len(field.Key) + len(field.Value) + 10 // and their lengths
 		text := url.QueryEscape(field.Key)
 		if field.Value != nil {
 			text += "=" + url.QueryEscape(string(field.Value))

@@ -36,10 +36,14 @@ type relay[TX any] struct {
 	logger *slog.Logger
 
 	session *session // nil: there is nothing to send, or the last one has failed
+	used    time.Time
 	at      outbox.Cursor
-	limit   int // of a batch; less than Options.Batch while a refused record is searched
+	size    int // the average of the rows that were read last, in bytes
+	limit   int // of a batch; less than Options.Batch after a failure
+	trying  []outbox.Row
 	sent    []outbox.Row
 	refused refusals
+	retried bool // by the last turn
 	askAt   time.Time
 	pause   *waits.Backoff
 
@@ -71,28 +75,48 @@ func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Background[TX]) {
 
 // end ends the session, whose transaction Kafka aborts when the next session begins.
 func (r *relay[TX]) end() {
+	r.close()
+	r.at = outbox.Cursor{}
+}
+
+// close ends a session of which all is settled.
+func (r *relay[TX]) close() {
 	if r.session != nil {
 		r.session.close()
-		r.session = nil
 	}
-	r.at, r.sent = outbox.Cursor{}, nil
+	r.session, r.sent, r.retried = nil, nil, false
 }
 
 // step settles the last batch, and sends the next. It reports whether there may be more to do.
 func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
-	if r.session == nil {
-		t := &turn{limit: 1, seen: map[int64]bool{}}
-		if err := r.do(ctx, t, nil); err != nil || t.next == nil {
-			return false, err
-		}
-		if err := r.open(ctx, t.next.Name == ""); err != nil {
-			return false, err
-		}
-	}
 	now := time.Now()
-	t := &turn{at: r.at, limit: r.limit, retry: r.refused.due(now, r.limit), seen: map[int64]bool{}}
+	r.trying = nil
+	if r.session == nil {
+		t := &turn{probe: true, at: r.at, limit: 1, count: r.mayCount(now), seen: map[int64]bool{}}
+		if err := r.do(ctx, t, nil); err != nil {
+			return false, err
+		}
+		r.size, r.trying = t.size, t.batch
+		r.counts(t, now)
+		if t.next == nil && len(r.refused.of) == 0 {
+			r.at = t.at
+			if !t.more {
+				r.troubles.Well(r.p)
+			}
+			return t.more, nil
+		}
+		if err := r.open(ctx, t.next == nil || t.next.Name == ""); err != nil {
+			return false, err
+		}
+		r.used = now
+	}
+	t := &turn{at: r.at, size: r.size, limit: r.limit, count: r.mayCount(now), seen: map[int64]bool{}}
+	if !r.retried { // other records have their turn, too
+		t.retry = r.refused.due(now, r.limit)
+	}
+	r.retried = len(t.retry) > 0
 	t.asks = len(r.refused.of) > 0 && !now.Before(r.askAt)
-	t.count = r.o.ObserveBacklog != nil && now.Sub(r.counted) >= countRest
+	t.idle = len(r.refused.of) == 0 && now.Sub(r.used) >= r.o.RetryMax
 	if len(r.refused.of) >= maxRefused && len(t.retry) == 0 {
 		t.limit = 0
 	}
@@ -100,10 +124,30 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	r.committed(t, now)
-	if t.next == nil {
-		return len(t.gone)+len(t.asked) > 0, nil
+	switch {
+	case len(t.batch) > 0:
+		r.used, r.trying = now, t.batch
+		return true, r.send(ctx, t)
+	case t.next != nil:
+		return false, r.finish(ctx, t.next.position())
+	case t.idle && !t.more:
+		r.close()
 	}
-	return true, r.send(ctx, t)
+	return t.more || len(t.gone)+len(t.asked) > 0, nil
+}
+
+// finish commits an empty batch and ends the session, so that an idle partition holds no connections.
+func (r *relay[TX]) finish(ctx context.Context, at position) error {
+	timed, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
+	defer cancel()
+	if err := r.session.write(timed, at); err != nil {
+		return err
+	}
+	if err := r.do(ctx, &turn{at: r.at, size: r.size, seen: map[int64]bool{}}, &at); err != nil {
+		return err
+	}
+	r.close()
+	return nil
 }
 
 func (r *relay[TX]) do(ctx context.Context, t *turn, at *position) error {
@@ -122,13 +166,14 @@ func (r *relay[TX]) open(ctx context.Context, unassigned bool) (err error) {
 // committed follows a transaction of the database.
 func (r *relay[TX]) committed(t *turn, now time.Time) {
 	if len(t.retry) == 0 {
-		r.at = t.at
+		r.at, r.size = t.at, t.size
 	}
 	if t.delivered != nil {
 		r.pause.Reset()
 		r.limit = min(2*r.limit, r.o.Batch)
 		for _, id := range t.delivered.Entries {
-			if _, was := r.refused.of[id]; was {
+			if of, was := r.refused.of[id]; was {
+				r.refused.width[of.topic] = min(2*r.refused.width[of.topic], r.o.Batch)
 				t.gone = append(t.gone, id)
 			}
 		}
@@ -141,24 +186,32 @@ func (r *relay[TX]) committed(t *turn, now time.Time) {
 		r.refused.remove(id)
 		r.at = outbox.Cursor{} // entries of its Key were passed over
 	}
+	for _, id := range t.behind {
+		r.refused.of[id].until = now.Add(r.o.RetryMax)
+	}
 	if t.asks {
 		r.askAt = now.Add(askOperatorsEvery)
 		for _, id := range t.asked {
-			if _, is := r.refused.of[id]; is {
-				r.refused.of[id] = now
+			if of, is := r.refused.of[id]; is {
+				of.until, of.tries = now, -1
 			}
 		}
 	}
-	if len(r.refused.of) == 0 {
+	if len(r.refused.of) == 0 && (t.delivered != nil || t.next == nil) {
 		r.troubles.Well(r.p)
 	}
-	switch {
-	case t.count:
+	r.counts(t, now)
+}
+
+func (r *relay[TX]) mayCount(now time.Time) bool {
+	return r.o.ObserveBacklog != nil && now.Sub(r.counted) >= countRest
+}
+
+// counts reports the backlog if t has counted it.
+func (r *relay[TX]) counts(t *turn, now time.Time) {
+	if t.count {
 		r.counted, r.filled = now, t.left.Entries > 0
 		r.o.ObserveBacklog(t.left)
-	case r.filled && t.next == nil && len(r.refused.of) == 0:
-		r.filled = false
-		r.o.ObserveBacklog(outbox.Backlog{Partition: r.p})
 	}
 }
 
@@ -177,13 +230,13 @@ func (r *relay[TX]) send(ctx context.Context, t *turn) error {
 	}
 	err = fmt.Errorf("kafkaoutbox: send batch %d of %s, %d records: %w", t.next.Number, r.p, len(t.batch), err)
 	refused, narrow := blame(t.batch, errs)
+	if len(refused) == 0 { // one of many is refused, or they take too long together
+		r.limit = max(1, len(t.batch)/2)
+	}
 	if len(refused) == 0 && !narrow {
 		return err
 	}
 	r.end()
-	if narrow {
-		r.limit = max(1, len(t.batch)/2)
-	}
 	for _, i := range refused {
 		row := t.batch[i]
 		err := fmt.Errorf("kafkaoutbox: entry %d of %s: topic %s: %w", row.ID, r.p, topicOf(row), errs[i])
@@ -201,23 +254,27 @@ func (r *relay[TX]) failed(ctx context.Context, err error) {
 	r.end()
 	wait := r.pause.Next()
 	level, what := slog.LevelWarn, "records of the outbox could not be sent, trying again"
+	key := what
 	if errors.Is(err, errDoubt) {
 		wait = r.o.RetryMax
 		level, what = slog.LevelError, "the outbox does not know whether Kafka has a batch, and sends nothing until an operator decides"
+		key = what + r.p.String() // each has its own remedy
 	}
-	r.troubles.Add(r.logger, level, r.p, what, what, "err", err, "retry_in", wait)
+	r.troubles.Add(r.logger, level, r.p, key, what, "err", err, "retry_in", wait)
+	for _, row := range r.trying {
+		r.o.Observe(outbox.Event{Kind: outbox.Retrying, Sent: r.about(row), Err: err})
+	}
 	waits.Sleep(ctx, wait)
 }
 
-// rest waits until there may be records to send. It ends a session that had none for RetryMax, so that idle
-// partitions hold no connections.
+// rest waits until there may be records to send.
 func (r *relay[TX]) rest(ctx context.Context) {
 	now, wake := time.Now(), r.o.RetryMax
 	if len(r.refused.of) > 0 {
 		wake = min(wake, max(0, r.askAt.Sub(now)))
-		for _, until := range r.refused.of {
-			wake = min(wake, max(0, until.Sub(now)))
-		}
+	}
+	for _, id := range r.refused.waiting() {
+		wake = min(wake, max(0, r.refused.of[id].until.Sub(now)))
 	}
 	timer := time.NewTimer(wake)
 	defer timer.Stop()
@@ -225,8 +282,5 @@ func (r *relay[TX]) rest(ctx context.Context) {
 	case <-ctx.Done():
 	case <-r.claim.Applied():
 	case <-timer.C:
-		if len(r.refused.of) == 0 {
-			r.end()
-		}
 	}
 }

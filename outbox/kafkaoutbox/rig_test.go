@@ -38,6 +38,7 @@ type database struct {
 	owner epoch.Epoch
 	asked []int64
 	begun int
+	read  int // the most entries that a transaction has read
 }
 
 type state struct {
@@ -47,7 +48,8 @@ type state struct {
 }
 
 type tx struct {
-	db *database
+	db   *database
+	read int
 	state
 }
 
@@ -76,6 +78,11 @@ func (db *database) left() []outbox.Row {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	return slices.SortedFunc(maps.Values(db.state.rows), func(a, b outbox.Row) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// records returns the records that are left.
+func (db *database) records() []outbox.Row {
+	return slices.DeleteFunc(db.left(), func(row outbox.Row) bool { return row.Method != "PRODUCE" })
 }
 
 // discard deletes an entry, as an operator does.
@@ -112,6 +119,8 @@ func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, from outbox.Curso
 			at.ID = id
 		}
 	}
+	t.read += len(all)
+	t.db.read = max(t.db.read, t.read)
 	return all, at, nil
 }
 
@@ -178,6 +187,12 @@ func (p *process) kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dead = true
+}
+
+func (p *process) revive() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dead = false
 }
 
 func (p *process) killed() bool {
@@ -457,6 +472,12 @@ func (r *rig) await(what string, ok func() bool) {
 func (r *rig) awaitEmpty() {
 	r.Helper()
 	r.await("an empty outbox", func() bool { return len(r.db.left()) == 0 })
+}
+
+// awaitSent does not wait until the partition is idle.
+func (r *rig) awaitSent() {
+	r.Helper()
+	r.await("all records to be sent", func() bool { return len(r.db.records()) == 0 })
 }
 
 // read returns what a read_committed reader of the target finds, by key.

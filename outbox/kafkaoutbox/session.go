@@ -28,10 +28,14 @@ const (
 	// process that has died, or stands still, and has no successor.
 	transactionTimeout = 3 * time.Second
 
-	retryWait = 5 * time.Millisecond // Kafka refuses the next transaction while it completes the last one
-
 	metadataStart = "epochfence batch "
 )
+
+// retryWait returns the wait after a number of tries. It is short at first, because Kafka refuses the next
+// transaction while it completes the last one.
+func retryWait(tries int) time.Duration {
+	return min(5*time.Millisecond<<min(max(0, tries-20), 6), 250*time.Millisecond)
+}
 
 // session is a transactional producer that has read its position.
 type session struct {
@@ -57,7 +61,7 @@ func (o Options) clientOf(name string, old bool) []kgo.Opt {
 	}
 	opts := append([]kgo.Opt{}, o.Client...)
 	return append(opts, kgo.MaxVersions(v), kgo.TransactionalID(name), kgo.TransactionTimeout(transactionTimeout), kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.RetryBackoffFn(func(int) time.Duration { return retryWait }), kgo.MaxBufferedRecords(2*o.Batch+1), kgo.UnknownTopicRetries(3),
+		kgo.RetryBackoffFn(retryWait), kgo.MaxBufferedRecords(2*o.Batch+1), kgo.UnknownTopicRetries(3),
 		kgo.MetadataMinAge(100*time.Millisecond))
 }
 
@@ -73,7 +77,7 @@ func (o Options) open(ctx context.Context, name string, mayBegin bool) (*session
 		return nil, err
 	}
 	if s.at.number < 0 {
-		err = s.begin(ctx)
+		err = s.write(ctx, s.at.following(nil).position())
 	}
 	s.close()
 	if err != nil {
@@ -122,9 +126,9 @@ func (s *session) init(ctx context.Context) (err error) {
 
 // until calls try again while Kafka answers that it is not ready.
 func until(ctx context.Context, try func() error) error {
-	for {
+	for tries := 1; ; tries++ {
 		err := try()
-		if err == nil || !kerr.IsRetriable(err) && !errors.Is(err, kerr.ConcurrentTransactions) || errors.Is(err, kerr.UnknownTopicOrPartition) || !waits.Sleep(ctx, retryWait) {
+		if err == nil || !kerr.IsRetriable(err) && !errors.Is(err, kerr.ConcurrentTransactions) || errors.Is(err, kerr.UnknownTopicOrPartition) || !waits.Sleep(ctx, retryWait(tries)) {
 			return err
 		}
 	}
@@ -173,10 +177,10 @@ func (s *session) position(ctx context.Context) (at position, err error) {
 	return at, err
 }
 
-// begin commits a first position, without records. It is fenced as every other is: with a plain
-// OffsetCommit, a process that wakes up late could write it over a later one.
-func (s *session) begin(ctx context.Context) error {
-	err := s.place(ctx, (position{number: -1}).following(nil).position())
+// write commits a position without records: a group's first, or the last of this session. It is fenced as every
+// other is: with a plain OffsetCommit, a process that wakes up late could write it over a later one.
+func (s *session) write(ctx context.Context, at position) error {
+	err := s.place(ctx, at)
 	if err == nil {
 		err = until(ctx, func() error {
 			req := kmsg.NewPtrEndTxnRequest()
@@ -189,7 +193,7 @@ func (s *session) begin(ctx context.Context) error {
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("kafkaoutbox: write the first position of group %s, as an offset in topic %s, which must exist: %w", s.name, s.topic, err)
+		return fmt.Errorf("kafkaoutbox: write position %d of group %s, as an offset in topic %s, which must exist: %w", at.number, s.name, s.topic, err)
 	}
 	return nil
 }

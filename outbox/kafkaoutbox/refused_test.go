@@ -1,0 +1,140 @@
+package kafkaoutbox_test
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/kafkaoutbox"
+)
+
+// addValue adds a record with a value of its own.
+func (r *rig) addValue(topic, key string, value []byte) (id int64) {
+	r.Helper()
+	box := r.box(&process{})
+	err := r.db.do(0, func(tx *tx) error {
+		return box.Add(r.Context(), tx, epoch.Message{Partition: orders}, kafkaoutbox.Record{Topic: topic, Key: []byte(key), Value: value})
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.db.mu.Lock()
+	defer r.db.mu.Unlock()
+	return r.db.last
+}
+
+func (r *rig) ask(ids ...int64) {
+	r.db.mu.Lock()
+	defer r.db.mu.Unlock()
+	r.db.asked = ids
+}
+
+func TestARecordThatWasRefusedDoesNotOvertakeOneOfItsBatch(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.o.RetryMax = time.Millisecond // it is due again before the other is sent
+	missing := "missing-" + r.target
+	first := r.addValue(r.target, "k", []byte("1"))
+	second := r.addValue(missing, "k", []byte("2"))
+	var once sync.Once
+	r.takeOver(&process{at: func(step int) {
+		if step == stepBegin && len(r.observed(outbox.Refused)) > 0 {
+			once.Do(func() {
+				if _, err := r.admin().CreateTopics(t.Context(), 1, 1, nil, missing); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}})
+	r.awaitSent()
+	r.await("both", func() bool { return len(r.observed(outbox.Delivered)) == 2 })
+	if got, want := r.observed(outbox.Delivered), []int64{first, second}; !slices.Equal(got, want) {
+		t.Errorf("delivered %v, want %v", got, want)
+	}
+}
+
+func TestAKeyWaitsForEachOfItsRefusedRecords(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.o.RetryMax = time.Hour
+	first := r.addValue("missing-"+r.target, "k", []byte("1"))
+	second := r.addValue(r.smallTopic(), "k", []byte(strings.Repeat("2", 5000)))
+	r.takeOver(&process{})
+	r.await("two refusals", func() bool { return len(r.observed(outbox.Refused)) == 2 })
+	r.db.discard(second)
+	r.ask(second)
+	r.await("the request to be read", func() bool {
+		r.db.mu.Lock()
+		defer r.db.mu.Unlock()
+		return r.db.asked == nil
+	})
+	r.add("k", "z", "z", "z")
+	r.await("the others", func() bool { return len(r.db.records()) == 2 })
+	for range 3 { // more turns
+		r.add("z")
+		r.await("one more", func() bool { return len(r.db.records()) == 2 })
+	}
+	if got := r.read(r.target)["k"]; got != nil {
+		t.Errorf("%v overtook entry %d of its key, which is refused", got, first)
+	}
+	r.db.discard(first)
+	r.ask(first)
+	r.awaitSent()
+	r.wantAll()
+}
+
+func TestARefusedRecordIsTriedAgainAfterTheSessionFailed(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.o.RetryMax = time.Hour
+	missing := "missing-" + r.target
+	id := r.addValue(missing, "k", []byte("1"))
+	var log lines
+	r.o.Logger = log.logger()
+	p := &process{}
+	r.takeOver(p)
+	r.await("a refusal", func() bool { return len(r.observed(outbox.Refused)) == 1 })
+	p.kill()
+	r.await("a failure", func() bool { return strings.Contains(log.String(), errKilled.Error()) })
+	p.revive()
+	r.createTopics(1, nil, missing)
+	r.ask(id)
+	r.awaitSent()
+}
+
+// Requests of others, and records that wait, are not read in one transaction however many they are.
+func TestOneTransactionReadsFewEntriesOfOthers(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	err := r.db.do(0, func(tx *tx) error {
+		for range 3000 {
+			if err := (table{}).Add(t.Context(), tx, epoch.Message{Partition: orders}, outbox.Entry{Method: "POST", URL: "https://example.com"}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.add("a", "b")
+	r.takeOver(&process{})
+	r.awaitSent()
+	r.db.mu.Lock()
+	most := r.db.read
+	r.db.mu.Unlock()
+	if most > 600 {
+		t.Errorf("a transaction has read %d entries", most)
+	}
+	r.wantAll()
+}
+
+func TestTheLargestRecordIsSent(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.addValue(r.target, "k", []byte("1"+strings.Repeat(" ", 999_000-2)))
+	r.takeOver(&process{})
+	r.awaitSent()
+	if got := r.observed(outbox.Refused); len(got) > 0 {
+		t.Errorf("refused: %v", got)
+	}
+}
