@@ -113,12 +113,10 @@ func doubtful(p epoch.Partition, group string, at position, a *assignment) error
 		"if it exists, and what is left is sent", p, errDoubt, kafka, ours, which, row, group)
 }
 
-// maxBytes limits the bytes of a batch of more than one record.
-const maxBytes = 4 << 20
-
 const (
-	scanRows = 64 // read at once while none is in the batch
-	maxScans = 8  // of one transaction
+	maxBytes = 4 << 20 // of a batch of more than one record
+	scanRows = 64      // read at once while none is in the batch
+	maxScans = 8       // of one transaction
 )
 
 // turn is one transaction of the relay, and its results.
@@ -146,7 +144,7 @@ type turn struct {
 // apply runs in the fenced transaction. For a probe, at is nil.
 func (r *relay[TX]) apply(ctx context.Context, tx TX, t *turn, at *position) error {
 	limit := 1
-	if !t.probe {
+	if !t.probe && t.limit > 0 && len(t.retry) == 0 {
 		limit = t.fits(0)
 	}
 	rows, to, err := r.store.Scan(ctx, tx, r.p, t.at, limit)
@@ -382,25 +380,29 @@ type refusal struct {
 	tries      int       // -1: an operator wants one now
 }
 
-// add adds row, or postpones it. Others of its topic that are due wait, too, and are tried before it.
-func (s *refusals) add(row outbox.Row, until time.Time) {
+// add adds row, or postpones it. Then others of its topic that are due wait, too, and are tried before it.
+func (s *refusals) add(row outbox.Row, now time.Time, wait time.Duration) {
 	if s.of == nil {
 		s.of, s.first, s.width = map[int64]*refusal{}, map[string]int64{}, map[string]int{}
 	}
-	of := s.of[row.ID]
-	if of == nil {
-		of = &refusal{key: row.Key, topic: topicOf(row), tries: -1}
+	of, again := s.of[row.ID]
+	if !again {
+		of = &refusal{key: row.Key, topic: topicOf(row)}
 		s.of[row.ID] = of
+		s.lead(row.ID, row.Key)
 	}
-	if id, some := s.first[row.Key]; row.Key != "" && (!some || row.ID < id) {
-		s.first[row.Key] = row.ID
-	}
-	of.until, of.tries = until, max(of.tries, 0)+1
-	s.width[of.topic] = 1
+	of.until, of.tries, s.width[of.topic] = now.Add(wait), max(of.tries, 0)+1, 1
 	for _, other := range s.of {
-		if other.topic == of.topic && other.tries >= 0 && other.until.Before(until) {
-			other.until = until
+		if again && other.topic == of.topic && other.tries >= 0 && !other.until.After(now) {
+			other.until = of.until
 		}
+	}
+}
+
+// lead makes id the first of its Key unless another is.
+func (s *refusals) lead(id int64, key string) {
+	if first, some := s.first[key]; key != "" && (!some || id < first) {
+		s.first[key] = id
 	}
 }
 
@@ -419,8 +421,8 @@ func (s *refusals) remove(id int64) {
 	}
 	delete(s.first, of.key)
 	for id, other := range s.of {
-		if first, some := s.first[of.key]; other.key == of.key && (!some || id < first) {
-			s.first[of.key] = id
+		if other.key == of.key {
+			s.lead(id, of.key)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -97,6 +98,50 @@ func TestTheRecordsThatATopicRefusesAreFound(t *testing.T) {
 	} {
 		if got, narrow := blame(rows, c.errs); !slices.Equal(got, c.want) || narrow != c.narrow {
 			t.Errorf("blame(%v) = %v, %v; want %v, %v", c.errs, got, narrow, c.want, c.narrow)
+		}
+	}
+}
+
+func TestOneRefusedRecordOfATopicIsTriedForAll(t *testing.T) {
+	at := time.Now()
+	row := func(id int64, key, topic string) outbox.Row {
+		return outbox.Row{ID: id, Entry: outbox.Entry{Key: key, URL: urlStart + topic}}
+	}
+	var s refusals
+	all := []outbox.Row{row(9, "a", "x"), row(1, "a", "x"), row(2, "", "x"), row(3, "b", "x"), row(4, "c", "y")}
+	for _, of := range all {
+		s.add(of, at, time.Second)
+	}
+	want := func(ids ...int64) {
+		t.Helper()
+		if got := s.due(at, 100); !slices.Equal(got, ids) {
+			t.Errorf("due: %v, want %v", got, ids)
+		}
+	}
+	want()
+	at = at.Add(time.Second)
+	want(1, 4)
+	s.add(all[1], at, time.Second) // refused again
+	want(4)
+	at = at.Add(time.Second)
+	want(2, 4) // another than before
+	s.remove(2)
+	s.width["x"] *= 2 // delivered
+	want(3, 4, 1)
+	s.of[1].tries = -1 // an operator wants it
+	want(1, 3, 4)
+	s.add(row(5, "", "x"), at, time.Second) // a new one does not hold the others up
+	want(1, 4)
+	s.remove(1)
+	want(3, 4)
+	s.remove(3)
+	want(4, 9) // 9 is the first of its Key now
+	for _, c := range []struct {
+		row   outbox.Row
+		holds bool
+	}{{row(8, "a", "x"), false}, {row(9, "a", "x"), true}, {row(10, "a", "y"), true}, {row(10, "b", "x"), false}, {row(10, "", "x"), false}, {row(5, "", "x"), true}} {
+		if got := s.holds(c.row); got != c.holds {
+			t.Errorf("%+v is held: %v, want %v", c.row, got, c.holds)
 		}
 	}
 }

@@ -15,6 +15,6 @@
 //
 // It needs a topic for its positions, [Options.Positions], to which nothing is written. It leaves to
 // the reader to set read_committed, and to the operator what nobody can decide: a batch whose
-// position is lost, such as after the group's offsets have expired. docs/effects-outside.md has the
-// permissions and the limits.
+// position is lost, or that the database does not know because it lost commits.
+// docs/effects-outside.md has the permissions and the limits.
 package kafkaoutbox

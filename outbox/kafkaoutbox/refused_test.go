@@ -33,6 +33,16 @@ func (r *rig) ask(ids ...int64) {
 	r.db.asked = ids
 }
 
+// awaitAsked waits until the relay has read the requests of ask.
+func (r *rig) awaitAsked() {
+	r.Helper()
+	r.await("the request to be read", func() bool {
+		r.db.mu.Lock()
+		defer r.db.mu.Unlock()
+		return r.db.asked == nil
+	})
+}
+
 func TestARecordThatWasRefusedDoesNotOvertakeOneOfItsBatch(t *testing.T) {
 	r := newRig(t, onKfake(t))
 	r.o.RetryMax = time.Millisecond // it is due again before the other is sent
@@ -65,11 +75,7 @@ func TestAKeyWaitsForEachOfItsRefusedRecords(t *testing.T) {
 	r.await("two refusals", func() bool { return len(r.observed(outbox.Refused)) == 2 })
 	r.db.discard(second)
 	r.ask(second)
-	r.await("the request to be read", func() bool {
-		r.db.mu.Lock()
-		defer r.db.mu.Unlock()
-		return r.db.asked == nil
-	})
+	r.awaitAsked()
 	r.add("k", "z", "z", "z")
 	r.await("the others", func() bool { return len(r.db.records()) == 2 })
 	for range 3 { // more turns
@@ -95,6 +101,8 @@ func TestARefusedRecordIsTriedAgainAfterTheSessionFailed(t *testing.T) {
 	p := &process{}
 	r.takeOver(p)
 	r.await("a refusal", func() bool { return len(r.observed(outbox.Refused)) == 1 })
+	r.ask(id + 1)
+	r.awaitAsked() // its batch is withdrawn
 	p.kill()
 	r.await("a failure", func() bool { return strings.Contains(log.String(), errKilled.Error()) })
 	p.revive()

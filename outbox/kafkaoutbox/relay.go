@@ -84,7 +84,7 @@ func (r *relay[TX]) close() {
 	if r.session != nil {
 		r.session.close()
 	}
-	r.session, r.sent, r.retried = nil, nil, false
+	r.session, r.sent = nil, nil
 }
 
 // step settles the last batch, and sends the next. It reports whether there may be more to do.
@@ -133,7 +133,7 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 	case t.idle && !t.more:
 		r.close()
 	}
-	return t.more || len(t.gone)+len(t.asked) > 0, nil
+	return t.more || len(t.retry)+len(t.asked) > 0, nil
 }
 
 // finish commits an empty batch and ends the session, so that an idle partition holds no connections.
@@ -240,7 +240,7 @@ func (r *relay[TX]) send(ctx context.Context, t *turn) error {
 	for _, i := range refused {
 		row := t.batch[i]
 		err := fmt.Errorf("kafkaoutbox: entry %d of %s: topic %s: %w", row.ID, r.p, topicOf(row), errs[i])
-		r.refused.add(row, time.Now().Add(r.o.RetryMax))
+		r.refused.add(row, time.Now(), r.o.RetryMax)
 		r.o.Observe(outbox.Event{Kind: outbox.Refused, Sent: r.about(row), Err: err})
 		r.troubles.Add(r.logger, slog.LevelError, r.p, "refused "+topicOf(row),
 			"a topic refuses records of the outbox: they stay, later records of their keys wait, and they are sent again; fix the topic, or discard them",
