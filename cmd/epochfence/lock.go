@@ -22,8 +22,9 @@ import (
 // This file has the command lock. It decides when the command begins, when it must end, and the exit
 // code. lock_unix.go has the signals, and package lease who has the lock.
 
-// Exit codes of lock itself, as env and timeout have them.
+// Exit codes of lock itself, from 124 on as env and timeout have them.
 const (
+	exitLost     = 123
 	exitNotHad   = 124
 	exitLock     = 125
 	exitNoExec   = 126
@@ -54,13 +55,15 @@ The command has standard input and output, and in its environment
 
 If the lease is lost, the command and what it has started get SIGTERM, and
 after --kill-after SIGKILL. On a terminal the command alone gets them. A process
-that was suspended notices late, and a longer --kill-after is time beside the next
-one. So the lock keeps two commands apart only nearly always, unless what they
+that was suspended notices late, a longer --kill-after is time beside the next
+one, and if epochfence is killed, the command gets SIGTERM on Linux, and nothing
+more. So the lock keeps two commands apart only nearly always, unless what they
 write to compares the tokens (docs/leases.md).
 
 The exit code is the command's, 128 and more if a signal has ended it, or
+  123  the lock was lost before the command ended
   124  the lock was not had within --wait, and the command did not run
-  125  the lock was lost before the command ended, or could not be asked for
+  125  the store does not answer or has no tables, and the command did not run
   126, 127  the command cannot be run, or is not there`,
 		Args: func(c *cobra.Command, args []string) error {
 			if c.ArgsLenAtDash() != 1 || len(args) < 2 {
@@ -172,7 +175,7 @@ func acquire(ctx context.Context, m *lease.Member, name string, wait time.Durati
 		h, err := m.TryAcquire(name)
 		switch {
 		case errors.Is(err, lease.ErrHeld):
-			return nil, exit{exitNotHad, fmt.Errorf("%w%s; the command did not run", err, holderOf(m, name))}
+			return nil, exit{exitNotHad, fmt.Errorf("the lock %q is held%s; the command did not run", name, holderOf(m, name))}
 		case err != nil:
 			return nil, lockError(err)
 		}
@@ -189,7 +192,7 @@ func acquire(ctx context.Context, m *lease.Member, name string, wait time.Durati
 	}
 	switch {
 	case err != nil && ctx.Err() == nil && bounded.Err() != nil:
-		return nil, exit{exitNotHad, fmt.Errorf("the lock %q was not had in %v%s; the command did not run", name, wait, holderOf(m, name))}
+		return nil, exit{exitNotHad, fmt.Errorf("the lock %q is held%s, and was not had in %v; the command did not run", name, holderOf(m, name), wait)}
 	case err != nil:
 		return nil, lockError(err)
 	}
@@ -244,7 +247,7 @@ func underLock(ctx context.Context, held *lease.Held, cmd *exec.Cmd, killAfter t
 	defer cancel()
 	switch _, unproven := held.Confirm(ctx); {
 	case errors.Is(unproven, lease.ErrLost):
-		return exit{exitLock, fmt.Errorf("%w before the command ended (%s): another one may have run beside it", unproven, cmd.ProcessState)}
+		return exit{exitLost, fmt.Errorf("%w before the command ended (%s): another one may have run beside it", unproven, cmd.ProcessState)}
 	case unproven != nil:
 		fmt.Fprintln(cmd.Stderr, "epochfence: it is not known whether the lock was held to the end:", printable(unproven.Error()))
 	}

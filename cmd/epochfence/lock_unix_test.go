@@ -136,7 +136,7 @@ func TestWhatCannotRunUnderALockIsSaid(t *testing.T) {
 		{[]string{"lock", "free", "--", "no-such-command"}, 127, "no-such-command"},
 		{[]string{"lock", "free", "--", notExecutable}, 126, "permission denied"},
 		{[]string{"lock", "taken", "--wait", "0", "--", "echo", "ran"}, 124, "is held by another@"},
-		{[]string{"lock", "taken", "--wait", "50ms", "--", "echo", "ran"}, 124, "was not had in 50ms by another@"},
+		{[]string{"lock", "taken", "--wait", "50ms", "--", "echo", "ran"}, 124, "is held by another@"},
 		{[]string{"lock", "free", "--store", "nats://127.0.0.1:1/locks", "--timeout", "1s", "--", "echo", "ran"}, 125, "the command did not run"},
 		{[]string{"lock", "free", "--store", "nats://127.0.0.1:1", "--", "echo", "ran"}, exitUsage, "name the bucket"},
 		{[]string{"lock", "free", "echo", "ran"}, exitUsage, "NAME -- COMMAND"},
@@ -213,7 +213,7 @@ func TestACommandWhoseLockIsLostIsEndedAndThatIsSaid(t *testing.T) {
 		cmd := l.lock(`trap 'echo told >>$LOG; exit 0' TERM; echo begins >>$LOG; while :; do sleep 0.05; done`)
 		said := l.begun(cmd)
 		l.evict()
-		l.ends(cmd, said, 125, "the lease was lost", "another one may have run beside it")
+		l.ends(cmd, said, 123, "the lease was lost", "another one may have run beside it")
 		tells(t, l.wrote(), "told")
 	})
 	t.Run("it ignores SIGTERM, and has started another", func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestACommandWhoseLockIsLostIsEndedAndThatIsSaid(t *testing.T) {
 		cmd := l.lock(`trap '' TERM; sh -c 'echo $$ >>$LOG; exec sleep 600' & wait`, "--kill-after", "100ms")
 		said := l.begun(cmd)
 		l.evict()
-		l.ends(cmd, said, 125, "signal: killed")
+		l.ends(cmd, said, 123, "signal: killed")
 		started, err := strconv.Atoi(strings.TrimSpace(l.wrote()))
 		must(t, err)
 		l.until("what it has started is gone", func() bool { return isGone(started) })
@@ -240,7 +240,7 @@ func TestACommandWhoseLockIsLostIsEndedAndThatIsSaid(t *testing.T) {
 		must(t, err)
 		defer func() { _ = held.Release(t.Context()) }()
 		must(t, cmd.Process.Signal(syscall.SIGCONT))
-		l.ends(cmd, said, 125, "the lease was lost")
+		l.ends(cmd, said, 123, "the lease was lost")
 		tells(t, l.wrote(), "told")
 	})
 }

@@ -71,14 +71,14 @@ func Values(values ...string) []consumer.Message {
 //
 // messages are applied in order. Check sets their offsets and, where they have none, a group, a topic and a time. It
 // puts all rows back as it found them, and with them what anybody else has written meanwhile: give it a database of its
-// own. It refuses one that has a table of more than 10,000 rows, a fence of another partition or, on PostgreSQL,
+// own. It logs how many messages OnFailure got, as it does not know which must succeed, and fails if that is all. It refuses one that has a table of more than 10,000 rows, a fence of another partition or, on PostgreSQL,
 // another Check. It reads all rows after each call. For PostgreSQL, pgtables.Of returns db.
 func Check[TX any](t testing.TB, sink epoch.Sink[TX], h consumer.Handlers[TX], messages []consumer.Message, db Database, o Options) {
 	t.Helper()
 	if o.Timeout == 0 {
 		o.Timeout = 10 * time.Second
 	}
-	w := &world[TX]{ctx: t.Context(), sink: sink, tables: tables{db: db}, o: o}
+	w := &world[TX]{ctx: t.Context(), sink: sink, tables: tables{db: db}, o: o, refused: map[position]bool{}}
 	w.each, w.batch, w.whole, w.onFailure = h.Functions(handling.Key{})
 	w.number(messages)
 	switch found, err := w.judge(); {
@@ -86,8 +86,15 @@ func Check[TX any](t testing.TB, sink epoch.Sink[TX], h consumer.Handlers[TX], m
 		t.Errorf("consumertest: %v", err)
 	case found != nil:
 		t.Errorf("consumertest: the effects of the handler depend on more than its messages and the rows\n%sSeed: %d", found, o.Seed)
+	case errors.Is(w.refusal, epoch.ErrUnhealthy):
+		t.Errorf("consumertest: OnFailure got a message because of an error of the database, for which a consumer halts unless the handler calls it consumer.Permanent: %v", w.refusal)
+	case len(w.refused) == len(w.messages):
+		t.Errorf("consumertest: OnFailure got all messages, so that none was judged; %v", w.refusal)
 	case w.note != nil:
 		t.Logf("consumertest: a rewind changes the rows, as it may. Options.Rewind makes this a failure.\n%s", w.note)
+	}
+	if n := len(w.refused); n > 0 {
+		t.Logf("consumertest: OnFailure got %d of %d messages; %v", n, len(w.messages), w.refusal)
 	}
 }
 

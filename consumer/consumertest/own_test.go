@@ -81,6 +81,33 @@ func TestAHandlerThatRemembersIsFoundInATransactionOfManyPartitions(t *testing.T
 	}
 }
 
+func TestAHandlerWhoseMessagesAllFailIsNotSound(t *testing.T) {
+	_, sink, open := openSQLite(t)
+	for name, x := range map[string]struct {
+		handle consumer.Handler[*sqlsink.Tx]
+		says   string
+	}{
+		"all messages": {func(context.Context, *sqlsink.Tx, consumer.Message, epoch.Epoch) error {
+			return consumer.Permanent(errors.New("it is no order"))
+		}, "OnFailure got all messages, so that none was judged"},
+		"a table is missing": {func(ctx context.Context, tx *sqlsink.Tx, m consumer.Message, _ epoch.Epoch) error {
+			if m.Offset > 0 {
+				return nil
+			}
+			_, err := tx.ExecContext(ctx, `INSERT INTO no_such_table VALUES (1)`)
+			return consumer.Permanent(err)
+		}, "because of an error of the database"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &recorder{TB: t}
+			consumertest.Check(r, sink, consumer.Each(x.handle).OnFailure(sink.DeadLetter), orders(), consumertest.SQLite(open), consumertest.Options{})
+			if report := strings.Join(r.texts, ""); !strings.Contains(report, x.says) {
+				t.Errorf("the report is %q, want %q", report, x.says)
+			}
+		})
+	}
+}
+
 func TestARoleThatMayNotReadATableIsNotJudgedWithoutIt(t *testing.T) {
 	server := pgtest.Start(t)
 	pool, _ := openPostgres(t, server.URL)

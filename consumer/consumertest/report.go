@@ -62,7 +62,7 @@ const (
 	causeOutside    cause = "a write outside the transaction, through a *sql.DB or a pool. Write through tx, which is rolled back with the message"
 	causeClock      cause = "a clock. Use the message's Time, give the column a default, or name it in Options.Ignore"
 	causeRandom     cause = "random numbers. Derive ids from the message's partition and offset, give the column a default, or name it in Options.Ignore"
-	causeCounter    cause = "a counter that a rollback does not set back: in memory, of the connection, or a sequence. Count in a row, or name the column in Options.Ignore"
+	causeCounter    cause = "a counter that a rollback does not set back: in memory, of the connection, or a sequence. Count in a row. If nobody minds gaps and doubled numbers, name the column in Options.Ignore"
 	causeMemory     cause = "memory: a variable keeps that the message was seen, and a rollback does not undo that. Keep it in a row"
 	causeAttempts   cause = "memory: a variable keeps how far the handler came with the message, or how often it was called. Keep that in a row"
 	causeOrder      cause = "the order of a Go map, or of goroutines. Sort before writing"

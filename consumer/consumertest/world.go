@@ -29,6 +29,8 @@ type world[TX any] struct {
 	partitions []epoch.Partition
 	claims     int64 // since the history began
 	note       *finding
+	refused    map[position]bool // the messages that OnFailure got
+	refusal    error             // why it got the first
 	unread     error // why the rows could not be read in a transaction
 }
 
@@ -198,7 +200,15 @@ func (w *world[TX]) apply(as owner, ms ...epoch.Message) error {
 	if again := w.commit(&try[TX]{as: as, messages: ms, cause: err}); again != nil {
 		return &failure{ms[0], fmt.Errorf("OnFailure: %w, called because of: %w", again, err)}
 	}
+	if w.refused[position{ms[0].Partition, ms[0].Offset}] = true; w.refusal == nil || errors.Is(err, epoch.ErrUnhealthy) {
+		w.refusal = &failure{ms[0], err}
+	}
 	return nil
+}
+
+type position struct {
+	p  epoch.Partition
+	at epoch.Offset
 }
 
 // failure is the error of a message that cannot be applied.
@@ -206,6 +216,8 @@ type failure struct {
 	m   epoch.Message
 	err error
 }
+
+func (f *failure) Unwrap() error { return f.err }
 
 func (f *failure) Error() string { return fmt.Sprintf("%s fails: %v", name(f.m), f.err) }
 
