@@ -31,7 +31,7 @@ type world[TX any] struct {
 	note       *finding
 	refused    map[position]bool // the messages that OnFailure got
 	refusal    error             // why it got the first
-	unread     error // why the rows could not be read in a transaction
+	unread     error             // why the rows could not be read in a transaction
 }
 
 // firstEpoch makes epochs easy to recognize in rows, where they may differ. They fit into four bytes.
