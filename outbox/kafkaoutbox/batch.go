@@ -255,10 +255,11 @@ func (r *relay[TX]) again(ctx context.Context, tx TX, t *turn, to outbox.Cursor)
 			places = append(places, outbox.Place{Key: row.Key})
 		}
 	}
-	to.ID = math.MaxInt64
-	first, err := r.store.Next(ctx, tx, r.p, to, places)
-	if err != nil {
-		return err
+	var first []outbox.Row
+	if to.ID = math.MaxInt64; len(places) > 0 {
+		if first, err = r.store.Next(ctx, tx, r.p, to, places); err != nil {
+			return err
+		}
 	}
 	size := 0
 	for _, row := range rows {

@@ -377,8 +377,19 @@ func TestOnlyRecordsAreSent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var mu sync.Mutex
+	var backlogs []int
+	r.o.ObserveBacklog = func(b outbox.Backlog) {
+		mu.Lock()
+		defer mu.Unlock()
+		backlogs = append(backlogs, b.Entries)
+	}
 	r.add("a", "b")
-	r.takeOver(&process{})
+	run := r.takeOver(&process{})
 	r.await("the request alone", func() bool { return len(r.db.left()) == 1 })
 	r.wantAll()
+	r.stop(run)
+	if backlogs[0] != 3 || backlogs[len(backlogs)-1] != 1 { // the request is still there
+		t.Errorf("backlogs of %v, want 3 first and 1 last", backlogs)
+	}
 }
