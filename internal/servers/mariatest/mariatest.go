@@ -37,17 +37,22 @@ func Start(t testing.TB, args ...string) *Server {
 	}
 	s := servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
 		data := filepath.Join(s.Dir, "data")
+		// A server that starts deletes the temporary tables of others in its directory of such.
+		environment := append(os.Environ(), "TMPDIR="+s.Dir)
 		common := append(common[:len(common):len(common)], "--datadir="+data)
 		if _, err := os.Stat(data); err != nil {
 			// With a password of nobody's, so that tests need none.
-			out, err := exec.Command(install, append(common, "--auth-root-authentication-method=normal", "--skip-test-db")...).CombinedOutput()
-			if err != nil {
+			cmd := exec.Command(install, append(common, "--auth-root-authentication-method=normal", "--skip-test-db")...)
+			cmd.Env = environment
+			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v\n%s", install, err, out)
 			}
 		}
-		return exec.Command(program, append(append(common, "--bind-address=127.0.0.1", "--port="+s.Port(), "--socket="+filepath.Join(s.Dir, "socket"),
+		cmd := exec.Command(program, append(append(common, "--bind-address=127.0.0.1", "--port="+s.Port(), "--socket="+filepath.Join(s.Dir, "socket"),
 			"--pid-file="+filepath.Join(s.Dir, "pid"), "--skip-name-resolve", "--skip-ssl", "--max-connections=600", "--innodb-flush-log-at-trx-commit=0",
 			"--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M"), args...)...)
+		cmd.Env = environment
+		return cmd
 	})
 	return &Server{s}
 }
