@@ -44,11 +44,15 @@ type assignment struct {
 	form.Version
 	Number   int64   `json:"number"`
 	Name     string  `json:"name"`
-	Previous string  `json:"previous"` // the name of the position that the batch follows; empty: settled
+	Previous string  `json:"previous"` // the name of the position that the batch follows; empty: settled; or inDoubt
 	Entries  []int64 `json:"entries"`
 
 	row int64
 }
+
+// inDoubt is the Previous of an entry that keeps a doubt without an assignment. It has Kafka's position, which
+// Kafka forgets after offsets.retention.minutes: then the partition would look as if it had never sent.
+const inDoubt = "in doubt"
 
 func (a *assignment) position() position { return position{a.Number, a.Name} }
 func (a *assignment) settled() bool      { return a.Previous == "" }
@@ -83,7 +87,8 @@ func decide(p position, a *assignment) decision {
 	switch {
 	case a == nil && p.empty():
 		return nothing
-	case a == nil: // discarded, or the database has lost commits
+	case a == nil, // discarded, or the database has lost commits
+		a.Previous == inDoubt:
 		return doubt
 	case p == a.position():
 		return deliver
@@ -97,26 +102,28 @@ var errDoubt = errors.New("a batch is in doubt")
 
 // doubtful returns an error with what an operator needs to know and do.
 func doubtful(p epoch.Partition, group string, at position, a *assignment) error {
-	kafka, ours, which, row := fmt.Sprintf("batch %d, %q", at.number, at.name), "does not know it", "the partition's entries", ""
+	kafka, ours, which, row := fmt.Sprintf("batch %d, %q", at.number, at.name), "does not know it", "the partition's entries", "the partition's entry BATCH"
 	if at.number < 0 {
 		kafka = "none"
 	}
 	if a != nil {
 		ours = fmt.Sprintf("says in entry %d that it is batch %d, %q, or the one before, %q", a.row, a.Number, a.Name, a.Previous)
-		row = fmt.Sprintf("discard entry %d, and ", a.row)
+		row = fmt.Sprintf("entry %d", a.row)
+	}
+	if a != nil && a.Previous == inDoubt {
+		ours = fmt.Sprintf("says in entry %d that it did not know batch %d, %q", a.row, a.Number, a.Name)
 	}
 	if a != nil && len(a.Entries) > 0 {
 		which = fmt.Sprintf("the entries %v, and of later ones if the database lost commits", a.Entries)
 	}
 	return fmt.Errorf("kafkaoutbox: %s: %w: the position in Kafka is %s, and the outbox %s: the position was lost or changed, a batch was discarded, or the database was "+
-		"restored or has lost commits; see whether the topics have the records of %s; discard the entries whose records they have; then %sdelete the group %s in Kafka "+
-		"if it exists, and what is left is sent", p, errDoubt, kafka, ours, which, row, group)
+		"restored or has lost commits; see whether the topics have the records of %s; discard the entries whose records they have; then delete the group %s in Kafka "+
+		"if it exists, and after that discard %s: what is left is sent", p, errDoubt, kafka, ours, which, group, row)
 }
 
 const (
 	maxBytes = 4 << 20 // of a batch of more than one record
-	scanRows = 64      // read at once while none is in the batch
-	maxScans = 8       // of one transaction
+	scanRows = 64      // read at once: what their average was says little of the next ones
 )
 
 // turn is one transaction of the relay, and its results.
@@ -126,10 +133,12 @@ type turn struct {
 	limit int           // of the batch
 	probe bool          // there is no session: find out whether there is something to do
 	idle  bool          // if nothing is left, write an empty batch, after which the session ends
+	keep  bool          // write one in any case, so that Kafka does not forget the position
 	retry []int64       // refused entries that are due, of different Keys
 	asks  bool          // read the operators' requests to retry
 	count bool
 
+	unknown   bool           // the doubt is not recorded
 	delivered *assignment    // whose entries were deleted
 	more      bool           // the scan has not reached the end
 	seen      map[int64]bool // entries that a scan may return again: those delivered, and those in batch
@@ -218,6 +227,7 @@ func (r *relay[TX]) settle(ctx context.Context, tx TX, t *turn, at position, a *
 	decided := decide(at, a)
 	switch {
 	case decided == doubt:
+		t.unknown = a == nil
 		return doubtful(r.p, r.o.name(r.p), at, a)
 	case decided == nothing || a.settled():
 		return nil
@@ -298,7 +308,7 @@ func (r *relay[TX]) fill(ctx context.Context, tx TX, t *turn, rows []outbox.Row,
 		if len(rows) < limit || t.probe && len(t.batch) > 0 {
 			return nil
 		}
-		if t.more = scans == maxScans; t.more {
+		if t.more = scans == r.o.Batch/scanRows+8; t.more { // enough for a full batch
 			return nil
 		}
 		limit = t.fits(size)
@@ -312,7 +322,7 @@ func (r *relay[TX]) fill(ctx context.Context, tx TX, t *turn, rows []outbox.Row,
 func (t *turn) fits(size int) int {
 	limit := scanRows
 	if n := len(t.batch); n > 0 {
-		limit = t.limit - n
+		limit = min(limit, t.limit-n)
 	}
 	return max(1, min(limit, (maxBytes-size)/(t.size+1)))
 }
@@ -346,7 +356,7 @@ func (r *relay[TX]) assign(ctx context.Context, tx TX, t *turn, at position, a *
 	switch {
 	case len(t.batch) > 0 && at.number < 0: // an operator has discarded a batch in doubt since the session began
 		return fmt.Errorf("kafkaoutbox: %s has no position in Kafka yet", r.p)
-	case len(t.batch) > 0, t.idle && settled:
+	case len(t.batch) > 0, t.idle && settled, t.keep && at.number >= 0:
 		t.next = at.following(t.batch)
 		store = t.next
 	case settled || at.empty():
@@ -357,15 +367,28 @@ func (r *relay[TX]) assign(ctx context.Context, tx TX, t *turn, at position, a *
 			return err
 		}
 	}
-	body, err := form.Text(store)
+	offset := epoch.Offset(-1)
+	if len(t.batch) > 0 {
+		offset = t.batch[0].Offset
+	}
+	return r.put(ctx, tx, store, strings.TrimPrefix(store.Name, emptyStart), offset)
+}
+
+func (r *relay[TX]) put(ctx context.Context, tx TX, a *assignment, key string, offset epoch.Offset) error {
+	body, err := form.Text(a)
 	if err != nil {
 		return err
 	}
-	m := epoch.Message{Partition: r.p}
-	if len(t.batch) > 0 {
-		m.Offset = t.batch[0].Offset
-	}
-	return r.store.Add(ctx, tx, m, outbox.Entry{Key: keyBatch, IdempotencyKey: strings.TrimPrefix(store.Name, emptyStart), Method: methodBatch, URL: urlStart + r.o.Positions, Body: body})
+	m := epoch.Message{Partition: r.p, Offset: offset}
+	return r.store.Add(ctx, tx, m, outbox.Entry{Key: keyBatch, IdempotencyKey: key, Method: methodBatch, URL: urlStart + r.o.Positions, Body: body})
+}
+
+// remember keeps a doubt of which the database has no entry.
+func (r *relay[TX]) remember(ctx context.Context, at position) error {
+	return r.claim.Do(ctx, func(ctx context.Context, tx TX) error {
+		a := &assignment{Number: at.number, Name: at.name, Previous: inDoubt, Entries: []int64{}}
+		return r.put(ctx, tx, a, rand.Text(), -1) // the name may have been set by hand
+	})
 }
 
 // refusals are entries that their topic refuses. Later entries of their Keys wait.
@@ -393,9 +416,16 @@ func (s *refusals) add(row outbox.Row, now time.Time, wait time.Duration) {
 		s.lead(row.ID, row.Key)
 	}
 	of.until, of.tries, s.width[of.topic] = now.Add(wait), max(of.tries, 0)+1, 1
-	for _, other := range s.of {
-		if again && other.topic == of.topic && other.tries >= 0 && !other.until.After(now) {
-			other.until = of.until
+	if again {
+		s.postpone(of.topic, now, of.until)
+	}
+}
+
+// postpone makes the entries of a topic that are due wait, unless an operator wants them now.
+func (s *refusals) postpone(topic string, now, until time.Time) {
+	for _, of := range s.of {
+		if of.topic == topic && of.tries >= 0 && !of.until.After(now) {
+			of.until = until
 		}
 	}
 }
@@ -407,25 +437,34 @@ func (s *refusals) lead(id int64, key string) {
 	}
 }
 
-// holds reports whether row is refused, or waits for an earlier one that is.
+// holds reports whether row is refused, or waits for an earlier one that is. At maxRefused it holds all but
+// those before a refused one of their Key, which waits for them: see again.
 func (s *refusals) holds(row outbox.Row) bool {
 	_, refused := s.of[row.ID]
 	first, some := s.first[row.Key]
-	return refused || some && row.ID > first
+	return refused || some && row.ID > first || !some && len(s.of) >= maxRefused
 }
 
 func (s *refusals) remove(id int64) {
 	of := s.of[id]
-	delete(s.of, id)
-	if of == nil || s.first[of.key] != id {
+	if of == nil {
 		return
 	}
-	delete(s.first, of.key)
-	for id, other := range s.of {
-		if other.key == of.key {
-			s.lead(id, of.key)
+	delete(s.of, id)
+	if s.first[of.key] == id {
+		delete(s.first, of.key)
+		for id, other := range s.of {
+			if other.key == of.key {
+				s.lead(id, of.key)
+			}
 		}
 	}
+	for _, other := range s.of {
+		if other.topic == of.topic {
+			return
+		}
+	}
+	delete(s.width, of.topic)
 }
 
 // waiting returns the entries that may be tried, each the first of its Key.

@@ -20,6 +20,7 @@ import (
 
 func TestThePositionDecidesWhatBecameOfTheAssignedBatch(t *testing.T) {
 	batch, settled := &assignment{Number: 7, Name: "g", Previous: "f", Entries: []int64{3}}, &assignment{Number: 7, Name: "g"}
+	kept := &assignment{Number: 7, Name: "g", Previous: inDoubt}
 	for _, c := range []struct {
 		at   position
 		a    *assignment
@@ -47,6 +48,10 @@ func TestThePositionDecidesWhatBecameOfTheAssignedBatch(t *testing.T) {
 		{position{5, "e"}, batch, doubt},  // Kafka has lost commits
 		{position{0, "f"}, batch, doubt},  // began anew
 		{position{-1, "f"}, batch, doubt}, // no version writes that
+		{position{7, "g"}, kept, doubt},
+		{position{6, "in doubt"}, kept, doubt},
+		{position{-1, ""}, kept, doubt}, // Kafka has forgotten it
+		{position{0, "empty x"}, kept, doubt},
 	} {
 		if got := decide(c.at, c.a); got != c.want {
 			t.Errorf("decide(%v, %+v) = %v, want %v", c.at, c.a, got, c.want)
@@ -143,6 +148,12 @@ func TestOneRefusedRecordOfATopicIsTriedForAll(t *testing.T) {
 		if got := s.holds(c.row); got != c.holds {
 			t.Errorf("%+v is held: %v, want %v", c.row, got, c.holds)
 		}
+	}
+	for _, id := range []int64{4, 5, 9} {
+		s.remove(id)
+	}
+	if len(s.of)+len(s.first)+len(s.width) > 0 {
+		t.Errorf("left: %+v", s)
 	}
 }
 

@@ -74,7 +74,7 @@ func (r *rig) inDoubt() {
 		}
 	}
 	left := r.db.records()
-	r.takeOver(&process{})
+	run := r.takeOver(&process{})
 	group := r.o.Prefix + "/billing/orders/3"
 	r.await("an error for the operator", func() bool { return strings.Contains(log.String(), "delete the group "+group) })
 	if n := <-backlog; n != len(left) {
@@ -84,14 +84,23 @@ func (r *rig) inDoubt() {
 		r.Error("no record was observed to wait")
 	}
 	r.wantAll()
+	r.stop(run)
+	if _, err := r.admin().DeleteGroups(r.Context(), group); err != nil { // or Kafka forgets the position in time
+		r.Fatal(err)
+	}
+	var later lines
+	r.o.Logger = later.logger()
+	r.takeOver(&process{})
+	r.await("the same doubt", func() bool { return strings.Contains(later.String(), "the position in Kafka is none") })
+	if text := later.String(); !strings.Contains(text, "discard entry "+itoa(r.batch().ID)) {
+		r.Errorf("the log has no remedy: %s", text)
+	}
+	r.wantAll()
 	for _, row := range left { // the topic has them
 		r.db.discard(row.ID)
 	}
 	for _, row := range r.db.left() {
 		r.db.discard(row.ID)
-	}
-	if _, err := r.admin().DeleteGroups(r.Context(), group); err != nil {
-		r.Fatal(err)
 	}
 	r.add("b", "a")
 	r.awaitEmpty()

@@ -111,6 +111,35 @@ func TestARefusedRecordIsTriedAgainAfterTheSessionFailed(t *testing.T) {
 	r.awaitSent()
 }
 
+func TestARetryThatFailsWithoutARefusalWaitsAsTheOthersDo(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.o.RetryMax, r.o.RequestTimeout = time.Hour, time.Second
+	missing := "missing-" + r.target
+	id := r.addValue(missing, "k", []byte("1"))
+	p := &process{}
+	stop := stopAt(stepProduce, 0)
+	p.at = func(step int) {
+		if stop.is(step) {
+			p.kill()
+		}
+	}
+	r.takeOver(p)
+	r.await("a refusal", func() bool { return len(r.observed(outbox.Refused)) == 1 })
+	r.createTopics(1, nil, missing)
+	r.ask(id)
+	r.await("a retry that fails", func() bool { return slices.Contains(r.observed(outbox.Retrying), id) })
+	p.revive()
+	for n := range 3 {
+		r.add("z")
+		r.await("another", func() bool { return len(r.observed(outbox.Delivered)) == n+1 })
+	}
+	if left := r.db.records(); len(left) != 1 || left[0].ID != id {
+		t.Errorf("left: %+v, want entry %d alone", left, id)
+	}
+	r.ask(id)
+	r.awaitSent()
+}
+
 // Requests of others, and records that wait, are not read in one transaction however many they are.
 func TestOneTransactionReadsFewEntriesOfOthers(t *testing.T) {
 	r := newRig(t, onKfake(t))
@@ -135,6 +164,42 @@ func TestOneTransactionReadsFewEntriesOfOthers(t *testing.T) {
 		t.Errorf("a transaction has read %d entries", most)
 	}
 	r.wantAll()
+}
+
+// 4096 is the limit of refused records in memory.
+func TestAtItsLimitOfRefusedRecordsTheRelaySendsWhatTheyWaitFor(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.o.Batch = 5000
+	missing := "missing-" + r.target
+	r.add("k")
+	r.addTo(missing, append(slices.Repeat([]string{"-"}, 4095), "k")...) // "k" is the last to be tried, and after the one above
+	r.add("later")
+	r.takeOver(&process{})
+	r.await("the one that a refused one waits for", func() bool { return len(r.observed(outbox.Delivered)) == 1 })
+	if n := len(r.observed(outbox.Refused)); n < 4096 {
+		t.Errorf("%d were refused, want 4096", n)
+	}
+	later := r.added["later"]
+	delete(r.added, "later")
+	r.wantAll()
+	r.createTopics(1, nil, missing)
+	r.awaitSent()
+	r.added["later"] = later
+	r.wantAll()
+}
+
+// Otherwise a partition that sends nothing else would be in doubt once Kafka forgets the position.
+func TestThePositionIsKeptWhileAllRecordsAreRefused(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.addTo("missing-"+r.target, "k")
+	r.takeOver(&process{})
+	r.await("a refusal", func() bool { return len(r.observed(outbox.Refused)) > 0 })
+	admin := r.admin()
+	r.await("another position than the first", func() bool {
+		offsets, err := admin.FetchOffsets(t.Context(), r.o.Prefix+"/billing/orders/3")
+		at, ok := offsets.Lookup(r.o.Positions, 0)
+		return err == nil && ok && at.At >= 1
+	})
 }
 
 func TestTheLargestRecordIsSent(t *testing.T) {

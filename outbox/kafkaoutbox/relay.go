@@ -24,8 +24,13 @@ const (
 	// refused.
 	askOperatorsEvery = 2 * time.Second
 
-	// maxRefused limits the refused records in memory. At the limit, the relay reads no others.
+	// maxRefused limits the refused records in memory. At the limit, the relay sends no others, except those
+	// that a refused one waits for.
 	maxRefused = 4096
+
+	// keepEvery is the age of the position in Kafka at which it is written again while all batches fail:
+	// Kafka forgets it after offsets.retention.minutes, by default seven days.
+	keepEvery = time.Hour
 )
 
 // relay produces the records of one partition under one claim.
@@ -42,6 +47,8 @@ type relay[TX any] struct {
 	limit   int // of a batch; less than Options.Batch after a failure
 	trying  []outbox.Row
 	sent    []outbox.Row
+	written time.Time // when the position was last committed in Kafka under this claim, if it was
+	failing bool      // no batch was since then
 	refused refusals
 	retried bool // by the last turn
 	askAt   time.Time
@@ -105,7 +112,7 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 			}
 			return t.more, nil
 		}
-		if err := r.open(ctx, t.next == nil || t.next.Name == ""); err != nil {
+		if err := r.open(ctx, t.next == nil || t.next.row == 0); err != nil {
 			return false, err
 		}
 		r.used = now
@@ -117,10 +124,15 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 	r.retried = len(t.retry) > 0
 	t.asks = len(r.refused.of) > 0 && !now.Before(r.askAt)
 	t.idle = len(r.refused.of) == 0 && now.Sub(r.used) >= r.o.RetryMax
-	if len(r.refused.of) >= maxRefused && len(t.retry) == 0 {
+	if t.keep = r.failing && len(t.retry) == 0 && now.Sub(r.written) >= keepEvery; t.keep {
 		t.limit = 0
 	}
 	if err := r.do(ctx, t, &r.session.at); err != nil {
+		if t.unknown {
+			if failed := r.remember(ctx, r.session.at); failed != nil {
+				err = fmt.Errorf("%w; this is not recorded yet: %w", err, failed)
+			}
+		}
 		return false, err
 	}
 	r.committed(t, now)
@@ -129,7 +141,7 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 		r.used, r.trying = now, t.batch
 		return true, r.send(ctx, t)
 	case t.next != nil:
-		return false, r.finish(ctx, t.next.position())
+		return t.more || t.keep, r.finish(ctx, t.next.position())
 	case t.idle && !t.more:
 		r.close()
 	}
@@ -143,6 +155,7 @@ func (r *relay[TX]) finish(ctx context.Context, at position) error {
 	if err := r.session.write(timed, at); err != nil {
 		return err
 	}
+	r.written, r.failing = time.Now(), false
 	if err := r.do(ctx, &turn{at: r.at, size: r.size, seen: map[int64]bool{}}, &at); err != nil {
 		return err
 	}
@@ -187,7 +200,11 @@ func (r *relay[TX]) committed(t *turn, now time.Time) {
 		r.at = outbox.Cursor{} // entries of its Key were passed over
 	}
 	for _, id := range t.behind {
-		r.refused.of[id].until = now.Add(r.o.RetryMax)
+		of := r.refused.of[id]
+		of.until = now.Add(r.o.RetryMax)
+		if len(t.batch) == 0 { // otherwise thousands would be loaded, one in each transaction
+			r.refused.postpone(of.topic, now, of.until)
+		}
 	}
 	if t.asks {
 		r.askAt = now.Add(askOperatorsEvery)
@@ -224,13 +241,19 @@ func (r *relay[TX]) send(ctx context.Context, t *turn) error {
 	ctx, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
 	defer cancel()
 	errs, err := r.session.send(ctx, t.next, t.batch)
-	if err == nil {
-		r.sent = t.batch
+	if r.failing = err != nil; err == nil {
+		r.sent, r.written = t.batch, time.Now()
 		return nil
 	}
 	err = fmt.Errorf("kafkaoutbox: send batch %d of %s, %d records: %w", t.next.Number, r.p, len(t.batch), err)
 	refused, narrow := blame(t.batch, errs)
-	if len(refused) == 0 { // one of many is refused, or they take too long together
+	switch {
+	case len(refused) > 0:
+	case len(t.retry) > 0: // as if they were refused, so that others are sent
+		for _, row := range t.batch {
+			r.refused.add(row, time.Now(), r.o.RetryMax)
+		}
+	default: // one of many is refused, or they take too long together
 		r.limit = max(1, len(t.batch)/2)
 	}
 	if len(refused) == 0 && !narrow {

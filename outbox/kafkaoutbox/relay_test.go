@@ -118,6 +118,30 @@ func TestALargeBacklogGoesInBatchesOfBoundedBytes(t *testing.T) {
 	}
 }
 
+// The average size of what was read says little of the entries that come next.
+func TestALargeBatchIsReadInSmallParts(t *testing.T) {
+	r := newRig(t, onKfake(t))
+	r.o.Batch = 1000
+	r.add(slices.Repeat([]string{"a", "-"}, 500)...)
+	var most int
+	run := r.takeOver(&process{at: func(step int) {
+		if step == stepProduce {
+			if body := string(r.batch().Body); strings.Count(body, ",") > most {
+				most = strings.Count(body, ",")
+			}
+		}
+	}})
+	r.awaitEmpty()
+	r.stop(run)
+	if most < 1000 {
+		t.Errorf("the largest batch has about %d records, want all 1000", most)
+	}
+	if r.db.once > 64 {
+		t.Errorf("one Scan was to read %d entries, want at most 64", r.db.once)
+	}
+	r.wantAll()
+}
+
 // smallTopic makes a topic that refuses records of more than some hundred bytes.
 func (r *rig) smallTopic() string {
 	r.Helper()

@@ -39,6 +39,7 @@ type database struct {
 	asked []int64
 	begun int
 	read  int // the most entries that a transaction has read
+	once  int // the most that one Scan was asked for
 }
 
 type state struct {
@@ -119,6 +120,7 @@ func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, from outbox.Curso
 			at.ID = id
 		}
 	}
+	t.db.once = max(t.db.once, limit)
 	t.read += len(all)
 	t.db.read = max(t.db.read, t.read)
 	return all, at, nil
