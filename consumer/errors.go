@@ -24,6 +24,9 @@ var ErrLost = errors.New("lease lost")
 // operator has done what the error says.
 var ErrBlocked = errors.New("needs an operator")
 
+// ErrMayNotRemove is returned by [Remover.Remove] if this process lacks the permission to remove others.
+var ErrMayNotRemove = errors.New("this process may not remove other members")
+
 // Reasons for a lost lease other than a rebalance. Errors match them in addition to [ErrLost].
 var (
 	// ErrLeaseExpired is returned when the source acknowledged nothing from this process for

@@ -81,6 +81,13 @@ type Options struct {
 	// latest.
 	HaltMin, HaltMax time.Duration
 
+	// Patience is how long this process may give no sign of life before the others of its group remove it, if
+	// the sink or the source lets them see each other ([operate.Watch]) and remove each other ([Remover]). It
+	// never exceeds the session timeout of the group, which remains underneath. Raise it for a process that
+	// does not run for seconds now and then. If it is negative, the others wait for the session timeout. Defaults to
+	// 1.5 s, but to -1 for static members, whose partitions are to wait for their restart.
+	Patience time.Duration
+
 	// Observe is called with each [Event], if it is set. Calls come from several goroutines. Events
 	// of one partition come in order. Observe must not block. Set it for metrics:
 	// operate/stats has an Observe.

@@ -112,6 +112,21 @@ type Tenure interface {
 	GiveUp(returned <-chan struct{})
 }
 
+// Remover is implemented by a [Source] whose members can end the membership of another one, so that the
+// partitions of a process that has died need not wait for its session timeout. It is safe at any time:
+// who is removed wrongly is refused by the sink, and joins again.
+type Remover interface {
+	// Member returns this process's id in the group, which is empty while it is no member, and the time after
+	// which the group removes a silent member by itself. If static is true, a process that restarts is to keep
+	// its partitions.
+	Member() (id string, session time.Duration, static bool)
+
+	// Remove ends the membership of another member, if it is one still, and has the group share out its
+	// partitions at once. Each process that sees a suspicion calls it. The error is [ErrMayNotRemove] if this
+	// process lacks the permission. reason is for the logs of the servers.
+	Remove(ctx context.Context, member, reason string) error
+}
+
 // StartDescriber is implemented by a [Tenure] whose partitions begin neither as [StartPolicy] says nor
 // where others have committed.
 type StartDescriber interface {
