@@ -4,6 +4,7 @@
 package castest
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/epochfence/epochfence/cas"
@@ -221,4 +222,18 @@ var onNodes = []history{
 	{"the last of several changes comes to a watch, also while nobody reads it", aWatcher, lastOfSeveral},
 	{"a list and the beginning of a watch are whole or end with an error while a replica lags", aReplica, listsWhileAReplicaLags},
 	{"while the server or the leader is killed, acknowledged writes stay, and each write happens once at most", aKill, killed},
+}
+
+// show is an item on a few lines.
+func show(item cas.Item) string {
+	return fmt.Sprintf("%q live=%v version=%q number=%d\n  value %s\n  note  %s",
+		shorter(item.Key), item.Live, item.Version, item.Number, shorter(string(item.Value)), shorter(string(item.Note)))
+}
+
+func shorter(s string) string {
+	const limit = 60
+	if len(s) <= limit {
+		return fmt.Sprintf("%q", s)
+	}
+	return fmt.Sprintf("%q… (%d bytes)", s[:limit], len(s))
 }

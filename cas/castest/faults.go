@@ -4,6 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
@@ -203,5 +208,144 @@ func failingList(w *world) {
 		w.Wantf(failed != nil || n == items, "%s after item %d: the list has %d items of %d, and no error", f.what, f.at, n, items)
 		p.Pass()
 		c.answers()
+	}
+}
+
+// foreign reads what clients of the store's own have written: as an item with the value that they
+// wrote, or as an error that says what it is. Either way nobody's value is lost unseen.
+func foreign(w *world) {
+	c := w.client()
+	own := c.creates("orders/own", "1", "one")
+	for i, what := range slices.Sorted(maps.Keys(w.rig.Foreign)) {
+		key := fmt.Sprintf("orders/%d", i)
+		value := w.rig.Foreign[what](w, key)
+		_, err := c.Swap(w.ctx, cas.Item{Key: key}, []byte("x"), nil)
+		w.conflicts(err, "swap from absence over "+what)
+		item, err := c.Get(w.ctx, key)
+		switch {
+		case errors.Is(err, cas.ErrForeign):
+			w.Wantf(strings.Contains(err.Error(), strconv.Quote(key)), "%s: the error does not name the key: %v", what, err)
+			w.conflicts(c.Delete(w.ctx, cas.Item{Key: key, Live: true, Version: own.Version, Number: own.Number}), "delete of "+what)
+			if all, ok := c.Store.(cas.BatchGetter); ok {
+				_, err := all.GetAll(w.ctx, []string{own.Key, key})
+				w.Wantf(errors.Is(err, cas.ErrForeign), "%s, read together with an item: err = %v, want %q", what, err, cas.ErrForeign)
+			}
+		case err != nil:
+			w.Errorf("%s: err = %v, want none, or %q", what, err, cas.ErrForeign)
+		case !item.Live || string(item.Value) != string(value):
+			w.Errorf("%s is read as\n%s\nand %q was written", what, show(item), value)
+		default:
+			c.writes(item, "ours", "")
+			c.refused(item, what+" that was replaced")
+		}
+	}
+	c.is(own)
+	items := c.lists("orders/")
+	w.Wantf(items[own.Key].Version == own.Version, "the list lacks %q beside what others have written: %v", own.Key, items)
+}
+
+// full writes to a store that has no room, deletes from it, and writes once there is room.
+func full(w *world) {
+	c := w.client()
+	item, other := c.creates("orders", "1", "one"), c.creates("payments", "1", "one")
+	room := w.rig.Full(w)
+	for _, seen := range []cas.Item{item, {Key: "stock"}} {
+		_, err := c.Swap(w.ctx, seen, []byte("2"), []byte("two"))
+		w.Wantf(errors.Is(err, cas.ErrFull), "swap %q in a store that is full: err = %v, want %q", seen.Key, err, cas.ErrFull)
+	}
+	c.is(item)
+	c.deletes(other)
+	room()
+	c.writes(item, "2", "two")
+}
+
+// killed has clients append words to one item, while the server or the leader is killed in between.
+func killed(w *world) {
+	const kills, each = 3, 40 // each is the number of acknowledged writes between two kills
+	l := &ledger{acknowledged: map[string]bool{}, more: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(w.ctx)
+	defer cancel()
+	var writers sync.WaitGroup
+	for i := range clients {
+		c := w.client()
+		writers.Go(func() { l.write(ctx, c, i) })
+	}
+	for n := range kills {
+		w.NoErrorf(l.await(w.ctx, (n+1)*each), "after %d kills", n)
+		w.rig.Kill(w)
+	}
+	err := l.await(w.ctx, (kills+1)*each)
+	cancel()
+	writers.Wait()
+	w.NoErrorf(err, "after %d kills", kills)
+	words := strings.Fields(string(w.settled(w.client(), cas.Item{Key: "ledger"}).Value))
+	count := map[string]int{}
+	for _, word := range words {
+		count[word]++
+	}
+	for word, n := range count {
+		w.Wantf(n <= 1, "%s is there %d times", word, n)
+	}
+	for word := range l.acknowledged {
+		w.Wantf(count[word] != 0, "%s was acknowledged and is lost", word)
+	}
+}
+
+// ledger is what writers know of their writes.
+type ledger struct {
+	mu           sync.Mutex
+	acknowledged map[string]bool
+	last         error
+	more         chan struct{}
+}
+
+func (l *ledger) write(ctx context.Context, c client, writer int) {
+	for n := 0; ctx.Err() == nil; n++ {
+		word := fmt.Sprintf("%d.%d", writer, n)
+		err := appendWord(ctx, c, word)
+		l.mu.Lock()
+		if err == nil {
+			l.acknowledged[word] = true
+		} else {
+			l.last = err
+		}
+		l.mu.Unlock()
+		select {
+		case l.more <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// appendWord tries again after a conflict alone: another error leaves the word in doubt.
+func appendWord(ctx context.Context, c client, word string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for {
+		seen, err := c.Get(ctx, "ledger")
+		if err != nil {
+			return err
+		}
+		_, err = c.Swap(ctx, seen, []byte(string(seen.Value)+word+" "), nil)
+		if !errors.Is(err, cas.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// await waits for a number of acknowledged writes.
+func (l *ledger) await(ctx context.Context, want int) error {
+	for {
+		l.mu.Lock()
+		n, last := len(l.acknowledged), l.last
+		l.mu.Unlock()
+		if n >= want {
+			return nil
+		}
+		select {
+		case <-l.more:
+		case <-ctx.Done():
+			return fmt.Errorf("%d writes were acknowledged, not %d; the last error is: %w", n, want, last)
+		}
 	}
 }

@@ -2,10 +2,12 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"sync"
+	"time"
 )
 
 // Proxy stands in front of a server. Its methods are safe for concurrent use.
@@ -158,4 +160,145 @@ func (p *Proxy) drop(c net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, c)
+}
+
+// link is a connection from a client and the one to the server.
+type link struct {
+	proxy *Proxy
+	asked int // the value of proxy.armed when the client last sent something; guarded by proxy.mu
+}
+
+// serve copies both ways until either connection ends.
+func (l *link) serve(client, server net.Conn) {
+	var both sync.WaitGroup
+	both.Go(func() { pipe(server, client, l.request) })
+	both.Go(func() { pipe(client, server, l.answer) })
+	both.Wait()
+}
+
+// pipe copies what pass lets through, and then ends both connections.
+func pipe(to, from net.Conn, pass func() bool) {
+	defer func() {
+		_ = to.Close()
+		_ = from.Close()
+	}()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			if !pass() {
+				return
+			}
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// request reports whether to deliver what the client has sent.
+func (l *link) request() bool {
+	l.proxy.mu.Lock()
+	defer l.proxy.mu.Unlock()
+	l.proxy.waitWhileFrozen()
+	switch l.proxy.state {
+	case losesRequest:
+		return l.proxy.strikes()
+	case losesAnswer:
+		l.asked = l.proxy.armed
+	}
+	return true
+}
+
+// answer reports whether to deliver what the server has sent.
+func (l *link) answer() bool {
+	l.proxy.mu.Lock()
+	defer l.proxy.mu.Unlock()
+	l.proxy.waitWhileFrozen()
+	if l.proxy.state == losesAnswer && l.asked == l.proxy.armed {
+		return l.proxy.strikes()
+	}
+	return true
+}
+
+func (p *Proxy) waitWhileFrozen() {
+	for p.state == frozen {
+		p.thawed.Wait()
+	}
+}
+
+func (p *Proxy) strikes() bool {
+	p.struck++
+	p.state = passing
+	return false
+}
+
+type delayed struct {
+	net.Conn
+	by   time.Duration
+	came chan arrival
+	now  arrival
+
+	open  context.Context
+	close context.CancelFunc
+}
+
+type arrival struct {
+	data []byte
+	err  error
+	at   time.Time
+}
+
+// Delay returns a connection that reads from c what arrived there so much earlier.
+func Delay(c net.Conn, by time.Duration) net.Conn {
+	d := &delayed{Conn: c, by: by, came: make(chan arrival, 1<<12)}
+	d.open, d.close = context.WithCancel(context.Background())
+	go d.receive()
+	return d
+}
+
+func (d *delayed) receive() {
+	for {
+		a := arrival{data: make([]byte, 4<<10)}
+		n, err := d.Conn.Read(a.data)
+		a.data, a.err, a.at = a.data[:n], err, time.Now()
+		select {
+		case d.came <- a:
+		case <-d.open.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (d *delayed) Read(p []byte) (int, error) {
+	if len(d.now.data) == 0 && d.now.err == nil {
+		select {
+		case d.now = <-d.came:
+		case <-d.open.Done():
+			return 0, net.ErrClosed
+		}
+		timer := time.NewTimer(time.Until(d.now.at.Add(d.by)))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-d.open.Done():
+			return 0, net.ErrClosed
+		}
+	}
+	n := copy(p, d.now.data)
+	if d.now.data = d.now.data[n:]; n > 0 {
+		return n, nil
+	}
+	return 0, d.now.err
+}
+
+func (d *delayed) Close() error {
+	d.close()
+	return d.Conn.Close()
 }

@@ -2,11 +2,25 @@
 package cassinktest
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/cas/guard"
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/memsource"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/suites/verdict"
+	"github.com/epochfence/epochfence/sinks/cassink"
 )
 
 // atOnce is how many histories Run plays at a time. They mostly wait.
@@ -56,4 +70,206 @@ var histories = []history{
 	{claim: "each entry of the outbox is sent once and in order, and its answer changes an item once, while an owner is frozen", partitions: 2, play: posts},
 	{claim: "an operator lists fences, processes, dead letters and decisions", partitions: 2, play: listed},
 	{claim: "other programs read an item's value as the handlers have written it", partitions: 1, play: read},
+}
+
+// patience bounds each history. Three servers of a JVM each, of which the leader is killed again
+// and again on a busy machine, take over a minute.
+const patience = 3 * time.Minute
+
+// world is what a history plays in: a log, and a store that its members write to.
+type world struct {
+	verdict.TB
+	ctx    context.Context
+	rig    castest.Rig
+	prefix string // begins all keys
+	log    *memsource.Log
+	size   []int // of the partitions
+	store  cas.Store
+	sink   *cassink.Sink // of an operator
+
+	mu     sync.Mutex
+	failed map[string]bool // messages that have failed once
+}
+
+func newWorld(t testing.TB, prefix string, rig castest.Rig, partitions int32) *world {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	w := &world{
+		TB: verdict.TB{TB: t}, ctx: ctx, rig: rig, prefix: prefix, log: memsource.New("orders", partitions), size: make([]int, partitions),
+		store: rig.Open(t, direct), failed: map[string]bool{},
+	}
+	w.sink = w.open(w.store)
+	return w
+}
+
+func direct(address string) string { return address }
+
+func (w *world) open(s cas.Store) *cassink.Sink {
+	w.Helper()
+	sink, err := cassink.Open(w.ctx, s, cassink.Options{Prefix: w.prefix + "/epochfence"})
+	w.NoError(err)
+	return sink
+}
+
+func (w *world) partition(n int32) epoch.Partition {
+	return epoch.Partition{Group: memsource.DefaultGroup, Topic: "orders", Number: n}
+}
+
+// sends appends messages to each partition.
+func (w *world) sends(count int) {
+	for n := range w.size {
+		for range count {
+			w.log.Append(int32(n), fmt.Sprintf("%d:%d", n, w.size[n]))
+			w.size[n]++
+		}
+	}
+}
+
+// starts runs a member of the group until the history ends.
+func (w *world) starts(name string, s cas.Store, h consumer.Handlers[*cassink.Tx]) *memsource.Member {
+	w.Helper()
+	sink, m := w.open(s), w.log.Member(name)
+	ctx, stop := context.WithCancel(w.ctx)
+	done := make(chan error, 1)
+	go func() {
+		done <- consumer.Run(ctx, m, sink, h, consumer.Options{
+			Guarantee: epoch.PerItem, MaxBatch: 5, RetryMin: 5 * time.Millisecond, RetryMax: 200 * time.Millisecond,
+			HaltMin: 50 * time.Millisecond, HaltMax: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		})
+	}()
+	w.Cleanup(func() {
+		stop()
+		err := <-done
+		w.Wantf(err == nil || errors.Is(err, memsource.ErrKilled), "member %s: %v", name, err)
+	})
+	return m
+}
+
+// items are the keys that messages change, each of them messages of all partitions.
+const items = 4
+
+func (w *world) item(n int) string { return fmt.Sprint(w.prefix, "/stock/", n) }
+
+// changes reports whether the message at this offset changes an item. All of them change the first.
+func changes(offset, item int) bool { return item == 0 || offset%(items-1) == item-1 }
+
+// apply appends the message to its items.
+func (w *world) apply(ctx context.Context, tx *cassink.Tx, m consumer.Message) error {
+	for n := range items {
+		if !changes(int(m.Offset), n) {
+			continue
+		}
+		if _, err := tx.Update(ctx, m, w.item(n), adds(string(m.Value))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func adds(word string) guard.Change {
+	return func(old guard.State) (guard.State, []byte, error) {
+		words := append(strings.Fields(string(old.Value)), word)
+		return guard.Text(strings.Join(words, " ")), []byte(strconv.Itoa(len(words) % 2)), nil
+	}
+}
+
+var errOnce = errors.New("fails once")
+
+// fails reports whether a message fails now: one in seven does, once.
+func (w *world) fails(m consumer.Message) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m.Offset%7 != 3 || w.failed[string(m.Value)] {
+		return nil
+	}
+	w.failed[string(m.Value)] = true
+	return errOnce
+}
+
+func (w *world) each() consumer.Handlers[*cassink.Tx] {
+	return consumer.Each(func(ctx context.Context, tx *cassink.Tx, m consumer.Message, _ epoch.Epoch) error {
+		if err := w.apply(ctx, tx, m); err != nil {
+			return err
+		}
+		return w.fails(m)
+	})
+}
+
+func (w *world) batches() consumer.Handlers[*cassink.Tx] {
+	return consumer.Batches(func(ctx context.Context, tx *cassink.Tx, ms []consumer.Message, _ epoch.Epoch) error {
+		if err := tx.Load(ctx, w.item(0), w.item(1)); err != nil {
+			return err
+		}
+		for _, m := range ms {
+			if err := w.apply(ctx, tx, m); err != nil {
+				return err
+			}
+		}
+		return w.fails(ms[0])
+	})
+}
+
+// drains waits until the fences have passed all messages.
+func (w *world) drains() {
+	w.Helper()
+	for n, size := range w.size {
+		w.until(fmt.Sprintf("partition %d is applied", n), func() error { return w.at(int32(n), epoch.Offset(size)) })
+	}
+}
+
+// at returns an error unless the fence has this position.
+func (w *world) at(n int32, next epoch.Offset) error {
+	f, err := w.sink.Fence(w.ctx, w.partition(n))
+	if err == nil && f.Next != next {
+		err = fmt.Errorf("its position is %d, want %d: %+v", f.Next, next, f)
+	}
+	return err
+}
+
+// until waits until see returns nil. A store may lag.
+func (w *world) until(what string, see func() error) {
+	w.Helper()
+	for {
+		err := see()
+		if err == nil {
+			return
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-w.ctx.Done():
+			w.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+// exact wants each item to have the messages of each partition once and in order.
+func (w *world) exact() {
+	w.Helper()
+	for n := range items {
+		for p, size := range w.size {
+			var want []string
+			for offset := range size {
+				if changes(offset, n) {
+					want = append(want, fmt.Sprintf("%d:%d", p, offset))
+				}
+			}
+			w.has(n, int32(p), want...)
+		}
+	}
+}
+
+// has wants an item to have these messages of a partition.
+func (w *world) has(item int, partition int32, want ...string) {
+	w.Helper()
+	var state guard.State
+	w.until("read", func() (err error) {
+		state, err = guard.Read(w.ctx, w.store, w.item(item))
+		return err
+	})
+	got := slices.DeleteFunc(strings.Fields(string(state.Value)), func(word string) bool {
+		return !strings.HasPrefix(word, fmt.Sprint(partition, ":"))
+	})
+	if !slices.Equal(got, want) {
+		w.Errorf("%s has of partition %d\n%q, want\n%q", w.item(item), partition, got, want)
+	}
 }
