@@ -6,14 +6,21 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/bsm/redislock"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
 
+	"github.com/epochfence/epochfence/cas"
+	"github.com/epochfence/epochfence/cas/pgstore"
 	"github.com/epochfence/epochfence/internal/show"
 	"github.com/epochfence/epochfence/internal/show/stores"
 	"github.com/epochfence/epochfence/internal/waits"
+	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 type nightly struct {
@@ -112,4 +119,65 @@ func (n *nightly) Introduce() []string {
 		"A reader reads the whole index again and again.",
 		"",
 	}
+}
+
+// config is what a pod, which is a process of its own, is configured with.
+type config struct {
+	ID      string // of the column: its group, and what its objects' names begin with
+	Jobs    []string
+	Every   time.Duration // between two ticks
+	TTL     time.Duration // of leases, and of the baseline's lock
+	Parts   int
+	Objects string // host:port of the S3 server
+	Leases  string // the URL of a store
+	Redis   string // host:port, of the baseline's lock
+}
+
+func (n *nightly) Work(ctx context.Context, stage *show.Stage) error {
+	var c config
+	if err := stage.Config(&c); err != nil {
+		return err
+	}
+	objects := client(c.Objects)
+	if stage.Column == show.Baseline {
+		locks := redislock.New(redis.NewClient(&redis.Options{Addr: c.Redis}))
+		return (&usual{c, objects, locks, stage}).run(ctx)
+	}
+	pointers, err := openPointers(ctx, objects, c.ID)
+	if err != nil {
+		return fmt.Errorf("nightly: the pointers: %w", err)
+	}
+	var (
+		leases cas.Store
+		closer func()
+		server = waits.Server{ // which may be restarting
+			Name: "the store of leases", Timeout: waits.Timeout, Log: slog.Default(),
+			Patience: func(error) time.Duration { return waits.Timeout },
+		}
+	)
+	_, err = server.Wait(ctx, func(ctx context.Context) (err error) {
+		leases, closer, err = n.stores.Open(ctx, c.Leases)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("nightly: the store of leases: %w", err)
+	}
+	defer closer()
+	x := &index{objects, c.ID + "/", pointers, c.Parts}
+	return x.run(ctx, c, leases, stage.DB.DB, stage)
+}
+
+var postgres = stores.Kind{
+	Schemes: []string{"postgres", "postgresql"}, URL: "postgres://…",
+	Open: func(ctx context.Context, at string) (cas.Store, func(), error) {
+		pool, err := pgxpool.New(ctx, at)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := pgsink.Migrate(ctx, pool, pgsink.Options{}); err != nil {
+			return stores.Opened(nil, err, pool.Close)
+		}
+		s, err := pgstore.Open(ctx, pool, pgstore.Options{})
+		return stores.Opened(s, err, pool.Close)
+	},
 }

@@ -3,9 +3,11 @@ package rebuild
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/guard"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // pointer is the value of a pointer, as JSON.
@@ -116,4 +119,91 @@ func judge(ctx context.Context, objects *s3.Client, job string, tick time.Time, 
 		}
 	}
 	return r, nil
+}
+
+// reader reads the indexes of a column again and again, and counts.
+type reader struct {
+	look look
+	jobs []string
+	tell func(line string)
+
+	reads     int
+	mixtures  int // reads that found parts of other builds
+	backwards int // reads that found an earlier build than the read before
+	last      map[string]reading
+}
+
+// run reads until ctx ends. It fails if an index cannot be read.
+func (r *reader) run(ctx context.Context) error {
+	for waits.Sleep(ctx, 50*time.Millisecond) { // so that it does not use up the machine
+		if err := r.read(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read reads each index once.
+func (r *reader) read(ctx context.Context) error {
+	for _, job := range r.jobs {
+		found, err := r.look(ctx, job)
+		if errors.Is(err, errNotYet) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read the index of job %s: %w", job, err)
+		}
+		r.count(job, found)
+	}
+	return nil
+}
+
+func (r *reader) count(job string, found reading) {
+	before, known := r.last[job]
+	r.last[job] = found
+	r.reads++
+	backwards := known && found.tick.Before(before.tick)
+	if backwards {
+		r.backwards++
+	}
+	if found.wrong != "" {
+		r.mixtures++
+	}
+	switch {
+	case known && found.tick.Equal(before.tick) && found.wrong == before.wrong:
+	case found.wrong != "":
+		r.tell(fmt.Sprintf("a reader finds a mixture: %s says that it is of %s, and %s", job, found.tick.Format(time.RFC3339), found.wrong))
+	case backwards:
+		r.tell(fmt.Sprintf("a reader finds %s at %s, after %s", job, found.tick.Format(time.RFC3339), before.tick.Format(time.RFC3339)))
+	}
+}
+
+// documents is the number of documents of a part.
+const documents = 200
+
+// part returns a part of a build: when it was made, and the documents as they were at the tick, one a
+// line. So a part that is made twice is not the same, as in life.
+func part(job string, tick time.Time, n int) []byte {
+	return append([]byte("made at "+time.Now().Format(time.RFC3339Nano)+"\n"), lines(job, tick, n)...)
+}
+
+func lines(job string, tick time.Time, n int) []byte {
+	var b bytes.Buffer
+	for i := range documents {
+		head := fmt.Sprintf("%s %s part %d document %d", job, tick.UTC().Format(time.RFC3339), n, i)
+		fmt.Fprintf(&b, "%s %x\n", head, sha256.Sum256([]byte(head)))
+	}
+	return b.Bytes()
+}
+
+// tickOf returns the tick of whose build this is part n, with all its documents. ok is false if it is
+// none.
+func tickOf(content []byte, job string, n int) (tick time.Time, ok bool) {
+	_, content, _ = bytes.Cut(content, []byte("\n"))
+	fields := strings.Fields(string(content[:min(len(content), 1000)]))
+	if len(fields) < 2 {
+		return tick, false
+	}
+	tick, err := time.Parse(time.RFC3339, fields[1])
+	return tick, err == nil && bytes.Equal(content, lines(job, tick, n))
 }
