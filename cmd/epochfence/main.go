@@ -11,7 +11,7 @@
 // docs/command-line.md.
 //
 // The file of a command reads its flags, asks package operate, and prints. Three interfaces
-// hide the servers: database (postgres.go, sqlite.go, store.go) has the sink and its tables, broker
+// hide the servers: database (postgres.go, sqldatabase.go, store.go) has the sink and its tables, broker
 // (kafka.go, nats.go) has the ends of logs, and operate.Operator has the fences.
 // findings.go decides what is wrong, view.go which state a partition has, act.go shows a plan first.
 // What makes an action safe is in package operate and the sinks, not here.
