@@ -6,8 +6,9 @@ import (
 	"fmt"
 )
 
-// This file has what a process writes into a fence. Fence.Claimed decides whether the fence accepts
-// it.
+// This file has what a source grants, what a process writes into a fence, and the claim that a transaction
+// without a position still has. Fence.Claimed decides whether the fence accepts a claim, and the source, in
+// Candidate.Confirm, whether it still holds a lease. A sink has to make later claims wait for a Hold.
 
 // ClaimID is the random name of one claim. It has the layout of a version 4 UUID (RFC 9562), so
 // that a database can store it as a UUID. It is compared for equality only. A fence that nobody has
@@ -90,4 +91,63 @@ const (
 // claim.
 func NewClaim(confirmed Lease) Claim {
 	return Claim{Lease: confirmed, ID: NewClaimID()}
+}
+
+// Origin says where a partition's messages and leases come from. Two origins with equal strings
+// must mean the same log and the same issuer of generations, so sources build them from ids that
+// are never reused.
+type Origin struct {
+	Partition Partition
+
+	// Log identifies the log whose offsets the fence counts, such as the cluster's id with the
+	// topic's id. It must change when offsets start to mean something else: in another cluster, or
+	// when a topic is deleted and recreated under its old name.
+	Log string
+
+	// Source identifies the issuer of the lease's generations. It must differ between two
+	// deployments that lease the same partition from two issuers.
+	Source string
+}
+
+// Lease is the right to try to claim a partition. A source grants it, and may have revoked it
+// before the process knows.
+type Lease struct {
+	Origin
+
+	// Generation is the number that the source gave this lease: the generation of a group, the
+	// epoch of a member, the revision of a key. It is positive. A source that starts over may issue
+	// a number again, or a lower number.
+	Generation int64
+
+	// Owner names the process for operators. Nothing compares it.
+	Owner string
+}
+
+// Hold names the claim that a transaction depends on when it moves no position. See
+// [Holding.CommitHeld].
+type Hold struct {
+	Partition Partition
+	Claim     ClaimID
+}
+
+// Holds returns nil if the fence carries the claim of h, at any position, and otherwise a
+// [*StaleError].
+func (f Fence) Holds(h Hold) error {
+	if f.Partition != h.Partition {
+		return fmt.Errorf("epoch: the hold is of %s, and the fence of %s", h.Partition, f.Partition)
+	}
+	if f.Claim != h.Claim || h.Claim == (ClaimID{}) {
+		return &StaleError{Partition: f.Partition, Ours: h.Claim, Held: f}
+	}
+	return nil
+}
+
+// Hold calls [Fence.Holds] on the fence of h's partition, or returns a [*MissingError]. It changes
+// nothing.
+func (fs Fences) Hold(h Hold) error {
+	f, err := fs.Read(h.Partition)
+	if err != nil {
+		return err
+	}
+	return f.Holds(h)
 }

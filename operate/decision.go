@@ -1,14 +1,16 @@
 package operate
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// This file has the entries of the audit log and their kinds. Sinks write them; which kinds end a
-// halt or forgive hangs is decided here.
+// This file has the entries of the audit log, their kinds and their trace ids, which package fenceotel
+// sets. Sinks write the entries; which kinds end a halt or forgive hangs is decided here.
 
 // Decision is an entry of a sink's audit log: a claim, a refusal, a halt, or an operator
 // action, with its reason. Commits have no entries, except runs of jobs. SQL sinks delete entries after 90 days, and
@@ -161,3 +163,42 @@ func (k DecisionKind) ForgivesHangs() bool {
 		return false
 	}
 }
+
+type traceIDKey struct{}
+
+// WithTraceID returns a context for [epoch.Sink.Claim], which records the trace id in the audit
+// log.
+func WithTraceID(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, traceIDKey{}, id)
+}
+
+// TraceID returns what [WithTraceID] has set, or the empty string.
+func TraceID(ctx context.Context) string {
+	id, _ := ctx.Value(traceIDKey{}).(string)
+	return id
+}
+
+// InTrace returns err with a trace id, which the audit log records. An [epoch.Sink] that traces
+// another sink wraps its errors with InTrace. If err is nil or id is empty, InTrace returns err.
+func InTrace(err error, id string) error {
+	if err == nil || id == "" {
+		return err
+	}
+	return &tracedError{err, id}
+}
+
+// TraceOf returns the trace id that [InTrace] has set, or the empty string.
+func TraceOf(err error) string {
+	if t, ok := errors.AsType[*tracedError](err); ok {
+		return t.id
+	}
+	return ""
+}
+
+type tracedError struct {
+	err error
+	id  string
+}
+
+func (e *tracedError) Error() string { return e.err.Error() }
+func (e *tracedError) Unwrap() error { return e.err }

@@ -10,7 +10,8 @@ import (
 )
 
 // This file has the interface that sinks implement for operators, the selection of what they list,
-// and which actions on a dead letter are possible. act.go has the actions on a fence.
+// which actions on a dead letter are possible, and who makes a database keep dead rows. act.go has the
+// actions on a fence.
 
 // Operator operates the partitions of one sink. pgsink.OpenOperator, sqlsink.OpenOperator,
 // cassink.Sink.Operator and memsink.Sink.Operator return one. Methods are safe for concurrent use.
@@ -216,4 +217,28 @@ var (
 	// ErrDeadLetterChanged is returned if the replay of the dead letter was requested, withdrawn
 	// or tried since it was seen.
 	ErrDeadLetterChanged = errors.New("the dead letter has changed since it was looked at")
+)
+
+// Snapshots is implemented by a sink whose database keeps dead row versions for as long as
+// somebody holds a snapshot. Tables grow meanwhile.
+type Snapshots interface {
+	// OldestSnapshots returns the oldest snapshot of each kind of holder that there is. It is cheap:
+	// a consumer calls it with each sign of life.
+	OldestSnapshots(ctx context.Context) ([]Snapshot, error)
+}
+
+// Snapshot is a snapshot that is held.
+type Snapshot struct {
+	Holder       string        // one of the Holders
+	Name         string        // application_name of the session or, if empty, its role; the id of the prepared transaction; the name of the slot
+	PID          int           // of the server's process; zero without one
+	Transactions int64         // how many have begun since it was taken
+	Age          time.Duration // of its transaction; zero if this role may not see it, and for a slot
+}
+
+// The holders of snapshots, as metrics and tools name them.
+const (
+	HolderSession  = "session"
+	HolderPrepared = "prepared_transaction"
+	HolderSlot     = "replication_slot"
 )

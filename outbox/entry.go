@@ -2,19 +2,22 @@ package outbox
 
 import (
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/textproto"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/outbox/httpfence"
 )
 
-// This file decides which entries can ever be sent: one that cannot fails the handler that adds it,
-// so that no relay meets it later. url.go checks its URL. relay.go decides when it is sent.
+// This file decides which entries can ever be sent, so that every database can store their texts: one that
+// cannot fails the handler that adds it, so that no relay meets it later. It has the one form in which
+// stores keep headers. url.go checks the URL. relay.go decides when an entry is sent.
 
 // Entry is a request that is sent after the transaction that adds it has committed.
 type Entry struct {
@@ -174,3 +177,27 @@ func fieldValue(s string) bool {
 	}
 	return true
 }
+
+// MarshalHeader returns an entry's header as a [Store] keeps it: a JSON object of lists.
+func MarshalHeader(h http.Header) (string, error) {
+	if h == nil {
+		h = http.Header{}
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		return "", fmt.Errorf("outbox: write a header: %w", err)
+	}
+	return string(text), nil
+}
+
+// UnmarshalHeader parses the text that [MarshalHeader] returns.
+func UnmarshalHeader(text string) (http.Header, error) {
+	var h http.Header
+	if err := json.Unmarshal([]byte(text), &h); err != nil {
+		return nil, fmt.Errorf("outbox: read a header: %w", err)
+	}
+	return h, nil
+}
+
+// cleanText reports whether every database accepts s as text.
+func cleanText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }

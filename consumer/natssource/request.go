@@ -12,7 +12,7 @@ import (
 )
 
 // This file decides when a reader requests messages, a small request at once and a large one in its
-// permit, and puts the answers into the feed. flight.go decides how many bytes that are, and pull.go
+// permit, and puts the answers into the feed. flight.go decides how many bytes that are, and feed.go
 // sends the request.
 
 // fetch requests messages and puts them into the feed.

@@ -36,7 +36,7 @@ var guardsOfLeases = []guard{
 		kafka, "TestALogThatWasRewrittenBelowThePositionIsAnError"},
 	{"R10", "a stream's beginning may pass a gap", []edit{{nats + "/gaps.go", "err == nil && info.State.FirstSeq > begin", "false"}},
 		nats, "TestABeginningThatMovesPastASlowPartitionIsNoticed"},
-	{"R10", "a message that looks like the server's is taken for it", []edit{{nats + "/pull.go", "err != nil || meta.Stream", "err != nil || len(m.Data) == 0 && m.Header.Get(\"Status\") != \"\" || meta.Stream"}},
+	{"R10", "a message that looks like the server's is taken for it", []edit{{nats + "/feed.go", "err != nil || meta.Stream", "err != nil || len(m.Data) == 0 && m.Header.Get(\"Status\") != \"\" || meta.Stream"}},
 		nats, "TestWhatTheServerSaysEndsOneRequestAndNoOther"},
 	{"R10", "a lost delivery is taken for a gap", []edit{{nats + "/request.go", "if meta.Sequence.Consumer != r.delivered+1 {", "if false {"}},
 		nats, "TestAMessageThatIsLostOnTheWayOrComesLateIsNoticed"},

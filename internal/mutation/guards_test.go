@@ -50,7 +50,7 @@ const (
 // Where epochs, claims and positions are compared: package epoch, and each sink.
 var guardsOfFences = []guard{
 	{"R1", "the claim is not compared", []edit{
-		{"epoch/hold.go", "if f.Claim != h.Claim || h.Claim == (ClaimID{}) {", "if h.Claim == (ClaimID{}) {"},
+		{"epoch/claim.go", "if f.Claim != h.Claim || h.Claim == (ClaimID{}) {", "if h.Claim == (ClaimID{}) {"},
 	}, "epoch", "TestAdvanced"},
 	{"R1", "the position is not compared", []edit{{fence, "if f.Next != a.From {", "if false {"}}, "epoch", "TestAdvanced"},
 	{"R1", "a claim id may be used again", []edit{{fence, "if c.ID == (ClaimID{}) || c.ID == f.Claim {", "if false {"}}, "epoch", "TestClaimedRefusesAndLeavesTheFence"},
@@ -61,7 +61,7 @@ var guardsOfFences = []guard{
 		{fence, "max(f.Epoch, c.Above, Epoch(c.Generation-1))", "max(f.Epoch, Epoch(c.Generation-1))"},
 	}, "epoch", "TestClaimedGivesAnEpochAboveTheOneThatTheClaimNames"},
 	{"R1", "a claim-only transaction accepts any claim", []edit{
-		{"epoch/hold.go", "\treturn f.Holds(h)\n", "\th.Claim = f.Claim\n\treturn f.Holds(h)\n"},
+		{"epoch/claim.go", "\treturn f.Holds(h)\n", "\th.Claim = f.Claim\n\treturn f.Holds(h)\n"},
 	}, "sinks/memsink", "TestSuite/a held claim that another one has replaced is stale, and so is none"},
 	{"R1", "an operator action leaves the claim as it is, and races its owner", []edit{{"operate/act.go", "\tf.Claim = a.Claim\n", ""}},
 		"sinks/memsink", "TestSuiteOperated/a live owner is fenced by an act, claims again, and continues from where it was told"},
@@ -83,10 +83,10 @@ var guardsOfFences = []guard{
 	{"R1", "an operator action leaves the claim as it is in PostgreSQL", []edit{{"internal/sql/pgschema/migrations/0003_operate.sql", "set epoch = t.epoch + 1, claim_id = new_claim,", "set epoch = t.epoch + 1,"}},
 		"sinks/pgsink", "TestSuite/cache_statement/queries, operated/a live owner is fenced by an act, claims again, and continues from where it was told"},
 	{"R1", "the claim is not compared in SQLite", []edit{
-		{"sinks/sqlsink/queries.go", "` AND claim_id = ? AND next_offset = ?`", "` AND (claim_id = ? OR 1) AND next_offset = ?`"},
+		{"sinks/sqlsink/dialect.go", "` AND claim_id = ? AND next_offset = ?`", "` AND (claim_id = ? OR 1) AND next_offset = ?`"},
 	}, "sinks/sqlsink", onSQLite + "stale writer: whoever lost its claim commits nothing"},
 	{"R1", "the position is not compared in SQLite", []edit{
-		{"sinks/sqlsink/queries.go", "` AND claim_id = ? AND next_offset = ?`", "` AND claim_id = ? AND (next_offset = ? OR 1)`"},
+		{"sinks/sqlsink/dialect.go", "` AND claim_id = ? AND next_offset = ?`", "` AND claim_id = ? AND (next_offset = ? OR 1)`"},
 	}, "sinks/sqlsink", onSQLite + "an advance from another offset than the fence's is moved, by the right claim too"},
 	{"R1", "a claim-only transaction compares no claim in SQLite", []edit{
 		{"sinks/sqlsink/commit.go", "\treturn f.Holds(h)\n", "\th.Claim = f.Claim\n\treturn f.Holds(h)\n"},
@@ -98,7 +98,7 @@ var guardsOfFences = []guard{
 		{"sinks/cassink/commit.go", "next, err := t.goal.after(at.record.Fence)\n\t\tif err != nil {\n\t\t\treturn err\n\t\t}", "next, err := t.goal.after(at.record.Fence)\n\t\t_ = err"},
 	}, "sinks/cassink", "TestInEachEraEachMessageTakesEffectOnce"},
 	{"R1", "the first claim of a partition looks into no other database", []edit{
-		{"sinks/shardsink/claim.go", "if err == nil && seen.Generation == 0 {", "if false {"},
+		{"sinks/shardsink/sink.go", "if err == nil && seen.Generation == 0 {", "if false {"},
 	}, "sinks/shardsink", "TestNoRoutingAndNoCrashMakesTwoClaimedFencesOfAPartition"},
 
 	{"R2", "the fence of another log is claimed", []edit{{fence, "if f.Log != o.Log {", "if false {"}}, "epoch", "TestCheckComparesLogAndSource"},
@@ -114,7 +114,7 @@ var guardsOfFences = []guard{
 		"sinks/pgsink", "TestSuite/cache_statement/queries, operated/of many acts from one reading, one is done"},
 	{"R2", "a swap compares nothing in SQLite", []edit{
 		{"sinks/sqlsink/sink.go", "epoch.Fences{c.Partition: now}.Claim(seen, c)", "now.Claimed(c)"},
-		{"sinks/sqlsink/queries.go", "key + ` AND epoch = ? AND claim_id = ?`", "key + ` AND (epoch = ? OR claim_id = ? OR 1)`"},
+		{"sinks/sqlsink/dialect.go", "key + ` AND epoch = ? AND claim_id = ?`", "key + ` AND (epoch = ? OR claim_id = ? OR 1)`"},
 	}, "sinks/sqlsink", onSQLite + "late claimer: a claim from a fence read before another claim is refused"},
 
 	{"R3", "the position is compared before the claim", []edit{

@@ -7,7 +7,8 @@ import (
 )
 
 // This file measures for how long this process has run, so that the time of a freeze counts neither
-// as a hang nor against a message.
+// as a hang nor against a message. It has the two ways to wake a goroutine that waits for a change: all
+// who wait, or the one whose channel it is.
 
 // Awake measures the time for which this process runs, in ticks of a timer. A frozen process (a
 // signal, a debugger, no CPU time) misses ticks. So Awake distinguishes a freeze from a slow call.
@@ -123,5 +124,41 @@ func (l *Lateness) Stop() {
 	}
 	for _, a := range l.counts {
 		a.Stop()
+	}
+}
+
+// Signal wakes all who wait for a change. Its zero value is ready.
+type Signal struct {
+	mu   sync.Mutex
+	next chan struct{}
+}
+
+// Next returns a channel that the next [Signal.Fire] closes. Whoever calls it before reading what may
+// have changed misses nothing.
+func (s *Signal) Next() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil {
+		s.next = make(chan struct{})
+	}
+	return s.next
+}
+
+// Fire wakes all who wait.
+func (s *Signal) Fire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next != nil {
+		close(s.next)
+		s.next = nil
+	}
+}
+
+// Notify puts a token into c, which has a capacity of one, unless it has one already. Whoever receives it
+// looks at everything that may have changed.
+func Notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }

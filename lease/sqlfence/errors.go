@@ -1,16 +1,23 @@
 package sqlfence
 
 import (
+	"context"
+	"database/sql"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
+	"github.com/epochfence/epochfence/internal/sql/sqlschema"
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
+	"github.com/epochfence/epochfence/migrations"
 )
 
-// This file finds the refusal in a database's error. The database decides it, in the SQL of
-// schema.go.
+// This file runs a statement that must change a row, has the SQL that compares a token with that of the row,
+// the function for PostgreSQL and the triggers for SQLite, and finds the refusal in a database's error. The
+// database decides it.
 
 // RefusedError is returned by [Explain] for a write under a token that is too low for the row.
 type RefusedError struct {
@@ -114,3 +121,71 @@ func parse(err error) (kind string, found values, raised bool) {
 	}
 	return "", values{}, false
 }
+
+// DB is a [sql.DB], [sql.Conn] or [sql.Tx].
+type DB interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// ErrNoRow is returned by [Exec] for a statement that has changed no row.
+var ErrNoRow = errors.New("there is no such row")
+
+// Exec runs a statement that writes rows under a token, and returns nil if it has changed at least
+// one. It returns [ErrNoRow] if no row fits the statement's condition, and other errors as [Explain]
+// does. An error that Explain does not know may be a lost answer: then the write may have been
+// applied.
+//
+// The statement sets both columns, and in PostgreSQL it calls epochfence_token: see the package
+// documentation. For pgx, use Explain and the count of the rows.
+func Exec(ctx context.Context, db DB, statement string, args ...any) error {
+	result, err := db.ExecContext(ctx, statement, args...)
+	if err != nil {
+		return Explain(err)
+	}
+	switch n, err := result.RowsAffected(); {
+	case err != nil:
+		return fmt.Errorf("sqlfence: count the rows of a write: %w", err)
+	case n == 0:
+		return fmt.Errorf("sqlfence: write a row: %w", ErrNoRow)
+	}
+	return nil
+}
+
+//go:embed migrations/*/*.sql
+var migrationFiles embed.FS
+
+func script(dialect string) migrations.Migration {
+	return sqlschema.Read(migrationFiles, "migrations/"+dialect, "sqlfence")[0]
+}
+
+// PostgreSQL returns the SQL of the function epochfence_token, for PostgreSQL 14 or newer. It goes
+// into the first schema of the search_path. Every role may call it that has USAGE on that schema.
+// The function reads no table. Unlike the scripts of other packages, this one keeps no record in a
+// table: it replaces the function if it exists.
+func PostgreSQL() migrations.Migration { return script("postgres") }
+
+// SQLite returns the SQL of a trigger on a table, for SQLite 3.47 or newer. The table must have the
+// columns lock_name TEXT and lock_epoch INTEGER. The trigger refuses a token below that of the row.
+// The script does nothing if the trigger exists, so a program may run it whenever it starts. A
+// statement that sets another lock_name and a null lock_epoch moves the row, and needs no token: see
+// "Scopes" in the package documentation.
+//
+// DROP TABLE drops the trigger. Run the script again after a migration that builds the table anew.
+func SQLite(table string) migrations.Migration { return trigger("token", table, ">") }
+
+// SQLiteOnce is like [SQLite], and its trigger also refuses the token of the row, so that each token
+// writes a row once.
+func SQLiteOnce(table string) migrations.Migration { return trigger("once", table, ">=") }
+
+var unfit = regexp.MustCompile(`[^A-Za-z0-9_]`) // for the name of a file
+
+func trigger(kind, table, refused string) migrations.Migration {
+	m := script("sqlite")
+	m.Name = kind + "_" + unfit.ReplaceAllString(table, "_")
+	m.SQL = strings.NewReplacer(
+		"{{trigger}}", quote("epochfence_"+kind+"_"+table), "{{table}}", quote(table), "{{refused}}", refused,
+	).Replace(m.SQL)
+	return m
+}
+
+func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

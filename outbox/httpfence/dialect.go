@@ -1,6 +1,8 @@
 package httpfence
 
 import (
+	"context"
+	"database/sql"
 	"embed"
 	"fmt"
 	"strconv"
@@ -12,8 +14,9 @@ import (
 	"github.com/epochfence/epochfence/migrations"
 )
 
-// This file has what differs between PostgreSQL and SQLite in a receiver's own statements. Their
-// transactions, and what a handler may send in them, are internal/sql/sqltx's.
+// This file creates and updates the tables of an SQLStore, whose scripts are in migrations/, and has what
+// differs between PostgreSQL and SQLite in a receiver's own statements. Their transactions, and what a
+// handler may send in them, are internal/sql/sqltx's.
 
 // Dialect is the dialect of a database: [SQLite] or [PostgreSQL].
 type Dialect interface {
@@ -113,3 +116,33 @@ func (postgres) now() string { return `clock_timestamp() - make_interval(secs =>
 func (postgres) hex() string { return `pg_catalog.set_config('bytea_output', 'hex', true)` }
 
 func (postgres) ago(age time.Duration) any { return age.Seconds() }
+
+func schema(d Dialect, o SQLOptions) sqlschema.Prefixed {
+	return sqlschema.Prefixed{
+		Prefix: o.TablePrefix, Scripts: d.migrations(),
+		Remedy: "httpfence.Migrate, or the SQL of httpfence.Migrations",
+	}
+}
+
+// Migrations returns the schema as SQL for your own migration tool: see package migrations.
+func Migrations(d Dialect, o SQLOptions) ([]migrations.Migration, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return schema(d, o).Migrations(), nil
+}
+
+// Migrate creates the tables or updates them, in one transaction. It does not change tables that
+// are up to date, nor newer ones, and returns [migrations.ErrNewer] for those of a later major number.
+// Concurrent calls wait for each other. Migrate needs the privilege to create tables.
+func Migrate(ctx context.Context, db *sql.DB, d Dialect, o SQLOptions) error {
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	if err := sqltx.Migrate(ctx, db, d.transactions(), schema(d, o), o.limits(storeTimeout)); err != nil {
+		return fmt.Errorf("httpfence: migrate %s: %w", d, err)
+	}
+	return nil
+}

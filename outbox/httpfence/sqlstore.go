@@ -14,7 +14,8 @@ import (
 )
 
 // This file decides the steps of a request in an SQLStore: epoch, key, effect, answer, in one
-// transaction, and what is undone when one of them fails. transaction.go has each step.
+// transaction, which it lends to the handler, and what is undone when one of them fails. transaction.go
+// has each step. Which statements of the handler are sent is decided in internal/sql/sqltx/effect.go.
 
 // SQLOptions configure an [SQLStore]. The zero value works.
 type SQLOptions struct {
@@ -252,4 +253,40 @@ func newQueries(d Dialect, prefix string) queries {
 		forget: d.bind(`DELETE FROM ` + answers + ` WHERE (scope, idempotency_key) IN (SELECT scope, idempotency_key FROM ` + answers +
 			` WHERE stored_at < ` + d.now() + ` ORDER BY stored_at LIMIT ?)`),
 	}
+}
+
+// DBTX is the interface through which a handler writes to an [SQLStore]. It has the methods of
+// sqlc's DBTX for database/sql, and no Commit or Rollback.
+type DBTX interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Tx returns the transaction of the request. The epoch and the answer are stored in it too, so the
+// handler's writes through it are committed exactly once or not at all. It is safe for concurrent
+// use, until the handler has returned. BEGIN, COMMIT, END and ROLLBACK are not sent to the
+// database, and a handler that tries one has failed.
+//
+// In SQLite, some failures roll back the whole transaction, such as a full disk or the end of the
+// context of a statement that writes. The transaction then refuses all statements.
+//
+// Tx panics if the request is not behind a [Handler] with an [SQLStore].
+func Tx(ctx context.Context) DBTX {
+	tx, ok := ctx.Value(txKey{}).(DBTX)
+	if !ok {
+		panic("httpfence: Tx: no transaction in this context: it is that of a request behind a Handler with an SQLStore")
+	}
+	return tx
+}
+
+type txKey struct{}
+
+func (t *transaction) lend() *sqltx.Guard {
+	return t.s.transactions.Guard(sqltx.GuardConfig{
+		Package: "httpfence", Alone: true,
+		Begin:   func(context.Context) (*sqltx.Tx, error) { return t.tx, nil },
+		Explain: func(err error) error { return err },
+	})
 }

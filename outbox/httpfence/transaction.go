@@ -6,14 +6,16 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
 )
 
-// This file has the steps of a request's transaction, and compares the epochs: admit refuses one
-// that is lower than the highest that the scope has seen. sqlstore.go has the order of the steps.
+// This file has the order of requests for one scope within this process, and the steps of a request's
+// transaction. admit compares the epochs, and refuses one that is lower than the highest that the scope
+// has seen. sqlstore.go has the order of the steps.
 
 // storeTimeout limits the store's own statements, in case the database is gone.
 const storeTimeout = 30 * time.Second
@@ -237,4 +239,50 @@ func (t *transaction) finish(query string) error {
 	ctx, cancel := bounded()
 	defer cancel()
 	return t.tx.Finish(ctx, query)
+}
+
+// locks is a mutex for each name. Waiting callers get it in the order of their arrival.
+type locks struct {
+	mu sync.Mutex
+	of map[string]*lock
+}
+
+type lock struct {
+	in    chan struct{} // full while a caller is in; Go queues the blocked senders in order
+	users int           // in or waiting
+}
+
+// enter waits for the mutex of name until ctx ends. Call leave if err is nil.
+func (t *locks) enter(ctx context.Context, name string) (leave func(), err error) {
+	t.mu.Lock()
+	if t.of == nil {
+		t.of = map[string]*lock{}
+	}
+	mine := t.of[name]
+	if mine == nil {
+		mine = &lock{in: make(chan struct{}, 1)}
+		t.of[name] = mine
+	}
+	mine.users++
+	t.mu.Unlock()
+
+	done := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if mine.users--; mine.users == 0 {
+			delete(t.of, name)
+		}
+	}
+	select {
+	case mine.in <- struct{}{}:
+		if err := ctx.Err(); err != nil { // both were ready
+			<-mine.in
+			done()
+			return nil, fmt.Errorf("%w: %w", ErrBusy, err)
+		}
+		return func() { <-mine.in; done() }, nil
+	case <-ctx.Done():
+		done()
+		return nil, fmt.Errorf("%w: others of the same scope are being served: %w", ErrBusy, ctx.Err())
+	}
 }

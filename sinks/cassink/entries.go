@@ -19,7 +19,7 @@ import (
 )
 
 // This file writes, reads and sweeps the items of outbox entries, and remembers, under one claim,
-// those that this process has read. lists.go has which entries exist, and outbox.go is the view of
+// those that this process has read. log.go has which entries exist, and outbox.go is the view of
 // package casoutbox.
 
 // entryItem is an entry and the item that has it. The value of the item is the body, and the note the rest.

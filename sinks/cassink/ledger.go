@@ -15,7 +15,7 @@ import (
 )
 
 // This file has the rows of operators over items: the audit log (log.go), dead letters (deadletters.go),
-// signs of life, the outbox (outbox_operator.go), and the requests that owners poll. Package operate decides what rows mean. Each change
+// signs of life, the outbox (operator.go), and the requests that owners poll. Package operate decides what rows mean. Each change
 // is a write of its own, in the order that leaves nothing done without a record, or a request.
 
 var _ operate.Ledger[*Tx] = (*Sink)(nil)

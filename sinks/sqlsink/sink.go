@@ -13,11 +13,13 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/sqlschema"
 	"github.com/epochfence/epochfence/internal/sql/sqltx"
 	"github.com/epochfence/epochfence/internal/text/inert"
+	"github.com/epochfence/epochfence/migrations"
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file reads, seeds and claims fences under the database's write lock, and decides whose fault
-// an error is. Package epoch decides whether a claim is allowed.
+// This file migrates the tables, and reads, seeds and claims fences under the database's write lock. It
+// decides whose fault an error is. Package epoch decides whether a claim is allowed, and internal/sql how
+// scripts are applied.
 
 // Options configure a [Sink]. The zero value works.
 type Options struct {
@@ -298,3 +300,37 @@ func (s *Sink) explain(err error) error {
 	}
 	return fmt.Errorf("%w: %w", fault, safe)
 }
+
+// Migrations returns the schema as SQL for your own migration tool: see package migrations.
+func Migrations(d Dialect, o Options) ([]migrations.Migration, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return d.tables(o.TablePrefix).Migrations(), nil
+}
+
+// Migrate creates the tables of sinks and of the outbox (package sqloutbox), or brings them up to date. It does so
+// in one transaction; in MariaDB, where each CREATE TABLE commits, call it again if it fails. Of concurrent calls,
+// one migrates and the others wait. It leaves newer tables as they are; those of a later major number are
+// [migrations.ErrNewer]. It needs the privilege to create tables.
+func Migrate(ctx context.Context, db *sql.DB, d Dialect, o Options) error {
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	if err := sqltx.Migrate(ctx, db, d.transactions(), d.tables(o.TablePrefix), o.limits()); err != nil {
+		return fmt.Errorf("sqlsink: migrate %s: %w", d, err)
+	}
+	return nil
+}
+
+// OpenDB returns a handler's transaction as a [sql.DB], for gorm, ent, bun, sqlx and other
+// libraries that need more than a [Tx]. What they write is committed with the fence. Begin sets a
+// savepoint. Commit and Rollback of the [sql.Tx] release it or go back to it.
+//
+// A [sql.Tx] must be committed or rolled back before the handler returns and before its context
+// ends. Otherwise the message fails, and all its handler's writes are rolled back. It also fails if
+// the end of a [sql.Tx] would take back, or keep, what was written through another handle meanwhile:
+// write through the Tx that was begun last, and end it first. The DB is closed when the handler returns.
+func OpenDB(tx *Tx) *sql.DB { return tx.call.OpenDB() }

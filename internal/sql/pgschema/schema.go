@@ -4,15 +4,20 @@
 package pgschema
 
 import (
+	"bytes"
 	"context"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/sqlschema"
@@ -173,3 +178,75 @@ func (s Schema) Known() int { return len(s.scripts()) }
 
 // Check returns an error unless the program works on a schema of this version.
 func (s Schema) Check(have int) error { return Remedy.Check(have, len(s.scripts())) }
+
+// maxIdentifier is the number of bytes that PostgreSQL keeps of an identifier. It cuts off the rest
+// without an error.
+const maxIdentifier = 63
+
+// CheckIdentifier returns an error unless name can be the name of a schema or a role. option is the
+// user's name for it.
+func CheckIdentifier(option, name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%s is empty", option)
+	case !utf8.ValidString(name) || strings.Contains(name, "\x00"):
+		return fmt.Errorf("%s %q is not UTF-8 without NUL", option, name)
+	case len(name) > maxIdentifier:
+		return fmt.Errorf("%s %q has %d bytes; PostgreSQL keeps %d", option, name, len(name), maxIdentifier)
+	}
+	return nil
+}
+
+// Quote quotes an identifier.
+func Quote(name string) string { return pgx.Identifier{name}.Sanitize() }
+
+type ownKey struct{}
+
+// Own marks the statements that are sent with ctx through a handler's transaction as a package's
+// own. A refusal by the package's tables is no message's fault. The mark passes through a
+// transaction that a program has wrapped, and no program can set it.
+func Own(ctx context.Context) context.Context { return context.WithValue(ctx, ownKey{}, true) }
+
+// IsOwn reports whether [Own] has marked ctx.
+func IsOwn(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
+
+// Texts is a statement that makes the server write values as pgx reads them until the end of the
+// transaction, whatever is set for the role. It is for values that travel as text. A handler's
+// transaction keeps its settings: there use [Bytea], and numbers for times.
+const Texts = "select pg_catalog.set_config('datestyle', 'ISO', true), pg_catalog.set_config('bytea_output', 'hex', true)"
+
+// Bytea scans a bytea in any format and under any bytea_output. NULL is nil.
+type Bytea []byte
+
+// ScanBytes implements [pgtype.BytesScanner].
+func (b *Bytea) ScanBytes(v []byte) error {
+	*b = bytes.Clone(v)
+	return nil
+}
+
+// ScanText implements [pgtype.TextScanner].
+func (b *Bytea) ScanText(v pgtype.Text) (err error) {
+	if *b = nil; !v.Valid {
+		return nil
+	}
+	if len(v.String) >= 2 && v.String[:2] == `\x` { // escape doubles a backslash
+		*b, err = hex.DecodeString(v.String[2:])
+		return err
+	}
+	*b = make([]byte, 0, len(v.String))
+	for s := v.String; s != ""; {
+		switch {
+		case s[0] != '\\':
+			*b, s = append(*b, s[0]), s[1:]
+		case len(s) >= 2 && s[1] == '\\':
+			*b, s = append(*b, '\\'), s[2:]
+		default:
+			octal, err := strconv.ParseUint(s[1:min(4, len(s))], 8, 8)
+			if err != nil || len(s) < 4 {
+				return fmt.Errorf("not a bytea: %.10q", s)
+			}
+			*b, s = append(*b, byte(octal)), s[4:]
+		}
+	}
+	return nil
+}

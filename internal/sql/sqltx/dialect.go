@@ -10,7 +10,7 @@ import (
 )
 
 // This file has what differs between databases, as an interface. postgres.go, sqlite.go and
-// mariadb.go implement it, with effect_postgres.go and the like for the texts of handlers.
+// mariadb.go implement it, with effect.go and the like for the texts of handlers.
 
 // Dialect has the differences between databases in running transactions. SAVEPOINT, RELEASE
 // SAVEPOINT, COMMIT and ROLLBACK are the same in all.

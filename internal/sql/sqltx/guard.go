@@ -10,9 +10,9 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// This file decides whether the transaction is still the one that was begun, after each statement
-// of a handler and each error. call.go lends it to one call after the other, and effect.go decides
-// which texts are sent.
+// This file decides whether the transaction is still the one that was begun, after each statement of a
+// handler and each error, and finds the codes of databases' errors for the stores. call.go lends it to one
+// call after the other, effect.go decides which texts are sent, and Classify what a code means.
 
 // GuardConfig configures a [Guard].
 type GuardConfig struct {
@@ -170,4 +170,24 @@ func (g *Guard) prove(savepoint, text string) {
 	if _, err := g.tx.Conn.ExecContext(context.Background(), `RELEASE SAVEPOINT `+savepoint); err != nil {
 		g.gone = fmt.Errorf("%w, or it is not known whether it did: after %q, its savepoint could not be released: %w", epoch.ErrTxEndedByHandler, excerpt(text), err)
 	}
+}
+
+// SQLState returns the SQLSTATE of PostgreSQL's error in err, or "" if there is none.
+func SQLState(err error) string {
+	if err == nil {
+		return ""
+	}
+	return sqlState(err)
+}
+
+const sqliteConstraintTrigger = 1811
+
+// IsRaisedBySQLiteTrigger reports whether a trigger has raised err, through any driver that
+// [SQLite] knows.
+func IsRaisedBySQLiteTrigger(err error) bool {
+	if err == nil {
+		return false
+	}
+	code, of := resultCode(err)
+	return of != nil && code == sqliteConstraintTrigger
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // This file has how transactions begin, wait and fail in MariaDB, and which settings it needs.
-// effect_mariadb.go has the texts of handlers, and db.go decides what is tried again.
+// effect.go has the texts of handlers, and db.go decides what is tried again.
 
 // MariaDB is MariaDB 10.11 or newer through github.com/go-sql-driver/mysql, with clientFoundRows=true.
 // What is for MySQL 8 alone follows its manual, and was not run.

@@ -14,7 +14,7 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
-// This file has how transactions begin, wait and fail in PostgreSQL. effect_postgres.go has the
+// This file has how transactions begin, wait and fail in PostgreSQL. effect.go has the
 // texts of handlers, and db.go decides what is tried again.
 
 // PostgreSQL is PostgreSQL 14 or newer through github.com/jackc/pgx/v5/stdlib. Other drivers work

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -15,9 +16,9 @@ import (
 	"github.com/epochfence/epochfence/internal/text/inert"
 )
 
-// This file has how transactions begin, wait and fail in SQLite, and which settings it needs.
-// effect_sqlite.go has the texts of handlers, sqlite_code.go the errors of the drivers, and db.go
-// decides what is tried again.
+// This file has how transactions begin, wait and fail in SQLite, which settings it needs, and the result
+// codes in the errors of four drivers, which it does not import. effect.go has the texts of handlers, and
+// db.go decides what is tried again.
 
 // SQLite is SQLite 3.37 or newer through modernc.org/sqlite, in WAL mode. Other drivers work if
 // their errors have a method Code() int that returns SQLite's result code, as those of
@@ -194,4 +195,49 @@ func (sqlite) Fault(err error) error {
 		}
 	}
 	return nil
+}
+
+// resultCode finds an SQLite driver's error in err, and its result code:
+// https://www.sqlite.org/rescode.html. of is nil if there is none.
+func resultCode(err error) (code int, of error) {
+	err = inert.Error(err) // an argument's method or the handler may have returned it
+	var e interface {
+		error
+		Code() int
+	}
+	if errors.As(err, &e) {
+		return inert.Try(e.Code), e
+	}
+	return codeInside(err)
+}
+
+// codeInside reads the code of drivers that have it elsewhere. It does not name their types,
+// because every user of this package would then build the drivers.
+func codeInside(err error) (code int, of error) {
+	of = inert.Find(err, func(err error) (found bool) {
+		v := reflect.ValueOf(err)
+		switch t := reflect.Indirect(v).Type(); t.PkgPath() {
+		case "github.com/mattn/go-sqlite3": // a field
+			if t.Kind() == reflect.Struct {
+				code, found = integer(reflect.Indirect(v).FieldByName("ExtendedCode"))
+			}
+		case "github.com/ncruces/go-sqlite3": // a method of a type of its own, or the error itself
+			if method := v.MethodByName("ExtendedCode"); method.IsValid() {
+				v = method.Call(nil)[0]
+			}
+			code, found = integer(v)
+		}
+		return found
+	})
+	return code, of
+}
+
+func integer(v reflect.Value) (int, bool) {
+	switch {
+	case v.CanInt():
+		return int(v.Int()), true
+	case v.CanUint():
+		return int(v.Uint()), true
+	}
+	return 0, false
 }
