@@ -271,9 +271,7 @@ func (w *world) race(begin func(round int) cas.Item, try func(n int, c client) e
 				w.Errorf("round %d: client %d: err = %v, want nil or %q", round, n, err, cas.ErrConflict)
 			}
 		})
-		if won.Load() != 1 {
-			w.Fatalf("round %d: %d of %d clients succeeded", round, won.Load(), clients)
-		}
+		w.Mustf(won.Load() == 1, "round %d: %d of %d clients succeeded", round, won.Load(), clients)
 		end()
 	}
 }

@@ -94,9 +94,7 @@ func (v *watching) begins() map[string]cas.Item {
 		if item.Key == "" {
 			return items
 		}
-		if !item.Live {
-			v.w.Fatalf("a watch begins with an item that is not live:\n%s", show(item))
-		}
+		v.w.Mustf(item.Live, "a watch begins with an item that is not live:\n%s", show(item))
 		items[item.Key] = item
 	}
 }

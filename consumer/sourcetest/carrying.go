@@ -73,9 +73,7 @@ var carrying = []history{{
 		w.Produce(w.t, topic, 0, sent...)
 		g := w.start("a", topic).granted(topic, 0)
 		for i, got := range g.read(g.earliest(), len(sent)) {
-			if !bytes.Equal(got.Value, sent[i].Value) {
-				w.fail("message %d has %d bytes, want %d of value %d", i, len(got.Value), len(sent[i].Value), i)
-			}
+			w.must(bytes.Equal(got.Value, sent[i].Value), "message %d has %d bytes, want %d of value %d", i, len(got.Value), len(sent[i].Value), i)
 		}
 	},
 }, {
@@ -144,9 +142,7 @@ func (g *grant) wantMisfit(from epoch.Fence, kind error, found epoch.Offset) {
 		g.p.w.fail("Read of %s from %d = %v; want a *PositionError: %v", g.name(), from.Next, err, kind)
 	}
 	want := consumer.PositionError{Partition: g.Origin().Partition, Kind: kind, Position: from.Next, Found: found}
-	if *misfit != want {
-		g.p.w.fail("Read of %s = %+v, want %+v", g.name(), *misfit, want)
-	}
+	g.p.w.must(*misfit == want, "Read of %s = %+v, want %+v", g.name(), *misfit, want)
 }
 
 var misfits = []history{{

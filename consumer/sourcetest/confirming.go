@@ -36,9 +36,7 @@ func (g *grant) tryConfirm(seen epoch.Fence) (epoch.Lease, error) {
 // wantLost checks that Confirm, called outside own's context, returns ErrLost.
 func (g *grant) wantLost(seen epoch.Fence) {
 	lease, err := g.Confirm(g.p.w.ctx, seen)
-	if !errors.Is(err, consumer.ErrLost) {
-		g.p.w.fail("Confirm of %s after the loss = %+v, %v; want ErrLost", g.name(), lease, err)
-	}
+	g.p.w.must(errors.Is(err, consumer.ErrLost), "Confirm of %s after the loss = %+v, %v; want ErrLost", g.name(), lease, err)
 }
 
 var confirming = []history{{
@@ -281,9 +279,7 @@ var losing = []history{{
 		a.thaw()
 		select {
 		case err := <-answered:
-			if err == nil {
-				w.fail("Confirm of %s = nil after another process had the partition", old.name())
-			}
+			w.must(err != nil, "Confirm of %s = nil after another process had the partition", old.name())
 		case <-w.ctx.Done():
 			w.fail("Confirm of %s was never answered", old.name())
 		}

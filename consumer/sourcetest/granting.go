@@ -38,9 +38,7 @@ var granting = []history{{
 			g := p.granted(topic, n)
 			o := g.Origin()
 			w.must(o.Partition.Group == groupOf(group, []string{topic}) && o.Log != "" && o.Source != "", "origin %+v", o)
-			if g.Term() <= 0 {
-				w.fail("a term of %v", g.Term())
-			}
+			w.must(g.Term() > 0, "a term of %v", g.Term())
 			lease := g.confirm(g.earliest())
 			w.must(lease.Origin == o && lease.Generation > 0 && lease.Owner != "", "Confirm of %+v returned %+v", o, lease)
 		}
@@ -135,9 +133,7 @@ var granting = []history{{
 		b.leave()
 		w.await("a has everything again", func() bool { return len(a.holding()) == 4 })
 		for _, g := range kept {
-			if g.ending() {
-				w.fail("%s did not keep its tenure when b left", g.name())
-			}
+			w.must(!g.ending(), "%s did not keep its tenure when b left", g.name())
 		}
 	},
 }, {
@@ -153,9 +149,7 @@ var granting = []history{{
 		ms := other.want(from, "x", "y")
 		other.confirm(after(from, ms[1]))
 		w.never(other, "another tenure is lost", other.ctx.Done())
-		if other.asked() {
-			w.fail("%s was revoked", other.name())
-		}
+		w.must(!other.asked(), "%s was revoked", other.name())
 		p.leave()
 	},
 }, {

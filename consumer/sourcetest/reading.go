@@ -160,9 +160,7 @@ func (g *grant) want(from epoch.Fence, values ...string) []entry {
 	for _, e := range es {
 		got = append(got, string(e.Value))
 	}
-	if !slices.Equal(got, values) {
-		g.p.w.fail("Read of %s from %d: %s", g.name(), from.Next, difference(got, values))
-	}
+	g.p.w.must(slices.Equal(got, values), "Read of %s from %d: %s", g.name(), from.Next, difference(got, values))
 	return es
 }
 

@@ -325,9 +325,7 @@ func sameAdvanceTwice(w *world) {
 			}
 			w.isOnly(err, epoch.ErrMoved, "commit from %d, again", as[0].From)
 		})
-		if len(accepted) != 1 {
-			w.Fatalf("%d commits from offset %d were accepted", len(accepted), as[0].From)
-		}
+		w.Mustf(len(accepted) == 1, "%d commits from offset %d were accepted", len(accepted), as[0].From)
 		ta.moves(as[0])
 		ta.wantFence()
 	}

@@ -39,9 +39,7 @@ func (h *person) wantLog(p epoch.Partition, want ...string) []operate.Decision {
 	for _, d := range ds {
 		got = append(got, told(d))
 	}
-	if !slices.Equal(got, want) {
-		h.w.Errorf("the audit log of %s says\n%s\nwant\n%s", p, strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	h.w.Wantf(slices.Equal(got, want), "the audit log of %s says\n%s\nwant\n%s", p, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	return ds
 }
 

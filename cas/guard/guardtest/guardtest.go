@@ -123,15 +123,11 @@ func (w *world) exact(partitions int) {
 			if _, err := fmt.Sscanf(word, "%d:%d", &partition, &offset); err != nil {
 				w.Fatal(err)
 			}
-			if offset != next[partition] {
-				w.Errorf("%s: %s, want offset %d: %s", item(n), word, next[partition], state.Value)
-			}
+			w.Wantf(offset == next[partition], "%s: %s, want offset %d: %s", item(n), word, next[partition], state.Value)
 			next[partition] = offset + 1
 		}
 		for partition, end := range next {
-			if end != messages {
-				w.Errorf("%s has %d messages of partition %d, want %d: %s", item(n), end, partition, messages, state.Value)
-			}
+			w.Wantf(end == messages, "%s has %d messages of partition %d, want %d: %s", item(n), end, partition, messages, state.Value)
 		}
 	}
 }

@@ -269,7 +269,5 @@ func (w *world) has(item int, partition int32, want ...string) {
 	got := slices.DeleteFunc(strings.Fields(string(state.Value)), func(word string) bool {
 		return !strings.HasPrefix(word, fmt.Sprint(partition, ":"))
 	})
-	if !slices.Equal(got, want) {
-		w.Errorf("%s has of partition %d\n%q, want\n%q", w.item(item), partition, got, want)
-	}
+	w.Wantf(slices.Equal(got, want), "%s has of partition %d\n%q, want\n%q", w.item(item), partition, got, want)
 }
