@@ -9,6 +9,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/text/troubles"
 )
 
 // This file has what a handler calls: Add writes an entry in the handler's own transaction. It also
@@ -23,7 +24,7 @@ type Box[TX any] struct {
 	client *http.Client
 
 	climbs   climbs
-	troubles troubles
+	troubles *troubles.Log[*lane]
 }
 
 // New returns a box over store.
@@ -35,7 +36,7 @@ func New[TX any](store Store[TX], o Options[TX]) (*Box[TX], error) {
 	if store == nil {
 		return nil, errors.New("outbox: New needs a store")
 	}
-	return &Box[TX]{store: store, o: o, client: newClient(o.Client, o.Concurrency)}, nil
+	return &Box[TX]{store: store, o: o, client: newClient(o.Client, o.Concurrency), troubles: troubles.New[*lane](o.Logger, "keys")}, nil
 }
 
 // Add adds an entry in tx, the handler's transaction, for the partition of m, the handler's

@@ -29,7 +29,6 @@ type lane struct {
 	took    time.Duration // to get the outcome
 	wait    *waits.Backoff
 	until   time.Time
-	trouble *troubleKey // if it fails
 }
 
 // next returns how long the lane waits after one more failure.

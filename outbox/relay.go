@@ -246,67 +246,43 @@ func (r *relay[TX]) retry(l *lane, in time.Duration) {
 	r.waiting.add(l, time.Now().Add(in))
 }
 
+// report reports an answer that is no success, or none.
 func (r *relay[TX]) report(l *lane, kind Kind, err error) {
-	r.reportFailure(l, kind, troubleKey{receiverOf(l.row.URL), kind}, err)
+	receiver := receiverOf(l.row.URL)
+	level, text := slog.LevelWarn, "the receiver "+receiver+" does not take entries of the outbox, they are sent again"
+	switch kind {
+	case Refused:
+		level, text = slog.LevelError, "the receiver "+receiver+" refuses entries of the outbox, and there is no OnRefused: they stay and are sent again"
+	case Fenced:
+		text = "the receiver " + receiver + " has seen a higher epoch, the entries of its scope wait"
+	}
+	r.observe(l, kind, l.took, err)
+	r.log(l, level, text, err)
 }
 
 // reportOwn reports an OnAnswer or OnRefused that failed.
 func (r *relay[TX]) reportOwn(l *lane, err error) {
-	r.reportFailure(l, Retrying, troubleKey{kind: Retrying}, err)
+	r.observe(l, Retrying, 0, err)
+	r.log(l, slog.LevelWarn, "could not record an answer to an entry of the outbox; recording is tried again with the same answer; "+
+		"only a later claim sends the entry again, with the same idempotency key", err)
 }
 
-func (r *relay[TX]) reportFailure(l *lane, kind Kind, k troubleKey, err error) {
-	sent := r.sent(l)
-	about := Event{Kind: kind, Sent: sent, Status: l.outcome.answer.Status, Highest: l.outcome.highest, Err: err}
-	if k.receiver != "" {
-		about.Took = l.took
-	}
-	r.o.Observe(about)
-	known := l.trouble != nil && *l.trouble == k
-	if !known {
-		r.recovered(l)
-		l.trouble = &k
-	}
-	t, due := r.troubles.failed(k, !known)
-	if !due {
-		return
-	}
-	level, text := slog.LevelWarn, "a receiver does not take entries of the outbox, they are sent again"
-	switch {
-	case k.receiver == "":
-		text = "could not record an answer to an entry of the outbox; recording is tried again with the same answer; only a later claim sends the entry again, with the same idempotency key"
-	case kind == Refused:
-		level, text = slog.LevelError, "entries of the outbox are refused, and there is no OnRefused: they stay and are sent again"
-	case kind == Fenced:
-		text = "a receiver has seen a higher epoch, the entries of its scope wait"
-	}
-	args := []any{"receiver", receiverOf(sent.URL), "entry", sent.ID, "scope", sent.Scope, "key", sent.Key,
-		"idempotency_key", sent.IdempotencyKey, "attempt", sent.Attempt, "err", err}
-	if t.failures > 1 {
-		args = append(args, "failures", t.failures, "keys", t.lanes, "since", t.since)
-	}
-	r.logger.Log(context.Background(), level, text, args...)
+func (r *relay[TX]) observe(l *lane, kind Kind, took time.Duration, err error) {
+	r.o.Observe(Event{Kind: kind, Sent: r.sent(l), Status: l.outcome.answer.Status, Highest: l.outcome.highest, Took: took, Err: err})
 }
 
-// recovered ends the failure of a lane, and logs a line if it was the last lane to fail so.
-func (r *relay[TX]) recovered(l *lane) {
-	k := l.trouble
-	if k == nil {
-		return
-	}
-	l.trouble = nil
-	if t, last := r.troubles.left(*k); last && k.receiver != "" {
-		r.logger.Info("a receiver takes entries of the outbox again", "receiver", k.receiver, "was", k.kind, "failures", t.failures, "since", t.since)
-	}
+// log writes a line when a failure begins, and some while it lasts. All partitions of the process share
+// them, because an outage makes many entries fail many times.
+func (r *relay[TX]) log(l *lane, level slog.Level, text string, err error) {
+	r.troubles.Add(r.logger, level, l, text, text, "entry", l.row.ID, "scope", l.row.Scope, "key", l.row.Key,
+		"idempotency_key", l.row.IdempotencyKey, "attempt", l.attempt, "err", err)
 }
 
-// forget removes the lanes from their troubles at the end of the relay. It logs no recovery,
-// because the receivers may still fail.
+// forget ends the failures of the lanes at the end of the relay. It logs no recovery, because the receivers
+// may still fail.
 func (r *relay[TX]) forget() {
 	for _, l := range r.lanes {
-		if l.trouble != nil {
-			r.troubles.left(*l.trouble)
-		}
+		r.troubles.Left(l)
 	}
 }
 

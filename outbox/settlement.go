@@ -343,7 +343,7 @@ func (r *relay[TX]) scanned(t *settlement) {
 
 func (r *relay[TX]) continueWith(l *lane, row *Row) {
 	if row == nil || row.ID != l.id {
-		r.recovered(l)
+		r.troubles.Well(l)
 	}
 	if row == nil {
 		delete(r.lanes, l.key)

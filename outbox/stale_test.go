@@ -46,7 +46,7 @@ func TestWhoIsRightAboutAStaleAnswerIsAskedUntilTheSinkAnswers(t *testing.T) {
 		above  []epoch.Epoch
 	}{
 		"the receiver": {&epoch.StaleError{Partition: orders}, "was superseded", nil},
-		"the sink":     {nil, "a receiver has seen a higher epoch", []epoch.Epoch{9}},
+		"the sink":     {nil, "has seen a higher epoch, the entries", []epoch.Epoch{9}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer

@@ -362,12 +362,12 @@ func TestAnOutageIsToldInAFewLines(t *testing.T) {
 			log.reset()
 		}
 		<-time.After(12 * time.Second)
-		lines(1, "does not take", "http://example.com")
+		lines(2, "does not take", "http://example.com")
 		<-time.After(time.Hour)
-		lines(7, "failures=", "keys=50")
+		lines(9, "times=", "keys=50")
 		up.Store(true)
 		<-time.After(time.Minute)
-		lines(1, "takes entries of the outbox again", "failures=")
+		lines(2, "over: the receiver http://example.com does not take entries", "times=")
 		if left := r.db.left(); len(left) > 0 {
 			t.Errorf("left %v", left)
 		}
