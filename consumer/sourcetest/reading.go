@@ -9,27 +9,23 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // starts returns where the partitions of the grant's topic begin, by number.
 func (g *grant) starts(policy consumer.StartPolicy) map[int32]epoch.Start {
 	ctx, done := g.bound()
 	defer done()
-	starts, err := g.Starts(ctx, policy)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
+	var starts []epoch.Start
+	var err error
 	// It asks again like a consumer: a broker may not know a new partition yet.
-	for err != nil && !errors.Is(err, consumer.ErrLost) && ctx.Err() == nil {
-		last := err
-		select {
-		case <-tick.C:
-			starts, err = g.Starts(ctx, policy)
-		case <-ctx.Done():
+	waits.Until(ctx, 10*time.Millisecond, func() bool {
+		found, last := g.Starts(ctx, policy)
+		if ctx.Err() == nil || err == nil { // otherwise the error before says more
+			starts, err = found, last
 		}
-		if ctx.Err() != nil {
-			err = last
-		}
-	}
+		return err == nil || errors.Is(err, consumer.ErrLost)
+	})
 	g.check(err, "Starts(%v) on %s", policy, g.name())
 	byNumber := map[int32]epoch.Start{}
 	for _, s := range starts {
@@ -122,21 +118,14 @@ func (g *grant) orderly(next epoch.Offset, b consumer.Batch) {
 
 // wantLag polls Lag until it is n: an answer may be a moment old.
 func (g *grant) wantLag(from epoch.Fence, n int64) {
-	ctx, done := g.bound()
+	bound, done := g.bound()
 	defer done()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		got, err := g.Lag(ctx, from)
-		if err == nil && got == n {
-			return
-		}
-		if time.Now().After(deadline) || ctx.Err() != nil {
-			g.fail("Lag of %s from %d on is %d (%v), want %d", g.name(), from.Next, got, err, n)
-			return
-		}
-		<-tick.C
+	ctx, cancel := context.WithTimeout(bound, 10*time.Second)
+	defer cancel()
+	var got int64
+	var err error
+	if !waits.Until(ctx, 50*time.Millisecond, func() bool { got, err = g.Lag(bound, from); return err == nil && got == n }) {
+		g.fail("Lag of %s from %d on is %d (%v), want %d", g.name(), from.Next, got, err, n)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // group is the default group of a history's processes. Topics are new, and make its name unique.
@@ -82,15 +83,7 @@ func (w *world) await(what string, cond func() bool) {
 
 // poll is await for what nobody notes: it calls cond from time to time.
 func (w *world) poll(what string, cond func() bool) {
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for !cond() {
-		select {
-		case <-ticker.C:
-		case <-w.ctx.Done():
-			w.fail("did not happen within %v: %s", w.patience, what)
-		}
-	}
+	w.must(waits.Until(w.ctx, 5*time.Millisecond, cond), "did not happen within %v: %s", w.patience, what)
 }
 
 // moment is how long to wait for what must not happen. It is shorter than a drain of g may take.

@@ -36,6 +36,17 @@ func (b *Backoff) Reset() { b.next = nil }
 // Jitter returns d less up to a fifth, so that requests of many processes spread out.
 func Jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64N(int64(d)/5+1)) }
 
+// Until calls done, again after each wait of every, until it returns true. It returns false once ctx has
+// ended.
+func Until(ctx context.Context, every time.Duration, done func() bool) bool {
+	for !done() {
+		if !Sleep(ctx, every) {
+			return false
+		}
+	}
+	return true
+}
+
 // Sleep returns true after d, or false as soon as ctx ends.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)

@@ -29,6 +29,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/suites/verdict"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/httpfence"
@@ -119,14 +120,10 @@ func (w *world[TX]) entries(q operate.OutboxQuery) []operate.OutboxEntry {
 
 func (w *world[TX]) await(what string, ok func() bool) {
 	w.Helper()
-	tick, limit := time.NewTicker(10*time.Millisecond), time.After(time.Minute)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-limit:
-			w.Fatalf("not within a minute: %s; left: %+v, came: %q", what, w.entries(operate.OutboxQuery{}), w.arrived())
-		}
+	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+	defer cancel()
+	if !waits.Until(ctx, 10*time.Millisecond, ok) {
+		w.Fatalf("not within a minute: %s; left: %+v, came: %q", what, w.entries(operate.OutboxQuery{}), w.arrived())
 	}
 }
 

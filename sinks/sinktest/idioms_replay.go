@@ -11,6 +11,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -60,18 +61,12 @@ func playReplays(t testing.TB, m *mode, all []Idiom, table *table) {
 func (p *play) replayed() <-chan struct{} {
 	done := make(chan struct{})
 	ctx, cancel := context.WithTimeout(p.t.Context(), playTime)
+	requested := func(l operate.DeadLetter) bool { return l.Requested }
 	go func() {
 		defer cancel()
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		for slices.ContainsFunc(p.letters(), func(l operate.DeadLetter) bool { return l.Requested }) {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return
-			}
+		if waits.Until(ctx, 20*time.Millisecond, func() bool { return !slices.ContainsFunc(p.letters(), requested) }) {
+			close(done)
 		}
-		close(done)
 	}()
 	return done
 }

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -236,15 +237,7 @@ func signsThatStop(w *world) {
 
 func (w *world) until(what string, so func() bool) {
 	w.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !so() {
-		select {
-		case <-tick.C:
-		case <-w.ctx.Done():
-			w.Fatalf("did not happen: %s", what)
-		}
-	}
+	w.Mustf(waits.Until(w.ctx, 5*time.Millisecond, so), "did not happen: %s", what)
 }
 
 func signsOfOddProcesses(w *world) {

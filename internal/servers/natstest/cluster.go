@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/epochfence/epochfence/internal/servers/proxy"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // account is the account of connections without credentials.
@@ -143,14 +144,8 @@ func (c *Cluster) eachRoute(node int, do func(*proxy.Proxy)) {
 
 // Await waits until every running node has joined the cluster and has the same state as the others.
 func (c *Cluster) Await(ctx context.Context) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !c.whole() {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("natstest: the cluster is not whole: %w\n%s", ctx.Err(), c.LogTail())
-		case <-tick.C:
-		}
+	if !waits.Until(ctx, 20*time.Millisecond, c.whole) {
+		return fmt.Errorf("natstest: the cluster is not whole: %w\n%s", ctx.Err(), c.LogTail())
 	}
 	return nil
 }
@@ -180,18 +175,12 @@ func (c *Cluster) whole() bool {
 // (nats-server 2.15.2, raft.runAsCandidate). If such a node and another one are left of three, the
 // stream has no leader until the third one is back.
 func (c *Cluster) AwaitStream(ctx context.Context, stream string) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	lags := func(s *Server) bool {
 		ns := s.Embedded()
 		return ns != nil && !ns.JetStreamIsStreamCurrent(account, stream)
 	}
-	for slices.ContainsFunc(c.nodes, lags) {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("natstest: not every node has stream %q: %w\n%s", stream, ctx.Err(), c.LogTail())
-		case <-tick.C:
-		}
+	if !waits.Until(ctx, 20*time.Millisecond, func() bool { return !slices.ContainsFunc(c.nodes, lags) }) {
+		return fmt.Errorf("natstest: not every node has stream %q: %w\n%s", stream, ctx.Err(), c.LogTail())
 	}
 	return nil
 }

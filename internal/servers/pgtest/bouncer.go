@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // EnvBouncer is the environment variable that makes a missing PgBouncer a failure instead of a skip
@@ -120,29 +118,11 @@ func startBouncer(ctx context.Context, bin, database string) (b Bouncer, stop fu
 		return b, nil, errors.Join(err, stop())
 	}
 	u.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
-	if err := awaitBouncer(ctx, p, u.String(), log.Name()); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	said := func() []byte { text, _ := os.ReadFile(log.Name()); return text }
+	if err := p.await(ctx, "PgBouncer", u.String(), said); err != nil {
 		return b, nil, errors.Join(err, stop())
 	}
 	return Bouncer{URL: u.String()}, stop, nil
-}
-
-func awaitBouncer(ctx context.Context, p *process, u, log string) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		conn, err := pgx.Connect(ctx, u)
-		if err == nil {
-			return conn.Close(ctx)
-		}
-		said, _ := os.ReadFile(log)
-		select {
-		case <-p.exited:
-			return fmt.Errorf("pgtest: PgBouncer ended:\n%s", said)
-		case <-ctx.Done():
-			return fmt.Errorf("pgtest: PgBouncer: %w: last: %w\n%s", ctx.Err(), err, said)
-		case <-tick.C:
-		}
-	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/epochfence/epochfence/internal/servers/freeport"
 	"github.com/epochfence/epochfence/internal/servers/tlstest"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 const (
@@ -168,21 +169,32 @@ func (s *Server) Start(ctx context.Context) error {
 func (s *Server) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		conn, err := pgx.Connect(ctx, s.URL("postgres"))
-		if err == nil {
-			return conn.Close(ctx)
+	return s.process.await(ctx, "PostgreSQL", s.URL("postgres"), s.tail)
+}
+
+// await returns once the server at an address takes connections. said is the end of its log.
+func (p *process) await(ctx context.Context, what, address string, said func() []byte) (err error) {
+	ended := false
+	there := waits.Until(ctx, 20*time.Millisecond, func() bool {
+		var conn *pgx.Conn
+		if conn, err = pgx.Connect(ctx, address); err == nil {
+			err = conn.Close(ctx)
+			return true
 		}
 		select {
-		case <-s.process.exited:
-			return fmt.Errorf("pgtest: start PostgreSQL: it ended:\n%s", s.tail())
-		case <-ctx.Done():
-			return fmt.Errorf("pgtest: start PostgreSQL: %w: last: %w\n%s", ctx.Err(), err, s.tail())
-		case <-tick.C:
+		case <-p.exited:
+			ended = true
+		default:
 		}
+		return ended
+	})
+	switch {
+	case ended:
+		return fmt.Errorf("pgtest: start %s: it ended:\n%s", what, said())
+	case !there:
+		return fmt.Errorf("pgtest: start %s: %w: last: %w\n%s", what, ctx.Err(), err, said())
 	}
+	return err
 }
 
 func (s *Server) tail() []byte {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // StartStandby starts an asynchronous standby of the server for t. To copy the data, it stops the
@@ -94,18 +96,10 @@ func (s *Server) Promote(t testing.TB) {
 
 func (s *Server) until(t testing.TB, question string) {
 	t.Helper()
-	deadline := time.Now().Add(startTimeout)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var yes bool
-		if s.ask(t, question, &yes); yes {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s\n%s", startTimeout, question, s.tail())
-		}
-		<-tick.C
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	if !waits.Until(ctx, 20*time.Millisecond, func() (yes bool) { s.ask(t, question, &yes); return yes }) {
+		t.Fatalf("not within %v: %s\n%s", startTimeout, question, s.tail())
 	}
 }
 

@@ -4,6 +4,7 @@ package servertest
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/internal/servers/freeport"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // patience bounds each wait for a server.
@@ -133,16 +135,10 @@ func (s *Server) Restart(t testing.TB) {
 // Await polls until done, and fails t if that takes more than a minute. what says what it waits for.
 func Await(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("not within %v: %s", patience, what)
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if !waits.Until(ctx, 20*time.Millisecond, done) {
+		t.Fatalf("not within %v: %s", patience, what)
 	}
 }
 

@@ -101,15 +101,10 @@ func (c *cluster) awaitReplicas(ctx context.Context) error {
 		}
 		return js.DeleteStream(ctx, name)
 	}
-	for {
-		err := try()
-		if err == nil {
-			return nil
-		}
-		if !waits.Sleep(ctx, 100*time.Millisecond) {
-			return fmt.Errorf("withcluster: a stream cannot have %d replicas: %w: %w", nodes, context.Cause(ctx), err)
-		}
+	if !waits.Until(ctx, 100*time.Millisecond, func() bool { err = try(); return err == nil }) {
+		return fmt.Errorf("withcluster: a stream cannot have %d replicas: %w: %w", nodes, context.Cause(ctx), err)
 	}
+	return nil
 }
 
 func (c *cluster) stop() {
@@ -145,12 +140,7 @@ func (c *cluster) killEach(ctx context.Context, every, down time.Duration, say f
 // bounce kills a node, starts it again after down, and waits until all nodes are healthy.
 func (c *cluster) bounce(ctx context.Context, n *node, down time.Duration) error {
 	n.kill()
-	timer := time.NewTimer(down)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	waits.Sleep(ctx, down)
 	if err := n.start(); err != nil {
 		return err
 	}
