@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -36,14 +37,18 @@ type Peer struct {
 
 // Look is what one process sees of its group at one moment.
 type Look struct {
-	// Peers are the others that this process looks after, and all that are suspected. In a large group each
-	// process looks after a few.
+	// Peers are the others that this process looks after, and all that were suspected in the last minute, this
+	// process included: it raises its patience then. In a large group each process looks after a few.
 	Peers []Peer
 
 	// Members are the processes of the group with a Member, this one included, that are not suspected. Silent
 	// are those of them that are silent for longer than their patience, or gone.
 	Members, Silent int
 }
+
+// ErrNoWatch is returned by [Watch.Attend] if there is nothing to sign to, and will not be: what is behind the
+// Watch is older, or does not permit it.
+var ErrNoWatch = errors.New("the processes of a group cannot see each other here")
 
 // Watch is implemented by sinks, and by sources, to which the processes of a group can sign and which show
 // each one the signs of others.
