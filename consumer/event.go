@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/failover"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -13,7 +14,8 @@ import (
 // operators what verdict.go decides, and decides nothing. report.go sends most of them; status.go and
 // operate/stats derive states and numbers from them.
 
-// Event is one of [Joined], [Left], [Transacted], [Unrecorded] and [SnapshotsHeld], which are about the process, and
+// Event is one of [Joined], [Left], [Transacted], [Unrecorded] and [SnapshotsHeld], which are about the process,
+// [Suspected] and [SuspicionWrong], which are about another process of the group, and
 // [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted], [Resumed],
 // [Drained], [Lost], [Retried], [Overdue], [Returned], [WentBack], [Replayed] and [Behind], which
 // are about a partition. More may be added. [Status] derives the current state from events. Package
@@ -293,27 +295,50 @@ type SnapshotsHeld struct {
 	Oldest []operate.Snapshot // one of each kind of holder that there is
 }
 
-func (Joined) event()        {}
-func (Left) event()          {}
-func (Granted) event()       {}
-func (NotClaimed) event()    {}
-func (Claimed) event()       {}
-func (Advanced) event()      {}
-func (Transacted) event()    {}
-func (Stale) event()         {}
-func (WentBack) event()      {}
-func (InDoubt) event()       {}
-func (Halted) event()        {}
-func (Resumed) event()       {}
-func (Drained) event()       {}
-func (Lost) event()          {}
-func (Overdue) event()       {}
-func (Returned) event()      {}
-func (Retried) event()       {}
-func (Replayed) event()      {}
-func (Behind) event()        {}
-func (Unrecorded) event()    {}
-func (SnapshotsHeld) event() {}
+// Suspected reports that this process suspects another one to have died, and has it removed from the group, so
+// that its partitions need not wait for its session timeout. See [Options.Patience].
+type Suspected struct {
+	Name, Host string        // of the process, as in [operate.Process]
+	Member     string        // its id in the group
+	Gone       bool          // its connection to the sink had ended. If not, it was silent for longer than its patience
+	Silent     time.Duration // since its last sign
+}
+
+// SuspicionWrong reports that a process which was [Suspected] lives: it has signed again before its session
+// timeout. It joins the group again, and nothing is doubled or lost.
+type SuspicionWrong struct {
+	Suspected Suspected
+	Slept     time.Duration // between its signs
+	Patience  time.Duration // how long the processes of the group wait for it from now on
+}
+
+func suspected(s failover.Suspicion) Suspected {
+	return Suspected{Name: s.Name, Host: s.Host, Member: s.Member, Gone: s.Why == failover.Gone, Silent: s.Silent}
+}
+
+func (Joined) event()         {}
+func (Left) event()           {}
+func (Granted) event()        {}
+func (NotClaimed) event()     {}
+func (Claimed) event()        {}
+func (Advanced) event()       {}
+func (Transacted) event()     {}
+func (Stale) event()          {}
+func (WentBack) event()       {}
+func (InDoubt) event()        {}
+func (Halted) event()         {}
+func (Resumed) event()        {}
+func (Drained) event()        {}
+func (Lost) event()           {}
+func (Overdue) event()        {}
+func (Returned) event()       {}
+func (Retried) event()        {}
+func (Replayed) event()       {}
+func (Behind) event()         {}
+func (Unrecorded) event()     {}
+func (SnapshotsHeld) event()  {}
+func (Suspected) event()      {}
+func (SuspicionWrong) event() {}
 
 // transacted returns the one event of a transaction. Several partitions share it, so that rates of
 // commits can be counted without a division.

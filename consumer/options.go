@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/epochfence/epochfence/consumer/internal/failover"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -82,10 +83,11 @@ type Options struct {
 	HaltMin, HaltMax time.Duration
 
 	// Patience is how long this process may give no sign of life before the others of its group remove it, if
-	// the sink or the source lets them see each other ([operate.Watch]) and remove each other ([Remover]). It
-	// never exceeds the session timeout of the group, which remains underneath. Raise it for a process that
-	// does not run for seconds now and then. If it is negative, the others wait for the session timeout. Defaults to
-	// 1.5 s, but to -1 for static members, whose partitions are to wait for their restart.
+	// the sink or the source lets them see each other ([operate.Watch]) and the source lets them remove each other
+	// ([Remover]). Want 1 s or more. It never exceeds the session timeout of the group, which remains underneath, and
+	// doubles with each suspicion that was wrong. Raise it for a process that does not run for seconds now and then.
+	// If it is negative, this process neither signs nor removes others, and they wait for its session timeout.
+	// Defaults to 1.5 s. Static members, whose partitions are to wait for their restart, are not suspected by default.
 	Patience time.Duration
 
 	// Observe is called with each [Event], if it is set. Calls come from several goroutines. Events
@@ -107,6 +109,9 @@ const (
 	maxHungLimit       = 1 << 20
 	maxWaitLimit       = 24 * time.Hour
 )
+
+// minPatience is two signs of 500 ms.
+const minPatience = time.Second
 
 // usualCommitters is the most transactions that are open by default: in bench, four were as fast as any number, on
 // the database's machine and 1 ms from it.
@@ -152,6 +157,9 @@ func (o Options) withDefaults(transactions int) (Options, error) {
 	}
 	if err == nil && o.HaltMin > o.HaltMax {
 		err = fmt.Errorf("consumer: Options.HaltMin %v is above HaltMax %v", o.HaltMin, o.HaltMax)
+	}
+	if err == nil && (o.Patience > 0 && o.Patience < minPatience || o.Patience > maxWaitLimit) {
+		err = fmt.Errorf("consumer: Options.Patience is %v; want 0 for the default of %v, %v to %v, or less than 0 for none", o.Patience, failover.DefaultPatience, minPatience, maxWaitLimit)
 	}
 	if err == nil && (o.Start < StartCommitted || o.Start > StartLatest) {
 		err = fmt.Errorf("consumer: Options.Start is %d; want StartCommitted, StartEarliest or StartLatest", o.Start)

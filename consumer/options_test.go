@@ -44,9 +44,19 @@ func TestImpossibleOptionsAreNamedWithTheirLimits(t *testing.T) {
 		"Guarantee is 5":                        {Guarantee: 5},
 		"Guarantee is -1":                       {Guarantee: -1},
 		"Start is 7":                            {Start: 7},
+		"Patience is 999ms":                     {Patience: 999 * time.Millisecond},
+		"Patience is 25h0m0s":                   {Patience: 25 * time.Hour},
 	} {
 		if _, err := o.withDefaults(0); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
+func TestANegativePatienceIsNone(t *testing.T) {
+	for _, d := range []time.Duration{-1, 0, time.Second, 24 * time.Hour} {
+		if o, err := (Options{Patience: d}).withDefaults(0); err != nil || o.Patience != d {
+			t.Errorf("%v becomes %v, %v", d, o.Patience, err)
 		}
 	}
 }

@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/consumer/internal/aside"
+	"github.com/epochfence/epochfence/consumer/internal/failover"
 	"github.com/epochfence/epochfence/consumer/internal/hung"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/text/inert"
@@ -96,10 +97,25 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	r.membership = &aside.Membership{
 		Joined: func() { o.Observe(Joined{}) }, Left: func(cause error) { o.Observe(Left{Cause: cause}) }, Idle: r.idle, Log: o.Logger,
 	}
+	process := aside.NewProcess(source.Identity())
+	watch, ok := epoch.As[operate.Watch](sink)
+	if !ok {
+		watch, _ = source.(operate.Watch)
+	}
+	if remover, ok := source.(Remover); ok && watch != nil && o.Patience >= 0 {
+		r.failover = &failover.Loop{
+			Watch: watch, Self: operate.Peer{Group: process.Group, Run: process.Run, Name: process.Name, Host: process.Host}, Patience: o.Patience,
+			Member: remover.Member, Remove: remover.Remove, MayNot: ErrMayNotRemove,
+			Suspected: func(s failover.Suspicion) { o.Observe(suspected(s)) },
+			Wrong: func(w failover.Wrong) {
+				o.Observe(SuspicionWrong{Suspected: suspected(w.Suspicion), Slept: w.Slept, Patience: w.Patience})
+			},
+			Log: o.Logger,
+		}
+	}
 	if records, ok := operate.RecordsOf(sink); ok {
 		d.records, r.records = records, records
-		group, name := source.Identity()
-		r.life = aside.NewLife(group, name, records.Alive, records.Gone, r.problems, o.Logger)
+		r.life = aside.NewLife(process, records.Alive, records.Gone, r.problems, o.Logger)
 		r.membership.Life = r.life
 		if s, ok := epoch.As[operate.Snapshots](sink); ok {
 			r.life.Snapshots = s.OldestSnapshots
@@ -130,7 +146,8 @@ type runner struct {
 	records  records // the sink's; nil where it has none
 	recorder *aside.Recorder
 	life     *aside.Life
-	acted    *waits.Signal // operators have acted on fences
+	failover *failover.Loop // nil where processes cannot see, or not remove, each other
+	acted    *waits.Signal  // operators have acted on fences
 
 	membership *aside.Membership
 	tenures    gate
@@ -168,6 +185,10 @@ func (r *runner) run(ctx context.Context, source Source) error {
 	r.running.Go(func() { r.lags.Ask(beside) })
 	if r.life != nil {
 		r.running.Go(func() { r.life.Live(beside) })
+	}
+	if r.failover != nil {
+		// It says goodbye after the source has left the group, so that nobody suspects a drain.
+		r.running.Go(func() { r.failover.Run(beside) })
 	}
 	over := make(chan struct{})
 	defer close(over)

@@ -51,15 +51,18 @@ type Life struct {
 	old operate.Snapshot // the one that was logged
 }
 
-// NewLife returns the life of a process that has the name in the group. problems returns what a sign says besides
-// that the process lives.
-func NewLife(group, name string, alive, gone func(context.Context, operate.Process) error, problems func() []string, log *slog.Logger) *Life {
+// NewProcess returns one Run of this process, which has the name in the group.
+func NewProcess(group, name string) operate.Process {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown-host"
 	}
-	l := &Life{alive: alive, gone: gone, log: log, problems: problems, wake: make(chan struct{}, 1)}
-	l.process = operate.Process{Run: rand.Text(), Group: group, Name: name, Host: host, PID: os.Getpid(), Version: version()}
+	return operate.Process{Run: rand.Text(), Group: group, Name: name, Host: host, PID: os.Getpid(), Version: version()}
+}
+
+// NewLife returns the life of a process. problems returns what a sign says besides that the process lives.
+func NewLife(process operate.Process, alive, gone func(context.Context, operate.Process) error, problems func() []string, log *slog.Logger) *Life {
+	l := &Life{process: process, alive: alive, gone: gone, log: log, problems: problems, wake: make(chan struct{}, 1)}
 	l.every.Store(int64(aliveEvery))
 	return l
 }
