@@ -312,6 +312,20 @@ type SuspicionWrong struct {
 	Patience  time.Duration // how long the processes of the group wait for it from now on
 }
 
+// String says what happened, for operators.
+func (e Suspected) String() string {
+	why := "silent"
+	if e.Gone {
+		why = "its connection ended, and it was silent"
+	}
+	return fmt.Sprintf("%s on %s (member %s): %s for %v", e.Name, e.Host, e.Member, why, e.Silent.Round(time.Millisecond))
+}
+
+// String says what happened, for operators.
+func (e SuspicionWrong) String() string {
+	return fmt.Sprintf("%s on %s lives, after %v without a sign; its patience is %v now", e.Suspected.Name, e.Suspected.Host, e.Slept.Round(time.Millisecond), e.Patience)
+}
+
 func suspected(s failover.Suspicion) Suspected {
 	return Suspected{Name: s.Name, Host: s.Host, Member: s.Member, Gone: s.Why == failover.Gone, Silent: s.Silent}
 }

@@ -64,6 +64,7 @@ var sections = []section{
 	}},
 	{"Claims and fences", []string{
 		"claims_total", "claim_duration_seconds", "fence_rejects_total", "token_gap", "tenures_lost_in_flight_total", "halts_total",
+		"suspicions_total", "wrong_suspicions_total",
 	}},
 	{"Transactions and handlers", []string{
 		"transactions_total", "transaction_duration_seconds", "handler_duration_seconds", "handler_failures_total",

@@ -196,6 +196,14 @@ var scenarios = map[string]struct{ before, after func(s *scenario) }{
 			s.stats.Observe(consumer.SnapshotsHeld{Oldest: []operate.Snapshot{{Holder: operate.HolderSession, Transactions: 2_000_000}}})
 		},
 	},
+	suspectedWrongly: {
+		func(s *scenario) { s.handles(failing(fine), consumer.Options{}) },
+		func(s *scenario) {
+			for range 5 {
+				s.stats.Observe(consumer.SuspicionWrong{})
+			}
+		},
+	},
 	"EpochfenceDeadLetters": {
 		func(s *scenario) {
 			s.handles(failing(func(context.Context, consumer.Message) error { return consumer.Permanent(os.ErrInvalid) }).OnFailure(s.drill.sink.DeadLetter), consumer.Options{})
@@ -289,7 +297,10 @@ func quickRules(t *testing.T) (text, path string) {
 	return text, path
 }
 
-const noProcess = "EpochfenceNoProcess"
+const (
+	noProcess        = "EpochfenceNoProcess"
+	suspectedWrongly = "EpochfenceSuspectedWrongly"
+)
 
 func TestAnAlertFiresWhereNobodyIsLeftToBeScraped(t *testing.T) {
 	if testing.Short() {
@@ -370,7 +381,11 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 	fires := func() bool {
 		for name := range waiting {
 			const of = `ALERTS{alertstate="firing",alertname="`
-			all, err := prom.Query(of + name + `",instance="` + playing[name].address + `"} or ` + of + name + `",resource="` + lockOf(name).String() + `"}`)
+			query := of + name + `",instance="` + playing[name].address + `"} or ` + of + name + `",resource="` + lockOf(name).String() + `"}`
+			if name == suspectedWrongly { // of a whole job
+				query = of + name + `"}`
+			}
+			all, err := prom.Query(query)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -135,6 +135,14 @@ func (s *Stats) count(now time.Time, e consumer.Event) {
 		}
 	case consumer.Overdue:
 		s.values.add(overdue, 1)
+	case consumer.Suspected:
+		why := silent
+		if e.Gone {
+			why = gone
+		}
+		s.values.add(suspicions, 1, why)
+	case consumer.SuspicionWrong:
+		s.values.add(wrongSuspicions, 1)
 	case consumer.SnapshotsHeld:
 		s.snapshots = map[string]int64{}
 		for _, o := range e.Oldest {

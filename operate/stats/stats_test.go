@@ -183,6 +183,9 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 				[]string{"snapshot_age_transactions{holder=replication_slot} +7", "snapshot_age_transactions{holder=session} +3"},
 			},
 			{consumer.SnapshotsHeld{}, []string{"snapshot_age_transactions{holder=replication_slot} -7", "snapshot_age_transactions{holder=session} -3"}},
+			{consumer.Suspected{Name: "b", Gone: true}, []string{"suspicions_total{reason=gone} +1"}},
+			{consumer.Suspected{Name: "b"}, []string{"suspicions_total{reason=silent} +1"}},
+			{consumer.SuspicionWrong{}, []string{"wrong_suspicions_total +1"}},
 			{consumer.Returned{Partition: at}, []string{"hung_calls{function=handler} -1"}},
 			{outbox.Event{Kind: outbox.Delivered}, []string{"outbox_deliveries_total{kind=delivered} +1"}},
 			{
@@ -403,6 +406,8 @@ func TestTheTimelineTellsATakeoverARefusalAndAHalt(t *testing.T) {
 		consumer.Advanced{Partition: at, Epoch: 7, To: 50},
 		consumer.Stale{Ours: fence(7, 50, "a"), Held: fence(8, 50, "c")},
 		consumer.Lost{Partition: at, Epoch: 7, Next: 50, Reason: consumer.ReasonLeaseTaken, Cause: consumer.ErrLost},
+		consumer.Suspected{Name: "b", Host: "bob"},
+		consumer.SuspicionWrong{Suspected: consumer.Suspected{Name: "b", Host: "bob"}},
 	} {
 		s.Observe(e)
 	}
@@ -424,6 +429,8 @@ func TestTheTimelineTellsATakeoverARefusalAndAHalt(t *testing.T) {
 		"continues 7@40 0 sink ",
 		"refused 7@50 8c stale ",
 		"lost 7@50 0 lease_taken lease lost",
+		"suspected 0@-1 0b none b on bob (member ): ",
+		"suspicion was wrong 0@-1 0b none b on bob lives, afte",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("\n got %s\nwant %s", strings.Join(got, "\n     "), strings.Join(want, "\n     "))

@@ -36,6 +36,8 @@ const (
 	overdue
 	hungCalls
 	snapshotAge
+	suspicions
+	wrongSuspicions
 	member
 	partitions
 	partitionsUnlisted
@@ -137,6 +139,11 @@ var table = [rows]Metric{
 	snapshotAge: {Name: "epochfence_snapshot_age_transactions", Kind: Gauge, Unit: "{transaction}",
 		Help:   "Transactions that have begun since the oldest snapshot in the sink's PostgreSQL was taken, by its holder. 0 if none is held.",
 		Labels: []string{"holder"}, Series: each(operate.HolderSession, operate.HolderPrepared, operate.HolderSlot)},
+	suspicions: {Name: "epochfence_suspicions_total", Kind: Counter, Unit: "{process}",
+		Help:   "Processes of the group that this process had removed because they seemed to have died, by reason: gone (the connection had ended); silent.",
+		Labels: []string{"reason"}, Series: each(gone, silent)},
+	wrongSuspicions: {Name: "epochfence_wrong_suspicions_total", Kind: Counter, Unit: "{process}",
+		Help: "Processes that this process had removed and that lived: they signed again before their session timeout.", Series: one},
 	member: {Name: "epochfence_member", Kind: Gauge, Unit: "{member}",
 		Help: "1 while this process is a member of its consumer group or, without a consumer, of its group of leases. 0 otherwise.", Series: one},
 	partitions: {Name: "epochfence_partitions", Kind: Gauge, Unit: "{partition}",
@@ -225,6 +232,11 @@ const (
 	notConfirmed = "not_confirmed"
 	refused      = "refused"
 	failed       = "failed"
+)
+
+const (
+	gone   = "gone"
+	silent = "silent"
 )
 
 const (

@@ -16,7 +16,7 @@ import (
 type Moment struct {
 	At        time.Time
 	Kind      MomentKind
-	Partition epoch.Partition // zero for Joined and Left
+	Partition epoch.Partition // zero for Joined and Left, and for Suspected and SuspicionWrong
 	Epoch     epoch.Epoch     // of our claim; 0 without one
 	Next      epoch.Offset    // our position; -1 if there is none, 0 for background work
 
@@ -45,10 +45,12 @@ const (
 	Lost                              // a partition was taken away, or given up because a call hangs
 	WentBack                          // the sink has lost commits
 	Overdue                           // a handler does not return
+	Suspected                         // another process seemed to have died, and this one had it removed from the group
+	SuspicionWrong                    // it lives
 )
 
 func (k MomentKind) String() string {
-	names := [...]string{"joined", "left", "takeover", "refused", "receiver refused", "halted", "continues", "lost", "went back", "overdue"}
+	names := [...]string{"joined", "left", "takeover", "refused", "receiver refused", "halted", "continues", "lost", "went back", "overdue", "suspected", "suspicion was wrong"}
 	if k < 0 || int(k) >= len(names) {
 		return fmt.Sprintf("MomentKind(%d)", int(k))
 	}
@@ -131,6 +133,10 @@ func (t *timeline) note(now time.Time, e consumer.Event) {
 		t.add(Moment{At: now, Kind: Lost, Partition: e.Partition, Epoch: e.Epoch, Next: e.Next, Reason: e.Reason, Text: text(e.Cause)})
 	case consumer.Drained:
 		delete(t.halted, e.Partition)
+	case consumer.Suspected:
+		t.add(Moment{At: now, Kind: Suspected, Next: -1, OtherOwner: e.Name, Text: e.String()})
+	case consumer.SuspicionWrong:
+		t.add(Moment{At: now, Kind: SuspicionWrong, Next: -1, OtherOwner: e.Suspected.Name, Text: e.String()})
 	case consumer.Overdue:
 		t.add(Moment{At: now, Kind: Overdue, Partition: e.Partition, Epoch: e.Epoch, Next: e.From, Text: e.String()})
 	}

@@ -42,7 +42,7 @@ func (h *Handler) moments(ms []stats.Moment, js jobs, now time.Time) (shown []mo
 			one.Text = fmt.Sprintf("at %s, after %s", at, m.Reason)
 		case stats.Lost:
 			one.Text = fmt.Sprintf("at %s, %s: %s", at, m.Reason, show(m.Text))
-		case stats.Joined, stats.Left, stats.WentBack, stats.Overdue:
+		case stats.Joined, stats.Left, stats.WentBack, stats.Overdue, stats.Suspected, stats.SuspicionWrong:
 			one.Text = show(m.Text)
 		}
 		shown = append(shown, one)
@@ -54,7 +54,7 @@ func classOf(k stats.MomentKind) string {
 	switch k {
 	case stats.Halted, stats.WentBack, stats.Overdue:
 		return "halted"
-	case stats.Refused, stats.ReceiverRefused, stats.Lost, stats.Left:
+	case stats.Refused, stats.ReceiverRefused, stats.Lost, stats.Left, stats.Suspected, stats.SuspicionWrong:
 		return "waiting"
 	default:
 		return "well"
