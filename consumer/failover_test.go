@@ -22,6 +22,8 @@ type peers struct {
 	mu   sync.Mutex
 	rows []*peer
 	last time.Time // of a suspicion
+	lies bool      // each process sees another one as dead, in turn
+	told int       // suspicions
 	said []string  // who has said goodbye
 }
 
@@ -120,6 +122,9 @@ func (p *peer) Look(ctx context.Context, self operate.Peer) (l operate.Look, err
 				l.Silent++
 			}
 		}
+		if p.peers.lies && o != p && p.signs%len(p.peers.rows) == 0 {
+			row.Silent = time.Hour
+		}
 		l.Peers = append(l.Peers, row)
 	}
 	return l, nil
@@ -129,8 +134,9 @@ func (p *peer) Suspect(_ context.Context, by, suspect operate.Peer) (bool, error
 	p.peers.mu.Lock()
 	defer p.peers.mu.Unlock()
 	for _, o := range p.peers.rows {
-		if o.row.Run == suspect.Run && time.Since(o.signed) >= suspect.Silent && time.Since(p.peers.last) >= time.Second {
+		if o.row.Run == suspect.Run && (p.peers.lies || time.Since(o.signed) >= suspect.Silent) && time.Since(p.peers.last) >= time.Second {
 			o.row.Suspected, o.row.By, p.peers.last = suspect.Member, by.Name, time.Now()
+			p.peers.told++
 			return true, nil
 		}
 	}
@@ -251,6 +257,44 @@ func TestPartitionsMoveWithinASecondOfADeathAndWithinTwoOfAFreeze(t *testing.T) 
 			})
 		})
 	}
+}
+
+// A watch that is wrong about everybody costs time, and no effect.
+func TestNothingIsDoubledOrLostWhereAllSuspectAll(t *testing.T) {
+	inBubble(t, 6, func(r *rig) {
+		s := &peers{lies: true}
+		var all []*process
+		for _, name := range []string{"a", "b", "d", "e"} {
+			p, _ := r.startPeer(s, name, options{}, nil)
+			all = append(all, p)
+		}
+		var want [6][]string
+		for i := range 600 {
+			for n := range int32(6) {
+				value := fmt.Sprintf("%d/%d", n, i)
+				r.log.Append(n, value)
+				want[n] = append(want[n], value)
+			}
+			r.pass(100 * time.Millisecond)
+		}
+		began := time.Now()
+		r.applied()
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("after the last message, %v until all is applied", took)
+		}
+		s.mu.Lock()
+		told := s.told
+		s.mu.Unlock()
+		if told < 10 || told > 60 {
+			t.Errorf("%d removals in a minute, want many, and one a second at most", told)
+		}
+		for _, p := range all {
+			p.end()
+		}
+		for n := range int32(6) {
+			r.wantEffects(n, want[n]...)
+		}
+	})
 }
 
 func TestADrainIsNotSuspectedAndEndsWithAGoodbye(t *testing.T) {
