@@ -27,9 +27,10 @@ const (
 	// itself: it was frozen, or the database is slow for everybody.
 	lateLook = time.Second
 
-	// lately is for how long one that was suspected still counts as a silent member. Otherwise those of a frozen
-	// majority would be removed one after the other.
-	lately = 10 * time.Second
+	// lately is the silence up to which one that was suspected still counts as a silent member. Otherwise those of
+	// a frozen majority would be removed one after the other. One whose connection has ended is dead, or connects
+	// again sooner.
+	lately, goneLately = 10 * time.Second, 3 * time.Second
 
 	// forgetAfter is how long a process is remembered that is seen no more.
 	forgetAfter = time.Hour
@@ -180,7 +181,11 @@ func (s *State) See(sent, now time.Time, l operate.Look) (step Step) {
 	}
 	members, silent := l.Members, l.Silent
 	for _, p := range l.Peers {
-		if p.Member != "" && p.Member == p.Suspected && stillDead(p) && p.Silent <= lately {
+		recent := lately
+		if p.Gone {
+			recent = goneLately
+		}
+		if p.Member != "" && p.Member == p.Suspected && stillDead(p) && p.Silent <= recent {
 			members, silent = members+1, silent+1
 		}
 	}

@@ -37,7 +37,7 @@ type removal struct {
 	by, member string
 	why        Why
 	silent     int  // members that were silent then
-	members    int  // those that were suspected less than 10 s ago are among both
+	members    int  // those that were suspected lately are among both
 	wrong      bool // it was alive
 }
 
@@ -156,7 +156,7 @@ func (p *proc) look() {
 		}
 		row := o.row
 		row.Silent, row.Gone, row.Suspected, row.By = g.now.Sub(o.signed), o.dead || !o.connected, o.suspected, o.by
-		if row.Member != "" && row.Suspected == row.Member && (row.Silent > row.Patience || row.Gone) && row.Silent <= 10*time.Second {
+		if row.Member != "" && row.Suspected == row.Member && (row.Gone && row.Silent <= 3*time.Second || !row.Gone && row.Silent > row.Patience && row.Silent <= 10*time.Second) {
 			lately++
 		}
 		if row.Member != "" && row.Suspected != row.Member {
