@@ -32,7 +32,8 @@ const (
 	// again sooner.
 	lately, goneLately = 10 * time.Second, 3 * time.Second
 
-	// forgetAfter is how long a process is remembered that is seen no more.
+	// forgetAfter is how long a process is remembered that is seen no more, and how long a patience stays raised
+	// after the last wrong suspicion.
 	forgetAfter = time.Hour
 )
 
@@ -72,6 +73,7 @@ type State struct {
 	base     string       // of the name, without the process id; empty if it has none
 	patience time.Duration
 	raised   time.Duration // our own patience after wrong suspicions of us
+	raisedAt time.Time
 	session  time.Duration
 	settled  string // the member id of the last suspicion of us
 
@@ -93,12 +95,13 @@ type peer struct {
 	signed   time.Time     // its last sign, by our clock
 	patience time.Duration // as it signed before it was suspected
 	raised   time.Duration // after wrong suspicions of it
-	gone     time.Time     // when the last look was requested, if it was gone then
-	noticed  time.Time     // when it was first seen to be suspected
-	wasGone  bool          // when it was last seen before it came back
-	distrust bool          // it was wrongly suspected because it was gone: its connections end often
-	settled  string        // the member id of the last suspicion that was found to be wrong, or right
-	ours     Suspicion     // the last one that this process has had accepted
+	raisedAt time.Time
+	gone     time.Time // when the last look was requested, if it was gone then
+	noticed  time.Time // when it was first seen to be suspected
+	wasGone  bool      // when it was last seen before it came back
+	distrust bool      // it was wrongly suspected because it was gone: its connections end often
+	settled  string    // the member id of the last suspicion that was found to be wrong, or right
+	ours     Suspicion // the last one that this process has had accepted
 }
 
 // NewState returns the state of a process that has not looked yet. A patience of 0 is the default one.
@@ -300,7 +303,7 @@ func (s *State) cameBack(sent, now time.Time, p operate.Peer, k *peer) (w Wrong,
 		return Wrong{}, false // that was before we saw it, or the group would have removed it, too
 	}
 	// It may have raised its patience by itself already.
-	k.raised = s.doubled(max(k.patience, k.raised))
+	k.raised, k.raisedAt = s.doubled(max(k.patience, k.raised)), now
 	k.distrust = k.distrust || k.wasGone
 	return Wrong{Suspicion: k.ours, Slept: slept, Patience: s.patienceWith(p, k)}, k.ours.Member == p.Suspected
 }
@@ -314,7 +317,7 @@ func (s *State) ourselves(now time.Time, p operate.Peer) time.Duration {
 	if s.self.Patience == 0 || s.session > 0 && !s.signed.IsZero() && now.Sub(s.signed) > s.session {
 		return 0
 	}
-	s.raised = s.doubled(s.self.Patience)
+	s.raised, s.raisedAt = s.doubled(s.self.Patience), now
 	return s.raised
 }
 
@@ -332,7 +335,13 @@ func (s *State) forget(now time.Time) {
 		return
 	}
 	s.pruned = now
+	if now.Sub(s.raisedAt) > forgetAfter {
+		s.raised = 0
+	}
 	for run, k := range s.known {
+		if now.Sub(k.raisedAt) > forgetAfter {
+			k.raised, k.distrust = 0, false
+		}
 		if now.Sub(k.seen) > forgetAfter {
 			delete(s.known, run)
 		}

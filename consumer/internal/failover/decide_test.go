@@ -157,6 +157,15 @@ func TestAProcessRaisesItsOwnPatienceUpToTheSession(t *testing.T) {
 			t.Errorf("after suspicion %d: %v, %v, signs %v; want %v", i, step.Self, again.Self, p, want)
 		}
 	}
+	s.See(now.Add(time.Hour), now.Add(time.Hour), operate.Look{})
+	if p := s.Sign("", 10*time.Second, false).Patience; p != 10*time.Second {
+		t.Errorf("within the hour: %v", p)
+	}
+	now = now.Add(time.Hour + 2*time.Minute)
+	s.See(now, now, operate.Look{})
+	if p := s.Sign("", 10*time.Second, false).Patience; p != DefaultPatience {
+		t.Errorf("after an hour: %v", p)
+	}
 	// After a whole session the group would have removed it anyway.
 	now = now.Add(time.Minute)
 	sign := s.Sign("m9", time.Minute/2, false)

@@ -309,6 +309,18 @@ func TestEachCapTakenAwayShowsItsStorm(t *testing.T) {
 	}
 }
 
+func TestAPatienceIsRaisedForAnHour(t *testing.T) {
+	g := newGroup(3, nil).play(5*time.Second, nil)
+	for i, wait := range []time.Duration{time.Minute, 70 * time.Minute, time.Minute} {
+		at := g.now
+		g.processes[0].frozen = g.now.Add(2 * time.Second)
+		g.play(wait, nil)
+		if removed := len(g.removals) > 0 && !g.removals[len(g.removals)-1].at.Before(at); removed == (i == 1) {
+			t.Errorf("freeze %d of 2 s: removed %v", i, removed)
+		}
+	}
+}
+
 // Whatever happens to a group, it ends: who lives is a member, and nobody is removed any more.
 func TestNoHistoryBreaksTheCaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
