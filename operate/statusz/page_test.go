@@ -180,6 +180,15 @@ func TestACallThatHangsIsShownWithItsWholeStack(t *testing.T) {
 	wants(t, page, "1 call hangs; restart the process", "the handler hangs on the message at offset 41, epoch 7", "main.charge(0xc001) /app/charge.go:17")
 }
 
+func TestSuspicionsAreInTheTimeline(t *testing.T) {
+	r := newRig(t)
+	dead := consumer.Suspected{Name: "b-17", Host: "bob", Member: "b#1", Silent: 1600 * time.Millisecond}
+	r.stats.Observe(dead)
+	r.stats.Observe(consumer.SuspicionWrong{Suspected: dead, Slept: 4 * time.Second, Patience: 3 * time.Second})
+	_, page := get(r.page(nil), "")
+	wants(t, page, "suspected b-17 on bob (member b#1): silent for 1.6s", "suspicion was wrong b-17 on bob lives, after 4s without a sign; its patience is 3s now")
+}
+
 func TestAHangOfAnotherProcessIsToldWithItsMessage(t *testing.T) {
 	r := newRig(t)
 	f := r.claims(orders(0), "elsewhere")
