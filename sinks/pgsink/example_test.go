@@ -77,6 +77,7 @@ func ExampleMigrations() {
 	// 0006_items.sql
 	// 0007_outbox_offset.sql
 	// 0008_observe.sql
+	// 0009_peers.sql
 }
 
 // What the schema's owner runs so that a role may use it.
@@ -103,7 +104,10 @@ func ExampleGrantSQL() {
 	//     "fences".rows,
 	//     "fences".requests,
 	//     "fences".identity_behind,
-	//     "fences".cas_place
+	//     "fences".cas_place,
+	//     "fences".look_at_peers,
+	//     "fences".suspect_peer,
+	//     "fences".leave_peers
 	// to "shop";
 	// grant usage on sequence "fences".cas_number to "shop";
 	// grant select on "fences".cas_source to "shop";

@@ -20,7 +20,7 @@ import (
 const DefaultSchema = pgschema.DefaultName
 
 var appFunctions = []string{"schema_version", "read_fence", "read_fences", "server", "seed", "claim",
-	"look_early", "advance", "advance_one", "hold", "write_row", "rows", "requests", "identity_behind", "cas_place"}
+	"look_early", "advance", "advance_one", "hold", "write_row", "rows", "requests", "identity_behind", "cas_place", "look_at_peers", "suspect_peer", "leave_peers"}
 
 func schema(o Options) pgschema.Schema { return pgschema.Schema{Of: "pgsink", Name: o.Schema} }
 

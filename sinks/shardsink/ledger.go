@@ -12,7 +12,19 @@ import (
 
 // This file passes rows and requests on to the shards. sink.go decides which shard a partition is in.
 
-var _ operate.Ledger[any] = (*Sink[any])(nil)
+var (
+	_ operate.Ledger[any] = (*Sink[any])(nil)
+	_ operate.Watch       = (*Sink[any])(nil)
+)
+
+// Attend implements [operate.Watch] in the first shard, which all processes of a group have.
+func (s *Sink[TX]) Attend(ctx context.Context, self operate.Peer) (operate.Vigil, error) {
+	w, ok := epoch.As[operate.Watch](s.shards[0])
+	if !ok {
+		return nil, fmt.Errorf("shardsink: watch group %s: %w", self.Group, operate.ErrNoWatch)
+	}
+	return w.Attend(ctx, self)
+}
 
 // ledger returns shard i for operators. A shard without it has no audit log and no requests.
 func (s *Sink[TX]) ledger(i int) (operate.Ledger[TX], bool) {
