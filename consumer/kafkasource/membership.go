@@ -387,6 +387,13 @@ func (s *Source) askMembership(ctx context.Context, speaks protocol, member stri
 		}
 		return errNotJoined
 	}
+	if err := s.classicHeartbeat(ctx, member, generation); !errors.Is(err, kerr.RebalanceInProgress) {
+		return err
+	}
+	return nil
+}
+
+func (s *Source) classicHeartbeat(ctx context.Context, member string, generation int32) error {
 	req := kmsg.NewPtrHeartbeatRequest()
 	req.Group = s.set.Group
 	req.MemberID, req.Generation, req.InstanceID = member, generation, s.set.instance
@@ -394,10 +401,7 @@ func (s *Source) askMembership(ctx context.Context, speaks protocol, member stri
 	if err != nil {
 		return err
 	}
-	if err := kerr.ErrorForCode(resp.ErrorCode); !errors.Is(err, kerr.RebalanceInProgress) {
-		return err
-	}
-	return nil
+	return kerr.ErrorForCode(resp.ErrorCode)
 }
 
 // Identity implements [consumer.Source].

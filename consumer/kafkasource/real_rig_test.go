@@ -135,6 +135,7 @@ func (h *realHistory) sendValue(p int32, v string) {
 type worker struct {
 	h      *realHistory
 	name   string
+	source *kafkasource.Source
 	sink   *memsink.Sink
 	link   *link
 	cancel context.CancelFunc
@@ -167,7 +168,7 @@ func (h *realHistory) startWith(o kafkasource.Options, name string, opts ...kgo.
 		h.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w.cancel = cancel
+	w.source, w.cancel = source, cancel
 	go func() {
 		defer close(w.done)
 		w.err = consumer.Run(ctx, source, w.sink, consumer.Each(w.handle), consumer.Options{

@@ -1,0 +1,108 @@
+package kafkasource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/consumer"
+)
+
+// This file removes another member from the group, and has this one take part in the rebalance that follows at
+// once instead of at its next heartbeat. Package consumer decides who is removed.
+
+var _ consumer.Remover = (*Source)(nil)
+
+// Member implements [consumer.Remover]. A process that is leaving the group, or stays away from it because a
+// handler hangs, is no member.
+func (s *Source) Member() (id string, session time.Duration, static bool) {
+	static = s.set.instance != nil
+	group := s.group.Load()
+	if group == nil {
+		return "", s.set.classic.session, static
+	}
+	if member, number := group.cl.GroupMetadata(); number > 0 && s.takesPart() {
+		id = member
+	}
+	return id, s.contact.lease().session, static
+}
+
+func (s *Source) takesPart() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.closing && !s.away
+}
+
+// Remove implements [consumer.Remover]. It never names an instance id, which would remove the static member
+// that has come back under it.
+func (s *Source) Remove(ctx context.Context, member, reason string) error {
+	group := s.group.Load()
+	if group == nil || member == "" {
+		return fmt.Errorf("kafkasource: remove member %q of group %q: %w", member, s.set.Group, errNotJoined)
+	}
+	req := kmsg.NewPtrLeaveGroupRequest()
+	req.Group, req.MemberID = s.set.Group, member // the latter for brokers before 2.4
+	m := kmsg.NewLeaveGroupRequestMember()
+	m.MemberID, m.Reason = member, &reason
+	req.Members = append(req.Members, m)
+	resp, err := req.RequestWith(ctx, s.reader)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+		for _, m := range resp.Members {
+			err = errors.Join(err, kerr.ErrorForCode(m.ErrorCode))
+		}
+	}
+	switch {
+	case errors.Is(err, kerr.GroupAuthorizationFailed):
+		err = fmt.Errorf("%w: %w", consumer.ErrMayNotRemove, err)
+	case errors.Is(err, kerr.UnknownMemberID): // another process was faster
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("kafkasource: remove member %q of group %q: %w", member, s.set.Group, err)
+	}
+	s.hasten(ctx, group.cl)
+	return nil
+}
+
+// hasten has this member take part in the rebalance that is under way. In the classic protocol it joins again only
+// while there is one: a leader that joins again begins another one.
+func (s *Source) hasten(ctx context.Context, cl *kgo.Client) {
+	member, number := cl.GroupMetadata()
+	if number <= 0 || !s.takesPart() {
+		return
+	}
+	if _, speaks := s.contact.speaking(); speaks == nextGenProtocol {
+		go s.heartbeatSoon(cl)
+	} else if err := s.classicHeartbeat(ctx, member, number); errors.Is(err, kerr.RebalanceInProgress) {
+		cl.ForceRebalance()
+	}
+}
+
+// Under KIP-848 the broker computes assignments in the background, for up to a second or so. A heartbeat that comes
+// earlier is answered without one, and the next one would be sent after seconds.
+const (
+	firstHaste = 100 * time.Millisecond
+	lastHaste  = 1600 * time.Millisecond
+)
+
+// heartbeatSoon sends several heartbeats. No answer says that it has what the last removal has led to: the epoch
+// may also rise for what was before.
+func (s *Source) heartbeatSoon(cl *kgo.Client) {
+	for pause := firstHaste; s.takesPart(); pause *= 2 {
+		cl.ForceRebalance()
+		if pause > lastHaste {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-s.over:
+			return
+		}
+	}
+}

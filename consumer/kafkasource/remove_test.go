@@ -1,0 +1,172 @@
+package kafkasource
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/consumer"
+)
+
+// member is a process of a group with the broker's and the client's default timeouts.
+type member struct {
+	*rig
+	*Source
+	run *running
+}
+
+func (r *rig) joins(mod ...func(*Options)) *member {
+	r.Helper()
+	s := r.source(mod...)
+	return &member{r, s, r.run(s, (&worker{sink: r.sink}).own)}
+}
+
+func (m *member) id() string {
+	id, _, _ := m.Member()
+	return id
+}
+
+// owns counts the partitions that a member has claimed last. The sink is locked.
+func (r *rig) owns(id string) (n int) {
+	for _, f := range r.sink.fences {
+		if id != "" && strings.Contains(f.Owner, "/"+id) {
+			n++
+		}
+	}
+	return n
+}
+
+// share waits until each of the members has claimed so many partitions, and no one has more.
+func (r *rig) share(each int, ms ...*member) {
+	r.Helper()
+	r.until("each has its share", func() bool {
+		for _, m := range ms {
+			if r.owns(m.id()) != each {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+var classics = protocols[:2]
+
+func TestTheRemovedMembersPartitionsMoveWithoutAHeartbeatAndItJoinsAgain(t *testing.T) {
+	for _, p := range classics {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 4, func(r *rig) {
+				l := r.link()
+				a, b := r.joins(with(p.opts...)), r.joins(with(append(p.opts, kgo.Dialer(l.dial))...))
+				r.share(2, a, b)
+				removed := b.id()
+				l.freeze()
+				began := time.Now()
+				if err := a.Remove(r.Context(), removed, "no sign of life"); err != nil {
+					r.Fatal(err)
+				}
+				r.share(4, a)
+				if took := time.Since(began); took > 500*time.Millisecond {
+					r.Errorf("its partitions moved after %v", took)
+				}
+				if err := a.Remove(r.Context(), removed, "no sign of life"); err != nil {
+					r.Errorf("a second time: %v", err)
+				}
+				l.thaw()
+				r.share(2, a, b)
+				if b.id() == removed {
+					r.Error("it is a member under its old id")
+				}
+			})
+		})
+	}
+}
+
+// Each of the survivors removes it, and has the group rebalance for it once.
+func TestARemovalByEachSurvivorIsOneRebalance(t *testing.T) {
+	virtually(t, 6, func(r *rig) {
+		l := r.link()
+		a, c := r.joins(with(protocols[0].opts...)), r.joins(with(protocols[0].opts...))
+		b := r.joins(with(append(protocols[0].opts, kgo.Dialer(l.dial))...))
+		r.share(2, a, b, c)
+		removed := b.id()
+		_, before := a.memberClient().GroupMetadata()
+		l.freeze()
+		for _, m := range []*member{a, c} {
+			if err := m.Remove(r.Context(), removed, ""); err != nil {
+				r.Fatal(err)
+			}
+		}
+		r.share(3, a, c)
+		for _, m := range []*member{a, c} { // of whom one is the leader, whose joining begins a rebalance
+			if err := m.Remove(r.Context(), removed, ""); err != nil {
+				r.Fatal(err)
+			}
+		}
+		<-time.After(time.Minute / 2)
+		if _, after := a.memberClient().GroupMetadata(); after != before+1 {
+			r.Errorf("the generation was %d and is %d", before, after)
+		}
+	})
+}
+
+func TestARemovalNamesAMemberIdAndNoInstanceId(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		a := r.joins(with(append(protocols[1].opts, kgo.InstanceID("one"))...))
+		r.share(1, a)
+		var leaves []kmsg.LeaveGroupRequest
+		r.cluster.ControlKey(int16(kmsg.LeaveGroup), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			r.cluster.KeepControl()
+			leaves = append(leaves, *req.(*kmsg.LeaveGroupRequest))
+			return nil, nil, false
+		})
+		if err := a.Remove(r.Context(), "gone", "its connection has ended"); err != nil {
+			r.Fatal(err)
+		}
+		if len(leaves) != 1 || len(leaves[0].Members) != 1 {
+			r.Fatalf("%+v", leaves)
+		}
+		if m := leaves[0].Members[0]; m.MemberID != "gone" || m.InstanceID != nil || m.Reason == nil || *m.Reason != "its connection has ended" {
+			r.Errorf("%+v", m)
+		}
+	})
+}
+
+func TestAMemberWithoutThePermissionIsTold(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		a := r.joins(with(protocols[1].opts...))
+		r.share(1, a)
+		for _, refusal := range []*kerr.Error{kerr.GroupAuthorizationFailed, kerr.InvalidRequest} {
+			r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.LeaveGroup}, TopLevel: true, Err: refusal})
+			err := a.Remove(r.Context(), "gone", "")
+			if !errors.Is(err, refusal) || errors.Is(err, consumer.ErrMayNotRemove) != (refusal == kerr.GroupAuthorizationFailed) {
+				r.Errorf("%s: %v", refusal.Message, err)
+			}
+		}
+	})
+}
+
+func TestAProcessThatIsNotInTheGroupIsNoMember(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		s := r.source(with(append(protocols[1].opts, kgo.InstanceID("one"), kgo.SessionTimeout(20*time.Second))...))
+		if id, session, static := s.Member(); id != "" || session != 20*time.Second || !static {
+			r.Errorf("before Run: %q, %v, %t", id, session, static)
+		}
+		if err := s.Remove(r.Context(), "gone", ""); err == nil {
+			r.Error("it removes others before Run")
+		}
+		a := &member{r, s, r.run(s, (&worker{sink: r.sink}).own)}
+		r.share(1, a)
+		if err := a.run.stop(); err != nil {
+			r.Error(err)
+		}
+		if id, _, _ := s.Member(); id != "" {
+			r.Errorf("after Run: %q", id)
+		}
+	})
+}
