@@ -26,7 +26,14 @@ type vigil struct {
 	sink *Sink
 	conn *pgx.Conn
 	self operate.Peer
-	key  *int64 // of the lock; nil if the session is not ours alone
+	key  *int64          // of the lock; nil if the session is not ours alone
+	seen map[string]sign // of each peer of the last look, by its run
+}
+
+// sign is a peer's last sign: its age, and its time by the server's clock in microseconds.
+type sign struct {
+	silent time.Duration
+	at     int64
 }
 
 // Attend implements [operate.Watch]. It opens one connection beside the pool, with the pool's configuration and
@@ -102,14 +109,16 @@ func (v *vigil) Look(ctx context.Context, self operate.Peer) (look operate.Look,
 	if err != nil {
 		return look, fmt.Errorf("pgsink: look at group %s: %w", self.Group, err)
 	}
+	v.seen = map[string]sign{}
 	var p operate.Peer
-	var patience, silent, members, silents int64
-	_, err = pgx.ForEachRow(rows, []any{&p.Run, &p.Name, &p.Host, &p.Member, &patience, &silent, &p.Gone, &p.Suspected, &p.By, &members, &silents}, func() error {
+	var patience, silent, signed, members, silents int64
+	_, err = pgx.ForEachRow(rows, []any{&p.Run, &p.Name, &p.Host, &p.Member, &patience, &silent, &signed, &p.Gone, &p.Suspected, &p.By, &members, &silents}, func() error {
 		if p.Run == "" {
 			look.Members, look.Silent = int(members), int(silents)
 			return nil
 		}
 		p.Group, p.Patience, p.Silent = self.Group, time.Duration(patience)*time.Microsecond, time.Duration(silent)*time.Microsecond
+		v.seen[p.Run] = sign{p.Silent, signed}
 		look.Peers = append(look.Peers, p)
 		return nil
 	})
@@ -119,11 +128,15 @@ func (v *vigil) Look(ctx context.Context, self operate.Peer) (look operate.Look,
 	return look, nil
 }
 
-// Suspect implements [operate.Vigil].
+// Suspect implements [operate.Vigil]. p is of the last look, or has given no sign since it was seen.
 func (v *vigil) Suspect(ctx context.Context, by, p operate.Peer) (ours bool, err error) {
+	seen, ok := v.seen[p.Run]
+	if !ok || seen.silent < p.Silent {
+		return false, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	err = v.conn.QueryRow(ctx, v.sink.sql.suspect, p.Group, p.Run, p.Member, p.Silent.Microseconds(), by.Name).Scan(&ours)
+	err = v.conn.QueryRow(ctx, v.sink.sql.suspect, p.Group, p.Run, p.Member, seen.at, by.Name).Scan(&ours)
 	if err != nil {
 		return false, fmt.Errorf("pgsink: suspect %s of group %s: %w", p.Name, p.Group, err)
 	}

@@ -250,7 +250,7 @@ func newStatements(o Options) statements {
 		contents: "select id, cause, message_key, message_value, message_headers from " + s + "contents($1::text, $2::bigint[])",
 		requests: "select acts, " + rowColumns + ", message_key, message_value, message_headers from " +
 			s + "requests($1::text[], $2::text[], $3::int[], $4::bigint, $5::bigint)",
-		peers: "select run, name, host, member, patience, silent, gone, suspected, suspected_by, members, silents from " +
+		peers: "select run, name, host, member, patience, silent, signed, gone, suspected, suspected_by, members, silents from " +
 			s + "look_at_peers($1::text, $2::text, $3::text, $4::text, $5::text, $6::bigint, $7::bigint)",
 		suspect: "select " + s + "suspect_peer($1::text, $2::text, $3::text, $4::bigint, $5::text)",
 		leave:   "select " + s + "leave_peers($1::text, $2::text)",

@@ -47,8 +47,8 @@ $$;
 -- can be suspected, those suspected within a minute, and those of the same host that are gone. Only of these it
 -- tries whether the connection still holds its lock, so that the work of a look hardly grows with the group.
 create function "epochfence".look_at_peers(in_group text, in_run text, in_name text, in_host text, in_member text, in_patience bigint, in_key bigint)
-returns table (run text, name text, host text, member text, patience bigint, silent bigint, gone boolean, suspected text, suspected_by text,
-    members bigint, silents bigint)
+returns table (run text, name text, host text, member text, patience bigint, silent bigint, signed bigint, gone boolean,
+    suspected text, suspected_by text, members bigint, silents bigint)
 language plpgsql security definer set search_path = "epochfence", pg_temp set enable_sort = off set enable_seqscan = off set jit = off set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
@@ -84,6 +84,7 @@ begin
     return query
     with every as materialized (
         select p.*, greatest(extract(epoch from moment - s.signed_at) * 1000000, 0)::bigint as silent,
+            (extract(epoch from s.signed_at) * 1000000)::bigint as signed,
             p.member <> '' and p.suspected <> p.member as counts
         from peer p cross join lateral (
             select l.signed_at from peer_sign l where l.group_name = p.group_name and l.run = p.run order by l.signed_at desc limit 1) s
@@ -96,24 +97,24 @@ begin
         from every e left join ring r on r.run = e.run
         where e.run <> in_run and (r.run is not null or e.suspected_at > moment - interval '1 minute' or e.host = in_host)
     )
-    select '', '', '', '', 0::bigint, 0::bigint, false, '', '', count(*) filter (where e.counts),
+    select '', '', '', '', 0::bigint, 0::bigint, 0::bigint, false, '', '', count(*) filter (where e.counts),
         count(*) filter (where e.counts and e.run <> in_run and (e.patience > 0 and e.silent > e.patience or s.gone))
     from every e left join seen s on s.run = e.run
     union all
-    select s.run, s.name, s.host, s.member, s.patience, s.silent, s.gone, s.suspected, s.suspected_by, 0, 0
+    select s.run, s.name, s.host, s.member, s.patience, s.silent, s.signed, s.gone, s.suspected, s.suspected_by, 0, 0
     from seen s where s.matters or s.gone;
 end
 $$;
 
 -- suspect_peer records a suspicion and returns true, unless the process is not a member under that id any more, has
--- signed since it was silent for so many microseconds, or the group's last suspicion is less than a second old.
-create function "epochfence".suspect_peer(in_group text, in_run text, in_member text, in_silent bigint, in_by text)
+-- signed since, or the group's last suspicion is less than a second old.
+create function "epochfence".suspect_peer(in_group text, in_run text, in_member text, in_signed bigint, in_by text)
 returns boolean
 language plpgsql security definer set search_path = "epochfence", pg_temp set lock_timeout = '1s'
 as $$
 begin
     if not exists (select from peer p where p.group_name = in_group and p.run = in_run and p.member = in_member
-        and extract(epoch from clock_timestamp() - (last_sign(in_group, in_run)).signed_at) * 1000000 >= in_silent)
+        and extract(epoch from (last_sign(in_group, in_run)).signed_at) * 1000000 = in_signed)
     then
         return false;
     end if;
