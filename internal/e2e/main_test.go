@@ -26,6 +26,13 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(processEnv); spec != "" {
 		os.Exit(processMain(spec))
 	}
+	if spec := os.Getenv(takeoverEnv); spec != "" {
+		if err := takeoverMain(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if partitions := os.Getenv(brokerEnv); partitions != "" {
 		if err := brokerMain(partitions); err != nil {
 			fmt.Fprintln(os.Stderr, err)
