@@ -1,19 +1,25 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/internal/form"
 	"github.com/epochfence/epochfence/internal/text/inert"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file decides when a lease is free, and when another member counts as dead, whose registration it
-// then ends: the store refuses that if the member has renewed it meanwhile. It also decides what becomes
-// of values that no member can have written. balance.go takes what is free.
+// then ends: the store refuses that if the member has renewed it meanwhile. Whoever knows sooner that a
+// member has died calls End. The file also decides what becomes of values that no member can have written.
+// balance.go takes what is free.
 
 // isHeld reports whether somebody has a lease, as far as is known. A lease is free after it was
 // released, or if the registration that it names is missing or was ended.
@@ -77,7 +83,7 @@ func (m *Member) endRegistration(id string, r member) {
 		err = m.store.Delete(ctx, r.item)
 		ended = cas.Item{Key: key}
 	} else {
-		ended, err = m.endOf(ctx, r.item, r.Name)
+		ended, err = m.endOf(ctx, r.item, memberRecord{Name: r.Name})
 	}
 	switch {
 	case err == nil:
@@ -92,6 +98,87 @@ func (m *Member) endRegistration(id string, r member) {
 		m.trouble(key, "cannot yet end a registration that nobody renews", err, "key", key)
 		m.troubles.Left(key) // the next balance tries again
 	}
+}
+
+// Registration returns the id of this member's registration, or "" while it has none.
+func (m *Member) Registration() string {
+	if r := m.current(); r.err() == nil {
+		return r.id
+	}
+	return ""
+}
+
+// End ends the registration of another member that is thought to be dead, without waiting for its TTL, and
+// frees its leases. If that member is alive, it loses them, and registers anew under another id. The result is
+// nil also if the registration was over before. why is for operators.
+func (m *Member) End(ctx context.Context, registration, why string) error {
+	err := errors.New("it is no registration of another member")
+	if memberID.MatchString(registration) && !m.isMine(registration) {
+		err = m.endSuspect(ctx, registration, why)
+	}
+	if err != nil {
+		return fmt.Errorf("lease: end the registration %q: %w", inert.Short(registration), err)
+	}
+	if _, reports := m.store.(cas.Watcher); !reports {
+		m.view.refresh() // it may lack leases that the member took since
+	}
+	return nil
+}
+
+// endSuspect ends a registration as it is in the store now, also if the member has just renewed it.
+func (m *Member) endSuspect(ctx context.Context, id, why string) error {
+	for pause := waits.New(5*time.Millisecond, 200*time.Millisecond); ; waits.Sleep(ctx, pause.Next()) {
+		now, err := m.store.Get(ctx, m.keys.member(id))
+		if err != nil {
+			return err
+		}
+		r := registrationOf(now.Value)
+		if isOver := !now.Live || r.Ended; !isOver {
+			now, err = m.endOf(ctx, now, memberRecord{Name: r.Name, Suspected: cmp.Or(inert.Short(why), m.Name)})
+			if errors.Is(err, cas.ErrConflict) {
+				continue // it was renewed, or the answer was old
+			}
+			if err != nil {
+				return err
+			}
+			m.log.Warn("the registration of a member that is thought to be dead was ended: its leases are free", "registration", id, "name", inert.Short(r.Name), "why", why)
+		}
+		if now.Live || now.Version != "" { // else it may be a late answer
+			m.view.learn(now)
+		}
+		return nil
+	}
+}
+
+// Other is another member of the group.
+type Other struct {
+	Registration string
+	Name         string // as in [Options], with host and process
+
+	// Suspected says why [Member.End] has ended the registration. It is empty if the registration is not over.
+	// It stays for some TTLs after the member has registered anew.
+	Suspected string
+}
+
+// Process is the same for all registrations of a process.
+func (o Other) Process() string { return processOf(o.Registration) }
+
+func processOf(registration string) string {
+	id, _, _ := strings.Cut(registration, "-")
+	return id
+}
+
+// Others returns the other members as this one last saw them, by registration: those that are registered, and
+// those that were ended by [Member.End] a short time ago. It sends no request.
+func (m *Member) Others() []Other {
+	var all []Other
+	for id, r := range m.view.snapshot().members {
+		if !m.isMine(id) && memberID.MatchString(id) && (!r.Ended || r.Suspected != "") {
+			all = append(all, Other{id, r.Name, r.Suspected})
+		}
+	}
+	slices.SortFunc(all, func(a, b Other) int { return cmp.Compare(a.Registration, b.Registration) })
+	return all
 }
 
 func (m *Member) lookAgain(ctx context.Context, key string) {

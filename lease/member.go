@@ -58,6 +58,7 @@ type Member struct {
 	disbelieved  map[string]bool       // by registration id
 	ending       map[string]bool       // by registration id
 	releasing    map[Resource]bool
+	suspects     map[string]member // ended by End, by registration id
 	closing      bool
 	opened       time.Time     // when this process had read the group's keys
 	onTrial      bool          // it serves nothing yet
@@ -84,7 +85,7 @@ func Open(ctx context.Context, store cas.Store, o Options) (*Member, error) {
 func newMember(ctx context.Context, store cas.Store, o Options) *Member {
 	m := &Member{
 		Options: o, store: store, keys: keysOf(o.Group), id: newMemberID(), wake: &waits.Signal{}, changed: make(chan struct{}, 1), asking: semaphore.NewWeighted(1),
-		slots: map[Resource]*slot{}, handing: map[Resource]*handoff{}, pace: 1, disbelieved: map[string]bool{}, ending: map[string]bool{}, releasing: map[Resource]bool{},
+		slots: map[Resource]*slot{}, handing: map[Resource]*handoff{}, pace: 1, disbelieved: map[string]bool{}, ending: map[string]bool{}, releasing: map[Resource]bool{}, suspects: map[string]member{},
 	}
 	m.log = o.Logger.With("member", m.id)
 	m.troubles = troubles.New[string](m.log, "concerned")
@@ -353,27 +354,56 @@ func (m *Member) trialLeft(now *picture) time.Duration {
 	return trial - time.Since(m.opened)
 }
 
-// learnFromDeaths looks for members that are gone without having left. m.mu is held.
+// learnFromDeaths looks for members that are gone without having left. Whoever was ended by End is gone if its
+// process has not registered again within a TTL. m.mu is held.
 func (m *Member) learnFromDeaths(was, now *picture) {
 	for id, r := range was.members {
 		if len(r.Serves) == 0 && r.Trial == 0 { // it has left, or only had locks
 			continue
 		}
+		if r.Ended || m.isMine(id) || now.isRegistered(id) || !r.first.After(m.opened) {
+			continue
+		}
 		left := time.Since(r.since) < m.termOf(r.memberRecord)*2/3 // or it would have renewed since
-		if left || r.Ended || m.isMine(id) || now.isRegistered(id) || !r.first.After(m.opened) {
-			continue
+		switch {
+		case now.members[id].Suspected != "":
+			m.suspects[id] = r
+		case !left:
+			m.learnFromDeath(id, r)
 		}
-		trial := time.Duration(0)
-		if time.Now().Before(m.trialUntil) {
-			trial = m.trial
-		}
-		lived := r.since.Sub(r.first) + m.TTL/3 // at most
-		if lived > trial+mostTrial/2*m.TTL {
-			continue
-		}
-		m.trial, m.trialUntil = min(2*lived, mostTrial*m.TTL), time.Now().Add(memory*m.TTL)
-		waits.Notify(m.changed)
-		m.log.Warn("a member has died soon after it joined: for a while, new members serve nothing until they have lived for longer",
-			"registration", id, "name", inert.Short(r.Name), "lived", lived.Round(time.Millisecond), "longer", m.trial.Round(time.Millisecond), "while", memory*m.TTL)
 	}
+	for id, r := range m.suspects {
+		dead := time.Since(r.since) >= 2*m.termOf(r.memberRecord)
+		if dead {
+			m.learnFromDeath(id, r)
+		}
+		if dead || now.isBack(id) {
+			delete(m.suspects, id)
+		}
+	}
+}
+
+// isBack reports whether the process of a registration that is over has registered again.
+func (p *picture) isBack(id string) bool {
+	for other := range p.members {
+		if processOf(other) == processOf(id) && p.isRegistered(other) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Member) learnFromDeath(id string, r member) {
+	trial := time.Duration(0)
+	if time.Now().Before(m.trialUntil) {
+		trial = m.trial
+	}
+	lived := r.since.Sub(r.first) + m.TTL/3 // at most
+	if lived > trial+mostTrial/2*m.TTL {
+		return
+	}
+	m.trial, m.trialUntil = min(2*lived, mostTrial*m.TTL), time.Now().Add(memory*m.TTL)
+	waits.Notify(m.changed)
+	m.log.Warn("a member has died soon after it joined: for a while, new members serve nothing until they have lived for longer",
+		"registration", id, "name", inert.Short(r.Name), "lived", lived.Round(time.Millisecond), "longer", m.trial.Round(time.Millisecond), "while", memory*m.TTL)
 }

@@ -259,6 +259,8 @@ type memberRecord struct {
 	Nonce    string           `json:"nonce,omitempty"`    // by which the member recognises its own record
 	Trial    int64            `json:"trial,omitempty"`    // milliseconds that a new member is to wait before it serves anything
 	Ended    bool             `json:"ended,omitempty"`    // by another member; the id is not used again
+
+	Suspected string `json:"suspected,omitempty"` // why End has ended it before its TTL had passed
 }
 
 func (r memberRecord) equal(other memberRecord) bool {
@@ -360,8 +362,7 @@ func (m *Member) Holder(name string) (Holder, bool) {
 	}
 	h := Holder{Resource: at, Generation: generationOf(last.item)}
 	if !last.isStrange {
-		id, _, _ := strings.Cut(last.Member, "-") // the same for all registrations of a process
-		h.Owner = last.Owner + "/" + id
+		h.Owner = last.Owner + "/" + processOf(last.Member)
 		h.Since = sinceOf(last.leaseRecord)
 	}
 	return h, true

@@ -311,7 +311,7 @@ func (m *Member) isGone(ctx context.Context, id string) (bool, error) {
 	if err := m.view.suitable(ctx); err != nil {
 		return false, err // the store may have forgotten it
 	}
-	ended, err := m.endOf(ctx, now, "")
+	ended, err := m.endOf(ctx, now, memberRecord{})
 	if errors.Is(err, cas.ErrConflict) {
 		return false, nil // it exists after all, or another member wrote the value
 	}
@@ -323,7 +323,8 @@ func (m *Member) isGone(ctx context.Context, id string) (bool, error) {
 }
 
 // endOf ends a registration that is still as seen.
-func (m *Member) endOf(ctx context.Context, seen cas.Item, name string) (cas.Item, error) {
-	data, _ := json.Marshal(memberRecord{Name: name, Ended: true})
+func (m *Member) endOf(ctx context.Context, seen cas.Item, end memberRecord) (cas.Item, error) {
+	end.Ended = true
+	data, _ := json.Marshal(end) // strings
 	return swapFor(ctx, m.store, seen, data, fullReads*m.TTL)
 }

@@ -79,7 +79,7 @@ var guardsOfLeases = []guard{
 		"lease", "TestWhatWasReleasedOrRemovedIsNotWrittenAgain"},
 	{"R2", "a lease is taken because a view lacks its registration", []edit{{balances, "if last.item.Live && last.Member != \"\" && !m.isMine(last.Member) {", "if false {"}},
 		"lease", "TestALeaseIsNotTakenBecauseAViewLacksItsRegistration"},
-	{"R2", "a registration is ended that was renewed meanwhile", []edit{{"lease/expiry.go", "ended, err = m.endOf(ctx, r.item, r.Name)", "r.item, _ = m.store.Get(ctx, key)\n\t\tended, err = m.endOf(ctx, r.item, r.Name)"}},
+	{"R2", "a registration is ended that was renewed meanwhile", []edit{{"lease/expiry.go", "ended, err = m.endOf(ctx, r.item, memberRecord{Name: r.Name})", "r.item, _ = m.store.Get(ctx, key)\n\t\tended, err = m.endOf(ctx, r.item, memberRecord{Name: r.Name})"}},
 		"lease", "TestAMemberIsNotEndedBecauseAViewIsLate"},
 	{"R2", "a lock is claimed under a lease that is not confirmed", []edit{{locking, "generation, err := c.prove(ctx)", "generation, err := c.Generation(), error(nil)"}},
 		"lease", "TestWhoHasLostTheLeaseWithoutKnowingItClaimsNothing"},

@@ -116,6 +116,8 @@ var histories = slices.Concat([]history{
 	{claim: "an outage that is shorter than the term costs no lease", play: shortOutage},
 	{claim: "after a long outage everything is leased again", play: longOutage},
 	{claim: "members share equally, with one that joins, and after one has left", play: shares},
+	{claim: "leases of a dead member whose registration is ended are taken at once", play: endedDead},
+	{claim: "a living member whose registration is ended registers anew", play: endedAlive},
 	{claim: "what a member declines is another's", play: declines},
 	{claim: "a holder without progress loses its lease", play: stalls},
 	{claim: "a lease that is not given back in time is lost", play: overruns},
@@ -134,8 +136,8 @@ const (
 	exploredSteps     = 60
 )
 
-// Explore plays runs of random faults on a store without a server: members join, leave, are cut off
-// and come back; requests and answers are lost, and writes land late. No resource may have two
+// Explore plays runs of random faults on a store without a server: members join, leave, are cut off,
+// come back, and are ended although they live; requests and answers are lost, and writes land late. No resource may have two
 // holders at a time, and in the end each has one. The race detector gets a quarter of the runs.
 func Explore(t *testing.T, runs int, open func() cas.Store) {
 	for seed := range bubble.Rounds(runs) {
@@ -178,7 +180,7 @@ func (x *exploration) play() {
 
 func (x *exploration) step() {
 	m := x.members[x.rand.IntN(len(x.members))]
-	switch n := x.rand.IntN(20); {
+	switch n := x.rand.IntN(22); {
 	case n < 3:
 		m.cutOff()
 	case n < 8:
@@ -197,6 +199,12 @@ func (x *exploration) step() {
 		m.whole()
 		m.leave()
 		x.forget(m)
+	case n > 19:
+		x.mu.Lock()
+		x.suspects = true
+		x.mu.Unlock()
+		id, other := m.Registration(), x.members[x.rand.IntN(len(x.members))].Member
+		x.checks.Go(func() { _ = other.End(x.ctx, id, "test") }) // it may be the same one, or cut off
 	default:
 		x.confirmed()
 	}

@@ -22,11 +22,13 @@ type world struct {
 	ttl   time.Duration
 	rig   castest.Rig
 
-	mu      sync.Mutex
-	holders map[lease.Resource][]*lease.Held // in the order in which they took it
-	last    map[lease.Resource]int64         // their generations
-	resets  bool                             // the store forgets what it has acknowledged
-	stop    []func()
+	mu       sync.Mutex
+	holders  map[lease.Resource][]*lease.Held // in the order in which they took it
+	last     map[lease.Resource]int64         // their generations
+	resets   bool                             // the store forgets what it has acknowledged
+	checks   sync.WaitGroup
+	suspects bool // living members were ended, who may not know it yet
+	stop     []func()
 }
 
 func newWorld(t testing.TB, group string, ttl time.Duration, r castest.Rig) *world {
@@ -37,6 +39,7 @@ func newWorld(t testing.TB, group string, ttl time.Duration, r castest.Rig) *wor
 		for _, stop := range w.stop {
 			stop()
 		}
+		w.checks.Wait()
 		cancel()
 	})
 	return w
@@ -145,7 +148,13 @@ func (w *world) took(h *lease.Held) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, before := range w.holders[h.Resource] {
-		w.Wantf(before.Err() != nil || w.resets, "two members have %s", h.Resource)
+		switch {
+		case before.Err() != nil || w.resets:
+		case w.suspects:
+			w.refusedFromNow(before)
+		default:
+			w.Errorf("two members have %s", h.Resource)
+		}
 	}
 	if g, last := h.Generation(), w.last[h.Resource]; g <= last && !w.resets {
 		w.Errorf("generation %d of %s follows %d", g, h.Resource, last)
