@@ -110,7 +110,7 @@ func (m *Member) Registration() string {
 
 // End ends the registration of another member that is thought to be dead, without waiting for its TTL, and
 // frees its leases. If that member is alive, it loses them, and registers anew under another id. The result is
-// nil also if the registration was over before. why is for operators.
+// nil also if the registration was over before. why is for the log.
 func (m *Member) End(ctx context.Context, registration, why string) error {
 	err := errors.New("it is no registration of another member")
 	if memberID.MatchString(registration) && !m.isMine(registration) {
@@ -134,7 +134,7 @@ func (m *Member) endSuspect(ctx context.Context, id, why string) error {
 		}
 		r := registrationOf(now.Value)
 		if isOver := !now.Live || r.Ended; !isOver {
-			now, err = m.endOf(ctx, now, memberRecord{Name: r.Name, Suspected: cmp.Or(inert.Short(why), m.Name)})
+			now, err = m.endOf(ctx, now, memberRecord{Name: r.Name, Suspected: m.Name})
 			if errors.Is(err, cas.ErrConflict) {
 				continue // it was renewed, or the answer was old
 			}
@@ -150,35 +150,50 @@ func (m *Member) endSuspect(ctx context.Context, id, why string) error {
 	}
 }
 
-// Other is another member of the group.
-type Other struct {
-	Registration string
-	Name         string // as in [Options], with host and process
+// Registered is a registration in the group.
+type Registered struct {
+	ID   string
+	Name string // as in [Options], with host and process
+	Note string // of [Member.Note]
 
-	// Suspected says why [Member.End] has ended the registration. It is empty if the registration is not over.
-	// It stays for some TTLs after the member has registered anew.
+	// Suspected names the member that has ended the registration with [Member.End]. It is empty while the
+	// registration is not over.
 	Suspected string
 }
 
 // Process is the same for all registrations of a process.
-func (o Other) Process() string { return processOf(o.Registration) }
+func (r Registered) Process() string { return processOf(r.ID) }
 
 func processOf(registration string) string {
 	id, _, _ := strings.Cut(registration, "-")
 	return id
 }
 
-// Others returns the other members as this one last saw them, by registration: those that are registered, and
-// those that were ended by [Member.End] a short time ago. It sends no request.
-func (m *Member) Others() []Other {
-	var all []Other
-	for id, r := range m.view.snapshot().members {
-		if !m.isMine(id) && memberID.MatchString(id) && (!r.Ended || r.Suspected != "") {
-			all = append(all, Other{id, r.Name, r.Suspected})
+// Members returns the registrations of the group as this member last saw them, those of a process in their order:
+// also its own, and for some TTLs those that were ended by [Member.End]. It sends no request.
+func (m *Member) Members() []Registered {
+	m.view.mu.Lock()
+	defer m.view.mu.Unlock()
+	var all []Registered
+	for id, r := range m.view.now.members {
+		if memberID.MatchString(id) && (!r.Ended || r.Suspected != "") {
+			all = append(all, Registered{id, r.Name, r.Note, r.Suspected})
 		}
 	}
-	slices.SortFunc(all, func(a, b Other) int { return cmp.Compare(a.Registration, b.Registration) })
+	slices.SortFunc(all, func(a, b Registered) int { // X-10 after X-9
+		return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
+	})
 	return all
+}
+
+// Note sets a text of up to a few hundred bytes in this member's registrations, for the other members.
+func (m *Member) Note(text string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.note != text {
+		m.note = text
+		waits.Notify(m.changed)
+	}
 }
 
 func (m *Member) lookAgain(ctx context.Context, key string) {

@@ -28,8 +28,8 @@ func TestTheStoredFormOfVersion1OfAGroup(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]memberRecord{
-		`{"name":"host-1","serves":{"orders":4},"declined":["orders/2"],"wants":["nightly"],"ttl":15000,"nonce":"N","trial":1}`: {
-			Name: "host-1", Serves: map[string]int32{"orders": 4}, Declined: []string{"orders/2"}, Wants: []string{"nightly"}, TTL: 15000, Nonce: "N", Trial: 1,
+		`{"name":"host-1","serves":{"orders":4},"declined":["orders/2"],"wants":["nightly"],"ttl":15000,"nonce":"N","trial":1,"note":"hello"}`: {
+			Name: "host-1", Serves: map[string]int32{"orders": 4}, Declined: []string{"orders/2"}, Wants: []string{"nightly"}, TTL: 15000, Nonce: "N", Trial: 1, Note: "hello",
 		},
 		`{"name":"host-1","ended":true}`:                      {Name: "host-1", Ended: true},
 		`{"name":"host-1","ended":true,"suspected":"host-2"}`: {Name: "host-1", Ended: true, Suspected: "host-2"},

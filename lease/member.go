@@ -50,6 +50,7 @@ type Member struct {
 	own          func(*Held)
 	registration *registration // the latest
 	registered   int
+	note         string
 	slots        map[Resource]*slot
 	handing      map[Resource]*handoff // given back, and not yet taken
 	pace         int                   // how many may be given back at a time; 0: nobody took what we gave back

@@ -260,7 +260,8 @@ type memberRecord struct {
 	Trial    int64            `json:"trial,omitempty"`    // milliseconds that a new member is to wait before it serves anything
 	Ended    bool             `json:"ended,omitempty"`    // by another member; the id is not used again
 
-	Suspected string `json:"suspected,omitempty"` // why End has ended it before its TTL had passed
+	Note      string `json:"note,omitempty"`      // for the other members
+	Suspected string `json:"suspected,omitempty"` // who has ended it with End, before its TTL had passed
 }
 
 func (r memberRecord) equal(other memberRecord) bool {

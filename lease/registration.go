@@ -101,7 +101,7 @@ func (m *Member) registrationValue(r *registration) []byte {
 
 // record returns what the others read of this member. m.mu is held.
 func (m *Member) record() memberRecord {
-	r := memberRecord{Name: m.Name, TTL: m.TTL.Milliseconds()}
+	r := memberRecord{Name: m.Name, TTL: m.TTL.Milliseconds(), Note: m.note}
 	if time.Now().Before(m.trialUntil) {
 		r.Trial = m.trial.Milliseconds()
 	} else if m.onTrial {

@@ -51,9 +51,17 @@ func TestLeasesOfADeadMemberMoveAtOnceToThoseWhoEndItsRegistration(t *testing.T)
 				if n := len(b.log.with("level=WARN", "thought to be dead", id, `why="it was killed"`)) + len(c.log.with("thought to be dead")); n != 1 {
 					t.Errorf("that it was ended is said %d times:\n%s", n, b.log)
 				}
-				if o := c.Others(); len(o) != 2 || o[0].Suspected+o[1].Suspected != "it was killed" {
-					t.Errorf("others: %+v", o)
-				}
+				b.Note("hello")
+				until(t, testTTL, func() bool {
+					notes := ""
+					for _, r := range c.Members() {
+						if r.Suspected == b.Name && r.ID != id || r.Suspected == "" && r.ID == id {
+							t.Errorf("members: %+v", c.Members())
+						}
+						notes += r.Note
+					}
+					return notes == "hello" && len(c.Members()) == 3
+				})
 			})
 		})
 	}

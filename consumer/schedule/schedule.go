@@ -30,7 +30,8 @@ type Schedule[TX any] struct {
 	resources map[string]int32 // to lease: one of each job
 	started   atomic.Bool
 
-	clock storeClock
+	clock      storeClock
+	membership leased.Membership
 
 	now  func() time.Time
 	look time.Duration // how often the clock is looked at, at least
@@ -42,7 +43,10 @@ type job[TX any] struct {
 	course *course
 }
 
-var _ consumer.Source = (*Schedule[any])(nil)
+var (
+	_ consumer.Source  = (*Schedule[any])(nil)
+	_ consumer.Remover = (*Schedule[any])(nil)
+)
 
 // New checks the options and the jobs. It does not use the store yet.
 func New[TX any](o Options, jobs ...Job[TX]) (*Schedule[TX], error) {
@@ -71,6 +75,19 @@ func New[TX any](o Options, jobs ...Job[TX]) (*Schedule[TX], error) {
 // Identity implements [consumer.Source].
 func (s *Schedule[TX]) Identity() (group, name string) { return s.Group, s.identity() }
 
+// Member implements [consumer.Remover].
+func (s *Schedule[TX]) Member() (id string, session time.Duration, static bool) {
+	return s.membership.Member()
+}
+
+// Remove implements [consumer.Remover].
+func (s *Schedule[TX]) Remove(ctx context.Context, member, reason string) error {
+	if err := s.membership.Remove(ctx, member, reason); err != nil {
+		return fmt.Errorf("schedule: remove a member: %w", err)
+	}
+	return nil
+}
+
 // Run implements [consumer.Source]. It returns an error if the store was not reached within
 // StartTimeout, or is not suitable for leases.
 func (s *Schedule[TX]) Run(ctx context.Context, joined func(error), own func(context.Context, consumer.Tenure)) error {
@@ -89,6 +106,7 @@ func (s *Schedule[TX]) Run(ctx context.Context, joined func(error), own func(con
 		return err
 	}
 	defer m.Close()
+	s.membership.Join(m)
 	err = m.Run(ctx, func(l *lease.Held) {
 		t := s.newTenure(base, l, m.Term())
 		t.Hold(base, func(ctx context.Context) { own(ctx, t) }, nil)
