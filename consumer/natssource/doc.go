@@ -124,6 +124,14 @@
 // The bucket's name and domain are in each fence: a group that moves to another bucket is
 // refused with an [*epoch.ForeignLeaseError].
 //
+// # Noticing deaths
+//
+// If the sink does not let the processes of a group see each other ([operate.Watch]), the source does. Each
+// process opens a second connection with the options of the first, and asks three others for a sign by core
+// NATS, as often as it looks: five times a second. A process that was killed is seen at once, because nobody
+// subscribes to its subject any more; a subscription of somebody else that covers the subject hides that, and
+// the process counts as silent after its patience. Without the permissions, LeaseTTL decides.
+//
 // # Limits of streams and of the bucket
 //
 // A stream's MaxConsumers must allow two consumers for each partition. The InactiveThreshold of
@@ -156,4 +164,6 @@
 //	publish    $JS.API.INFO                        to create the bucket
 //	publish    $JS.API.STREAM.CREATE.KV_BUCKET     to create the bucket
 //	subscribe  _INBOX.>                            or the connection's own prefix
+//	publish    epochfence.BUCKET.GROUP.>           for the watch
+//	subscribe  epochfence.BUCKET.GROUP.>           for the watch
 package natssource

@@ -26,6 +26,7 @@ import (
 	"github.com/epochfence/epochfence/internal/jsapi"
 	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/lease"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // This file starts the source, makes the bucket or checks that it holds the keys of the group, joins
@@ -48,11 +49,18 @@ type Source struct {
 	store  *natsstore.Store
 	member *lease.Member
 
+	membership leased.Membership
+	joined     chan struct{} // closed when member is set
+
 	mu      sync.Mutex
 	tenures map[lease.Resource]*tenure // that are running
 }
 
-var _ consumer.Source = (*Source)(nil)
+var (
+	_ consumer.Source  = (*Source)(nil)
+	_ consumer.Remover = (*Source)(nil)
+	_ operate.Watch    = (*Source)(nil)
+)
 
 // New checks the options and returns a Source that has done nothing yet.
 func New(o Options) (*Source, error) {
@@ -60,7 +68,7 @@ func New(o Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{Options: o, log: o.Logger, tenures: map[lease.Resource]*tenure{}}
+	s := &Source{Options: o, log: o.Logger, joined: make(chan struct{}), tenures: map[lease.Resource]*tenure{}}
 	s.flight = newFlight(o.LeaseTTL, func() uint64 { return o.JetStream.Conn().Stats().Reconnects })
 	return s, nil
 }
@@ -263,6 +271,8 @@ func (s *Source) join(ctx context.Context) error {
 		return fmt.Errorf("natssource: %w", err)
 	}
 	s.member = m
+	s.membership.Join(m)
+	close(s.joined)
 	return nil
 }
 
@@ -285,6 +295,24 @@ func (s *Source) openNext(ctx context.Context) error {
 
 // Identity implements [consumer.Source].
 func (s *Source) Identity() (group, name string) { return s.Group, s.Name }
+
+// Member implements [consumer.Remover].
+func (s *Source) Member() (id string, session time.Duration, static bool) {
+	return s.membership.Member()
+}
+
+// Remove implements [consumer.Remover].
+func (s *Source) Remove(ctx context.Context, member, reason string) error {
+	err := s.membership.Remove(ctx, member, reason)
+	var denied *PermissionError
+	if errors.As(err, &denied) {
+		err = errors.Join(consumer.ErrMayNotRemove, err)
+	}
+	if err != nil {
+		return fmt.Errorf("natssource: remove a member: %w", err)
+	}
+	return nil
+}
 
 func (s *Source) logOf(stream string) *streamLog {
 	return s.logs[slices.IndexFunc(s.logs, func(l *streamLog) bool { return l.stream.Name == stream })]
@@ -326,8 +354,8 @@ const (
 	fewMembers = 4   // members that a group may have now or had a moment ago
 )
 
-// needs returns the space for the keys of this group: a lease and a position for each partition, and
-// fewMembers members.
+// needs returns the space for the keys of this group: a lease and a position for each partition,
+// fewMembers members, and a suspicion.
 func (s *Source) needs() needs {
 	const most = 400 // bytes of a lease, and of a registration beside the streams that it names
 	name, partitions, n := 0, 0, needs{message: most}
@@ -346,7 +374,7 @@ func (s *Source) needs() needs {
 		partitions += int(l.partitions())
 	}
 	n.message = max(n.message, most+name) + len(s.Name) + len(s.Group) + beside
-	n.messages = 2*partitions + fewMembers
+	n.messages = 2*partitions + fewMembers + 1 // the last suspicion
 	n.bytes = n.messages * n.message
 	n.message = max(n.message, 2<<10) // that natsstore wants
 	return n

@@ -1,0 +1,295 @@
+package natssource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
+	"github.com/epochfence/epochfence/operate"
+)
+
+const testPatience = time.Second
+
+// watcher is a process of a group that attends its watch.
+type watcher struct {
+	*testMember
+	vigil *vigil
+	self  operate.Peer
+}
+
+func attend(m *testMember) *watcher {
+	m.rig.t.Helper()
+	w := &watcher{testMember: m, self: operate.Peer{Group: "billing", Run: "run-" + m.name, Name: m.source.Name, Host: "host-" + m.name, Patience: testPatience}}
+	v, err := m.source.Attend(inTime(m.rig.t), w.self)
+	if err != nil {
+		m.rig.t.Fatal(err)
+	}
+	w.vigil = v.(*vigil)
+	m.rig.t.Cleanup(func() { v.Close(inTime(m.rig.t)) })
+	return w
+}
+
+func (w *watcher) look() operate.Look {
+	w.rig.t.Helper()
+	w.self.Member, _, _ = w.source.Member()
+	l, err := w.vigil.Look(inTime(w.rig.t), w.self)
+	if err != nil {
+		w.rig.t.Fatal(err)
+	}
+	return l
+}
+
+// of returns what w sees of another process.
+func (w *watcher) of(name string) operate.Peer {
+	w.rig.t.Helper()
+	l := w.look()
+	if i := slices.IndexFunc(l.Peers, func(p operate.Peer) bool { return p.Run == "run-"+name }); i >= 0 {
+		return l.Peers[i]
+	}
+	return operate.Peer{}
+}
+
+// sees waits until w sees another process so.
+func (w *watcher) sees(name, what string, is func(operate.Peer) bool) (p operate.Peer) {
+	w.rig.t.Helper()
+	eventually(w.rig.t, w.name+" sees that "+name+" "+what, func() bool { p = w.of(name); return is(p) })
+	return p
+}
+
+func isThere(p operate.Peer) bool { return p.Member != "" }
+func isGone(p operate.Peer) bool  { return p.Gone }
+func isMute(p operate.Peer) bool  { return !p.Gone && p.Silent > testPatience }
+
+// dies ends the connection of a watcher, as a kill does. Its process lives on.
+func (w *watcher) dies() { w.vigil.nc.Close() }
+
+func (r *groupRig) watchers(n int) (all []*watcher) {
+	r.t.Helper()
+	for n := range n {
+		all = append(all, attend(r.start(fmt.Sprint("m", n))))
+	}
+	for _, w := range all {
+		eventually(r.t, "each sees all", func() bool { return w.look().Members == n })
+	}
+	return all
+}
+
+func TestProcessesSeeEachOtherAndWhichOfThemDies(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 3, 20*time.Second)
+	all := r.watchers(3)
+	a, b, c := all[0], all[1], all[2]
+	a.look() // from now on it says its member id
+	p := b.sees("m0", "is a member", isThere)
+	if id, session, static := a.source.Member(); p.Member != id || session != 20*time.Second || static {
+		t.Errorf("%+v, want the member %s; session %v, static %t", p, id, session, static)
+	}
+	p.Silent = 0
+	if want := (operate.Peer{Group: "billing", Run: "run-m0", Name: a.source.Name, Host: "host-m0", Member: p.Member, Patience: testPatience}); p != want {
+		t.Errorf("%+v, want %+v", p, want)
+	}
+	a.dies()
+	if p := b.sees("m0", "is gone", isGone); p.Suspected != "" {
+		t.Errorf("%+v", p)
+	}
+	if l := b.look(); l.Members != 3 || l.Silent != 1 {
+		t.Errorf("%+v, want one of three silent", l)
+	}
+	c.wires.hold(true, true)
+	b.sees("m2", "is silent", isMute)
+	c.wires.hold(false, false)
+	b.sees("m2", "is back", func(p operate.Peer) bool { return p.Silent < testPatience })
+}
+
+// A process that cannot reach the server itself does not know who is silent.
+func TestALookThatDoesNotComeBackFromTheServerShowsNobody(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 2, 20*time.Second)
+	all := r.watchers(2)
+	all[0].wires.hold(false, true)
+	ctx, cancel := context.WithTimeout(inTime(t), 100*time.Millisecond)
+	defer cancel()
+	if l, err := all[0].vigil.Look(ctx, all[0].self); err == nil {
+		t.Errorf("%+v", l)
+	}
+	all[0].wires.hold(false, false)
+	all[0].wires.cut()
+	eventually(t, "the connection is over", func() bool {
+		_, err := all[0].vigil.Look(inTime(t), all[0].self)
+		return errors.Is(err, nats.ErrConnectionClosed)
+	})
+}
+
+// A vigil that is closed by a process that lives on, and one that was never begun, are not of the dead.
+func TestWhoDoesNotAttendIsNotSeen(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 2, 20*time.Second)
+	r.start("absent")
+	all := r.watchers(2)
+	all[1].vigil.Close(inTime(t))
+	eventually(t, "it is not seen", func() bool { l := all[0].look(); return l.Members == 1 && len(l.Peers) == 0 })
+}
+
+func TestTheGroupAgreesOnOneSuspicionASecond(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 4, 20*time.Second)
+	all := r.watchers(4)
+	first, second := all[0], all[1]
+	first.dies()
+	second.dies()
+	var dead [2][2]operate.Peer
+	for n, w := range all[2:] {
+		dead[n] = [2]operate.Peer{w.sees("m0", "is gone", isGone), w.sees("m1", "is gone", isGone)}
+	}
+	began, agreed := time.Now(), 0
+	for agreed < 3 {
+		var suspecting sync.WaitGroup
+		var got [2]bool
+		for n, w := range all[2:] {
+			suspecting.Go(func() {
+				ok, err := w.vigil.Suspect(inTime(t), w.self, dead[n][agreed%2])
+				if err != nil {
+					t.Error(err)
+				}
+				got[n] = ok
+			})
+		}
+		suspecting.Wait()
+		if got[0] && got[1] {
+			t.Error("two suspicions at once")
+		}
+		if got[0] || got[1] {
+			agreed++
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	if took := time.Since(began); took < 2*suspectEvery {
+		t.Errorf("three suspicions within %v", took)
+	}
+}
+
+func TestWhoHasAnsweredSinceItWasSeenIsNotSuspected(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 2, 20*time.Second)
+	all := r.watchers(2)
+	all[0].wires.hold(true, true)
+	p := all[1].sees("m0", "is silent", isMute)
+	all[0].wires.hold(false, false)
+	all[1].sees("m0", "is back", func(p operate.Peer) bool { return p.Silent < testPatience })
+	if agreed, err := all[1].vigil.Suspect(inTime(t), all[1].self, p); agreed || err != nil {
+		t.Errorf("%t, %v", agreed, err)
+	}
+}
+
+func TestAMemberThatIsRemovedAliveIsSeenToBeSuspectedUnderItsOldId(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 4, 20*time.Second)
+	all := r.watchers(2)
+	r.shared([]*testMember{all[0].testMember, all[1].testMember}, 2, 2)
+	id, _, _ := all[0].source.Member()
+	all[0].wires.hold(true, true)
+	all[1].sees("m0", "is silent", isMute)
+	must(t, all[1].source.Remove(inTime(t), id, "test"))
+	r.shared([]*testMember{all[1].testMember}, 4)
+	p := all[1].of("m0")
+	if p.Member != id || p.Suspected != id || p.By != all[1].source.Name {
+		t.Errorf("%+v", p)
+	}
+	if l := all[1].look(); l.Members != 1 || l.Silent != 0 {
+		t.Errorf("%+v", l)
+	}
+	all[0].wires.hold(false, false)
+	p = all[1].sees("m0", "is back", func(p operate.Peer) bool { return p.Member != id })
+	if p.Suspected != id || p.Silent > testPatience {
+		t.Errorf("%+v", p)
+	}
+	if own := all[0].of("m0"); own.Suspected != id || own.Member == id {
+		t.Errorf("it sees of itself: %+v", own)
+	}
+	r.shared([]*testMember{all[0].testMember, all[1].testMember}, 2, 2)
+}
+
+// Each process asks a few others, and all of them while one is silent: it would not see that a majority is.
+func TestInALargeGroupEachProcessLooksAfterAFew(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 8, 30*time.Second)
+	all := r.watchers(8)
+	by := map[string]int{}
+	for _, w := range all {
+		var l operate.Look
+		eventually(t, w.name+" looks after a few", func() bool { l = w.look(); return len(l.Peers) == lookedAfter && l.Silent == 0 })
+		for _, p := range l.Peers {
+			by[p.Name]++
+		}
+	}
+	for name, n := range by {
+		if n != lookedAfter {
+			t.Errorf("%d look after %s", n, name)
+		}
+	}
+	for _, w := range all[1:6] {
+		w.dies()
+	}
+	eventually(t, "all that have died are seen", func() bool { return all[0].look().Silent == 5 })
+}
+
+func TestAWatchThatTheServerDoesNotPermitIsNone(t *testing.T) {
+	t.Parallel()
+	publish, subscribe := documentedPermissions(t)
+	without := func(subjects []string) []string {
+		return slices.DeleteFunc(slices.Clone(subjects), func(s string) bool { return s == "epochfence.leases.billing.>" })
+	}
+	for name, c := range map[string]struct {
+		publish, subscribe []string
+		refused            bool
+	}{
+		"as documented":      {publish, subscribe, false},
+		"without publishing": {without(publish), subscribe, true},
+		"without answers":    {publish, without(subscribe), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := natstest.Start(t, withUser(c.publish, c.subscribe, nil))
+			source := asUser(t, s, s.JetStream(t, nats.UserInfo("admin", "admin")))
+			runs(t, source)
+			v, err := source.Attend(inTime(t), operate.Peer{Run: "run", Patience: testPatience})
+			if err == nil {
+				v.Close(inTime(t))
+			}
+			if errors.Is(err, operate.ErrNoWatch) != c.refused || !c.refused && err != nil {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// runs has a source run that holds what it is granted.
+func runs(t *testing.T, s *Source) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Run(ctx, func(error) {}, func(ctx context.Context, tn consumer.Tenure) {
+			select {
+			case <-tn.Draining():
+			case <-ctx.Done():
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
