@@ -44,6 +44,10 @@ type assignment struct {
 	Previous string  `json:"previous"` // the name of the position that the batch follows; empty: settled; or inDoubt
 	Entries  []int64 `json:"entries"`
 
+	// Topics are those of the batch, Before those of the one that it follows: see markers.go.
+	Topics []string `json:"topics,omitempty"`
+	Before []string `json:"before,omitempty"`
+
 	row int64
 }
 
@@ -56,7 +60,7 @@ func (a *assignment) settled() bool      { return a.Previous == "" }
 
 // following returns an assignment of rows to the batch after p.
 func (p position) following(rows []outbox.Row) *assignment {
-	a := &assignment{Number: p.number + 1, Name: rand.Text(), Previous: p.name, Entries: make([]int64, len(rows))}
+	a := &assignment{Number: p.number + 1, Name: rand.Text(), Previous: p.name, Entries: make([]int64, len(rows)), Topics: topicsOf(rows)}
 	for i, row := range rows {
 		a.Entries[i] = row.ID
 	}
@@ -351,10 +355,17 @@ func (r *relay[TX]) assign(ctx context.Context, tx TX, t *turn, at position, a *
 	settled := a != nil && a.settled()
 	store := &assignment{Number: at.number, Name: at.name, Entries: []int64{}}
 	switch {
+	case a != nil && at == a.position():
+		store.Topics = a.Topics
+	case a != nil: // it is withdrawn
+		store.Topics = a.Before
+	}
+	switch {
 	case len(t.batch) > 0 && at.number < 0: // an operator has discarded a batch in doubt since the session began
 		return fmt.Errorf("kafkaoutbox: %s has no position in Kafka yet", r.p)
 	case len(t.batch) > 0, t.idle && settled, t.keep && at.number >= 0:
 		t.next = at.following(t.batch)
+		t.next.Before = store.Topics
 		store = t.next
 	case settled || at.empty():
 		return nil

@@ -2,6 +2,7 @@ package kafkaoutbox_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -99,5 +100,47 @@ func TestRealBrokerRestarts(t *testing.T) {
 		}
 		r.awaitEmpty()
 		r.wantAll()
+	}
+}
+
+// A broker that crashes before it has written the markers of a transaction skips them when it starts: then
+// the position and the records are neither committed nor aborted, until the relay completes the transaction.
+func TestRealTransactionWithoutMarkersIsCompleted(t *testing.T) {
+	for name, lost := range map[string]bool{"that the relay knows to be committed": false, "whose end was not answered": true} {
+		t.Run(name, func(t *testing.T) {
+			b := kafkatest.Start(t, kafkatest.Config{})
+			r := newRig(t, b.Addr)
+			var log lines
+			r.o.Logger = log.logger()
+			var armed atomic.Bool
+			crashed := make(chan struct{})
+			r.takeOver(&process{
+				answered: func(step int) {
+					if step == stepEnd && armed.CompareAndSwap(true, false) {
+						b.Kill()
+						crashed <- struct{}{}
+					}
+				},
+				lose: func(step int) bool { return lost && step == stepEnd && armed.Load() },
+			})
+			done := func() bool { return strings.Contains(log.String(), "it is complete now") }
+			for crashes := 0; crashes < 3 && !done(); crashes++ { // on a busy machine, the broker may find its leaders
+				r.add("a", "b", "-", "c")
+				r.awaitEmpty()
+				armed.Store(true)
+				for range 10 {
+					r.add("a", "b", "-", "c")
+				}
+				<-crashed
+				if err := b.Restart(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				r.awaitEmpty()
+				r.wantAll()
+			}
+			if !done() {
+				t.Log("no markers were lost")
+			}
+		})
 	}
 }

@@ -169,7 +169,23 @@ func (r *relay[TX]) do(ctx context.Context, t *turn, at *position) error {
 
 // open begins a session. Only if no batch is assigned, a position that is missing is written: otherwise
 // it was lost.
-func (r *relay[TX]) open(ctx context.Context, unassigned bool) (err error) {
+func (r *relay[TX]) open(ctx context.Context, unassigned bool) error {
+	for tries := 1; ; tries++ {
+		err := r.begin(ctx, unassigned)
+		switch {
+		case err != nil || !r.session.unstable:
+			return err
+		case tries > 2:
+			return fmt.Errorf("kafkaoutbox: read the position of group %s: %w", r.session.name, errUnstable)
+		}
+		if err := r.complete(ctx); err != nil {
+			return err
+		}
+		r.close()
+	}
+}
+
+func (r *relay[TX]) begin(ctx context.Context, unassigned bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
 	defer cancel()
 	r.session, err = r.o.open(ctx, r.o.name(r.p), unassigned)

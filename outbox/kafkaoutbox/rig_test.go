@@ -175,14 +175,17 @@ const (
 	stepPosition  = 28
 	stepProduce   = 0
 	stepEnd       = 26
+	stepDescribe  = 65
+	stepNone      = -3
 )
 
 // process is one that may run a relay: what it does at a step can be held up, and its connections cut.
 type process struct {
-	at   func(step int) // called before each step; it may block
-	lose func(step int) bool
-	mu   sync.Mutex
-	dead bool
+	at       func(step int) // called before each step; it may block
+	answered func(step int) // called when the answer has come, before the process sees it; it may block
+	lose     func(step int) bool
+	mu       sync.Mutex
+	dead     bool
 }
 
 func (p *process) kill() {
@@ -214,7 +217,7 @@ func (p *process) dial(ctx context.Context, network, address string) (net.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c, of: p}, nil
+	return &conn{Conn: c, of: p, step: stepNone}, nil
 }
 
 type conn struct {
@@ -222,6 +225,7 @@ type conn struct {
 	of   *process
 	mu   sync.Mutex
 	lost bool
+	step int // of the request without an answer
 }
 
 // Write gets one request: franz-go writes each with one call.
@@ -235,11 +239,10 @@ func (c *conn) Write(b []byte) (int, error) {
 		_ = c.Close()
 		return 0, errKilled
 	}
-	if c.of.lose != nil && c.of.lose(step) {
-		c.mu.Lock()
-		c.lost = true
-		c.mu.Unlock()
-	}
+	lost := c.of.lose != nil && c.of.lose(step)
+	c.mu.Lock()
+	c.lost, c.step = c.lost || lost, step
+	c.mu.Unlock()
 	return c.Conn.Write(b)
 }
 
@@ -247,8 +250,12 @@ func (c *conn) Write(b []byte) (int, error) {
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.mu.Lock()
-	lost := c.lost
+	lost, step := c.lost, c.step
+	c.step = stepNone
 	c.mu.Unlock()
+	if c.of.answered != nil && n > 0 && step != stepNone {
+		c.of.answered(step)
+	}
 	if lost || c.of.killed() {
 		_ = c.Close()
 		return 0, net.ErrClosed

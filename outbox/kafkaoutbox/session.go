@@ -46,15 +46,18 @@ type session struct {
 	epoch int16
 	old   bool // the transactions are those from before KIP-890
 	at    position
+	last  result // of the transaction before, if the position is unstable
+
+	unstable bool // there is no position, until that is completed
 }
 
 // clientOf returns the options of a client. An old one uses the transactions from before KIP-890, as franz-go
-// does if the cluster has no others. The two must not be mixed: after a crash of the broker, the group keeps
-// an unstable offset.
+// does if the cluster has no others. A session has one or the other.
 func (o Options) clientOf(name string, old bool) []kgo.Opt {
 	v := kversion.Stable()
-	v.SetMaxKeyVersion(int16(kmsg.OffsetFetch), 9)     // later versions go by topic IDs
-	v.SetMaxKeyVersion(int16(kmsg.TxnOffsetCommit), 5) // the same
+	v.SetMaxKeyVersion(int16(kmsg.OffsetFetch), 9)        // later versions go by topic IDs
+	v.SetMaxKeyVersion(int16(kmsg.TxnOffsetCommit), 5)    // the same
+	v.SetMaxKeyVersion(int16(kmsg.AddPartitionsToTxn), 3) // later versions are for brokers
 	if old {
 		v.SetMaxKeyVersion(int16(kmsg.TxnOffsetCommit), 4)
 		v.SetMaxKeyVersion(int16(kmsg.EndTxn), 4)
@@ -69,7 +72,7 @@ func (o Options) clientOf(name string, old bool) []kgo.Opt {
 // transaction: franz-go does not learn the producer epoch after one of KIP-890 without records.
 func (o Options) open(ctx context.Context, name string, mayBegin bool) (*session, error) {
 	s, err := o.connect(ctx, name, false)
-	if err != nil || s.at.number >= 0 || !mayBegin {
+	if err != nil || s.at.number >= 0 || s.unstable || !mayBegin {
 		return s, err
 	}
 	s.close()
@@ -115,10 +118,17 @@ func (o Options) connect(ctx context.Context, name string, old bool) (*session, 
 func (s *session) close() { s.cl.Close() }
 
 func (s *session) init(ctx context.Context) (err error) {
+	last, err := s.describe(ctx)
+	if err != nil {
+		return fmt.Errorf("kafkaoutbox: %w", err)
+	}
 	if s.id, s.epoch, err = s.cl.ProducerID(ctx); err != nil {
 		return fmt.Errorf("kafkaoutbox: begin as transactional ID %s: %w", s.name, err)
 	}
-	if s.at, err = s.position(ctx); err != nil {
+	s.at, err = s.position(ctx)
+	if s.unstable = errors.Is(err, errUnstable); s.unstable {
+		s.at, s.last = position{number: -1}, last.of(s)
+	} else if err != nil {
 		return fmt.Errorf("kafkaoutbox: read the position of group %s in topic %s: %w", s.name, s.topic, err)
 	}
 	return nil
@@ -137,6 +147,7 @@ func until(ctx context.Context, try func() error) error {
 // position reads the committed offset. It requires a stable one: no transaction that may still commit has
 // another.
 func (s *session) position(ctx context.Context) (at position, err error) {
+	began := time.Now()
 	err = until(ctx, func() error {
 		topic := kmsg.NewOffsetFetchRequestGroupTopic()
 		topic.Topic, topic.Partitions = s.topic, []int32{0}
@@ -163,7 +174,10 @@ func (s *session) position(ctx context.Context) (at position, err error) {
 			return errors.New("the answer has no partition")
 		}
 		p := g.Topics[0].Partitions[0]
-		if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+		switch err := kerr.ErrorForCode(p.ErrorCode); {
+		case errors.Is(err, kerr.UnstableOffsetCommit) && time.Since(began) > unstableWait:
+			return errUnstable
+		case err != nil:
 			return err
 		}
 		if p.Offset >= 0 {
@@ -182,15 +196,7 @@ func (s *session) position(ctx context.Context) (at position, err error) {
 func (s *session) write(ctx context.Context, at position) error {
 	err := s.place(ctx, at)
 	if err == nil {
-		err = until(ctx, func() error {
-			req := kmsg.NewPtrEndTxnRequest()
-			req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Commit = s.name, s.id, s.epoch, true
-			resp, err := req.RequestWith(ctx, s.cl)
-			if err != nil {
-				return err
-			}
-			return kerr.ErrorForCode(resp.ErrorCode)
-		})
+		err = s.end(ctx, true)
 	}
 	if err != nil {
 		return fmt.Errorf("kafkaoutbox: write position %d of group %s, as an offset in topic %s, which must exist: %w", at.number, s.name, s.topic, err)
@@ -198,13 +204,22 @@ func (s *session) write(ctx context.Context, at position) error {
 	return nil
 }
 
-// place adds a position to the transaction. It must come before the records: while Kafka adds the
-// topics of the records to the transaction, it refuses the group.
-func (s *session) place(ctx context.Context, at position) error {
-	err := until(ctx, func() error {
-		if !s.old { // TxnOffsetCommit does it
-			return nil
+// end ends a transaction that franz-go knows nothing of.
+func (s *session) end(ctx context.Context, commit bool) error {
+	return until(ctx, func() error {
+		req := kmsg.NewPtrEndTxnRequest()
+		req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Commit = s.name, s.id, s.epoch, commit
+		resp, err := req.RequestWith(ctx, s.cl)
+		if err != nil {
+			return err
 		}
+		return kerr.ErrorForCode(resp.ErrorCode)
+	})
+}
+
+// addGroup adds the group to the transaction.
+func (s *session) addGroup(ctx context.Context) error {
+	return until(ctx, func() error {
 		req := kmsg.NewPtrAddOffsetsToTxnRequest()
 		req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Group = s.name, s.id, s.epoch, s.name
 		resp, err := req.RequestWith(ctx, s.cl)
@@ -213,8 +228,15 @@ func (s *session) place(ctx context.Context, at position) error {
 		}
 		return kerr.ErrorForCode(resp.ErrorCode)
 	})
-	if err != nil {
-		return err
+}
+
+// place adds a position to the transaction. It must come before the records: while Kafka adds the
+// topics of the records to the transaction, it refuses the group.
+func (s *session) place(ctx context.Context, at position) error {
+	if s.old { // otherwise TxnOffsetCommit does it
+		if err := s.addGroup(ctx); err != nil {
+			return err
+		}
 	}
 	return until(ctx, func() error {
 		metadata := metadataStart + at.name

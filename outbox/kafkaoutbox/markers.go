@@ -1,0 +1,172 @@
+package kafkaoutbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/epochfence/epochfence/outbox"
+)
+
+// This file completes a transaction that Kafka has ended without telling its partitions. To end one, Kafka's
+// coordinator writes a marker to each partition, and it skips those that have no leader, because it takes
+// them for deleted topics. When the only broker crashes and starts again, none has a leader for a moment.
+// Then the position stays unstable, and readers of the records wait, until another transaction of the same
+// producer ends in these partitions: with the result that the first one had, so that it is all or nothing.
+
+// unstableWait is how long a position may be unstable in a new session. InitProducerId is answered when all
+// markers are written, so it is stable at once, unless the coordinator of the group has just changed.
+const unstableWait = 3 * time.Second
+
+var errUnstable = errors.New("it stays unstable")
+
+type result int
+
+const (
+	unknown result = iota
+	committed
+	aborted
+)
+
+// ended is what Kafka says of the last transaction before InitProducerId, which forgets it.
+type ended struct {
+	result
+	id    int64
+	epoch int16
+}
+
+func (s *session) describe(ctx context.Context) (e ended, err error) {
+	err = until(ctx, func() error {
+		req := kmsg.NewPtrDescribeTransactionsRequest()
+		req.TransactionalIDs = []string{s.name}
+		resp, err := req.RequestWith(ctx, s.cl)
+		if err != nil {
+			return err
+		}
+		for _, t := range resp.TransactionStates {
+			if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
+				return err
+			}
+			e = ended{id: t.ProducerID, epoch: t.ProducerEpoch}
+			switch {
+			case strings.HasSuffix(t.State, "Commit"): // Prepare, Complete
+				e.result = committed
+			case strings.HasSuffix(t.State, "Abort"):
+				e.result = aborted
+			}
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		return ended{}, fmt.Errorf("describe transactional ID %s: %w", s.name, err)
+	}
+	return e, nil // without the answer, the result is unknown
+}
+
+// of returns the result if no transaction came between it and the session: each, and InitProducerId, raises the
+// epoch.
+func (e ended) of(s *session) result {
+	if e.id == s.id && e.epoch+1 == s.epoch {
+		return e.result
+	}
+	return unknown
+}
+
+// complete completes the last transaction before the session. That is the assigned batch or the one before.
+func (r *relay[TX]) complete(ctx context.Context) error {
+	s := r.session
+	if s.last == unknown {
+		return fmt.Errorf("kafkaoutbox: %s: %w: the position of group %s in topic %s is unstable, and its transaction has ended: Kafka has lost the markers of that, and has "+
+			"forgotten whether it was committed; find its partitions with `kafka-transactions.sh find-hanging`, see whether others have its records, and abort it in each",
+			r.p, errDoubt, s.name, s.topic)
+	}
+	t := &turn{probe: true, at: r.at, limit: 1, seen: map[int64]bool{}}
+	if err := r.do(ctx, t, nil); err != nil { // only the owner, after its InitProducerId
+		return err
+	}
+	var topics []string
+	if t.next != nil {
+		topics = slices.Concat(t.next.Topics, t.next.Before)
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
+	defer cancel()
+	if err := s.complete(ctx, topics); err != nil {
+		return fmt.Errorf("kafkaoutbox: complete the transaction before that of group %s, whose markers Kafka has lost: %w", s.name, err)
+	}
+	r.logger.WarnContext(ctx, "Kafka had ended a transaction of the outbox without its partitions, as after the crash of all their brokers: it is complete now",
+		"committed", s.last == committed, "topics", topics)
+	return nil
+}
+
+// complete ends an empty transaction in all partitions of the topics and in the group. A marker does nothing
+// in a partition without an open one. The group is last: until its marker is written, no session sends.
+func (s *session) complete(ctx context.Context, topics []string) error {
+	if len(topics) > 0 {
+		if err := until(ctx, func() error { return s.addTopics(ctx, topics) }); err != nil {
+			return err
+		}
+	}
+	if err := s.addGroup(ctx); err != nil {
+		return err
+	}
+	return s.end(ctx, s.last == committed)
+}
+
+func (s *session) addTopics(ctx context.Context, topics []string) error {
+	meta := kmsg.NewPtrMetadataRequest()
+	for _, name := range topics {
+		topic := kmsg.NewMetadataRequestTopic()
+		topic.Topic = &name
+		meta.Topics = append(meta.Topics, topic)
+	}
+	found, err := meta.RequestWith(ctx, s.cl)
+	if err != nil {
+		return err
+	}
+	req := kmsg.NewPtrAddPartitionsToTxnRequest()
+	req.TransactionalID, req.ProducerID, req.ProducerEpoch = s.name, s.id, s.epoch
+	for _, topic := range found.Topics {
+		switch err := kerr.ErrorForCode(topic.ErrorCode); {
+		case errors.Is(err, kerr.UnknownTopicOrPartition): // it is gone, with its records
+			continue
+		case err != nil:
+			return err
+		}
+		add := kmsg.NewAddPartitionsToTxnRequestTopic()
+		add.Topic = *topic.Topic
+		for _, p := range topic.Partitions {
+			add.Partitions = append(add.Partitions, p.Partition)
+		}
+		req.Topics = append(req.Topics, add)
+	}
+	if len(req.Topics) == 0 {
+		return nil
+	}
+	resp, err := req.RequestWith(ctx, s.cl)
+	if err != nil {
+		return err
+	}
+	for _, topic := range resp.Topics {
+		for _, p := range topic.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+				return fmt.Errorf("add partition %s/%d: %w", topic.Topic, p.Partition, err)
+			}
+		}
+	}
+	return nil
+}
+
+// topicsOf returns the topics of rows.
+func topicsOf(rows []outbox.Row) (topics []string) {
+	for _, row := range rows {
+		topics = append(topics, topicOf(row))
+	}
+	slices.Sort(topics)
+	return slices.Compact(topics)
+}
