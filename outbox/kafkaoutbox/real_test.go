@@ -108,6 +108,7 @@ func TestRealBrokerRestarts(t *testing.T) {
 func TestRealTransactionWithoutMarkersIsCompleted(t *testing.T) {
 	for name, lost := range map[string]bool{"that the relay knows to be committed": false, "whose end was not answered": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := kafkatest.Start(t, kafkatest.Config{})
 			r := newRig(t, b.Addr)
 			var log lines
