@@ -99,12 +99,14 @@ idioms: ## what people write in handlers, on all sinks in all modes (IDIOMS=-idi
 	go test -count 1 -timeout 30m -run '^TestIdioms' ./sinks/pgsink ./sinks/sqlsink ./sinks/memsink ./sinks/shardsink -idioms.all $(IDIOMS)
 
 attacks: kafka ## the attacks on the real Apache Kafka (needs Java 17 and Maven; KAFKA_VERSION=4.1.1 for another one)
-	@$(MAKE) --no-print-directory -j2 -Otarget attacks/source attacks/others
+	@$(MAKE) --no-print-directory -j2 -Otarget attacks/source attacks/others attacks/outbox
 attacks/source:
 	$(on_kafka) go test -race -count 1 -timeout 20m -parallel 6 -run '^TestReal' ./consumer/kafkasource
 attacks/others: # the command without the race detector, which would compile the clients of all stores once more
 	$(on_kafka) go test -race -count 1 -timeout 20m -run '^TestReal' ./internal/e2e
 	$(on_kafka) go test -count 1 -timeout 20m -run '^TestReal' ./cmd/epochfence
+attacks/outbox:
+	$(on_kafka) go test -count 1 -timeout 10m -run '^TestReal' ./outbox/kafkaoutbox
 
 # Its leases last for 2 s, which three servers cannot renew on a machine that is busy with other packages.
 cluster: ## three NATS servers, which stop, restart and are cut off
