@@ -1,6 +1,7 @@
 package kafkaoutbox_test
 
 import (
+	"context"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -142,6 +143,66 @@ func TestRealTransactionWithoutMarkersIsCompleted(t *testing.T) {
 			if !done() {
 				t.Log("no markers were lost")
 			}
+		})
+	}
+}
+
+// Of three brokers, the one that coordinates the transactions of the relay, or its position, crashes within a transaction.
+func TestRealClusterLosesACoordinator(t *testing.T) {
+	brokers := kafkatest.StartCluster(t, 3, kafkatest.Config{Properties: map[string]string{"min.insync.replicas": "2"}})
+	var seeds []string
+	for _, b := range brokers {
+		seeds = append(seeds, b.Addr)
+	}
+	r := newRig(t, strings.Join(seeds, ","))
+	name := r.o.Prefix + "/billing/orders/3"
+	r.add("a", "b")
+	var armed atomic.Int64 // the step at which it crashes
+	armed.Store(stepNone)
+	reached, crashed := make(chan struct{}), make(chan struct{})
+	r.takeOver(&process{at: func(step int) {
+		if armed.CompareAndSwap(int64(step), stepNone) {
+			reached <- struct{}{}
+			<-crashed
+		}
+	}})
+	r.awaitEmpty()
+	admin := r.admin()
+	for what, coordinates := range map[string]struct {
+		step int // both come after TxnOffsetCommit
+		find func(context.Context, ...string) kadm.FindCoordinatorResponses
+	}{
+		"the position":     {stepProduce, admin.FindGroupCoordinators},
+		"the transactions": {stepEnd, admin.FindTxnCoordinators},
+	} {
+		armed.Store(int64(coordinates.step))
+		for range 20 {
+			r.add("a", "b", "-", "c")
+		}
+		<-reached
+		node := coordinates.find(t.Context(), name)[name].NodeID
+		t.Logf("broker %d, which coordinates %s, crashes", node, what)
+		b := brokers[node-1]
+		b.Kill()
+		crashed <- struct{}{}
+		r.awaitEmpty() // with the other two
+		r.wantAll()
+		if err := b.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.await("three replicas in sync", func() bool {
+			topics, err := admin.ListTopicsWithInternal(t.Context())
+			if err != nil {
+				return false
+			}
+			for _, topic := range topics {
+				for _, p := range topic.Partitions {
+					if len(p.ISR) < len(brokers) {
+						return false
+					}
+				}
+			}
+			return true
 		})
 	}
 }

@@ -300,7 +300,7 @@ func (c *claim) Do(ctx context.Context, apply func(context.Context, *tx) error) 
 type rig struct {
 	*testing.T
 	db     *database
-	seed   string
+	seed   string // or several, with commas
 	target string
 	o      kafkaoutbox.Options
 	client []kgo.Opt // of the box; nil: the seed
@@ -349,6 +349,8 @@ func newRig(t *testing.T, seed string) *rig {
 	return r
 }
 
+func (r *rig) seeds() []string { return strings.Split(r.seed, ",") }
+
 func (r *rig) all() []*running {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -357,7 +359,7 @@ func (r *rig) all() []*running {
 
 func (r *rig) admin() *kadm.Client {
 	r.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(r.seed))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(r.seeds()...))
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -367,7 +369,7 @@ func (r *rig) admin() *kadm.Client {
 
 func (r *rig) createTopics(partitions int32, configs map[string]*string, topics ...string) {
 	r.Helper()
-	resp, err := r.admin().CreateTopics(context.WithoutCancel(r.Context()), partitions, 1, configs, topics...)
+	resp, err := r.admin().CreateTopics(context.WithoutCancel(r.Context()), partitions, int16(len(r.seeds())), configs, topics...)
 	if err == nil {
 		err = resp.Error()
 	}
@@ -382,7 +384,7 @@ func (r *rig) box(p *process) *kafkaoutbox.Box[*tx] {
 	o := r.o
 	o.Client = append(slices.Clone(r.client), kgo.Dialer(p.dial))
 	if r.client == nil {
-		o.Client = append(o.Client, kgo.SeedBrokers(r.seed))
+		o.Client = append(o.Client, kgo.SeedBrokers(r.seeds()...))
 	}
 	o.Observe = func(e outbox.Event) {
 		r.mu.Lock()
@@ -512,7 +514,7 @@ func (r *rig) read(topic string) map[string][]int {
 		})
 		return !open
 	})
-	cl, err := kgo.NewClient(kgo.SeedBrokers(r.seed), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	cl, err := kgo.NewClient(kgo.SeedBrokers(r.seeds()...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxWait(100*time.Millisecond))
 	if err != nil {
 		r.Fatal(err)

@@ -12,7 +12,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -48,21 +50,54 @@ type Broker struct {
 // only below dir, which must exist. End it with [Broker.Stop] or [Broker.Kill], and remove dir. ctx
 // limits the start alone. The error of a failed start includes the end of the broker's log.
 func New(ctx context.Context, libs, dir string, c Config) (*Broker, error) {
-	addrs, err := freeAddrs(3)
+	all, err := NewCluster(ctx, libs, dir, 1, c)
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{Addr: addrs[0], DataDir: filepath.Join(dir, "data"), dir: dir, libs: libs}
-	if len(c.Users) > 0 {
-		b.SASLAddr = addrs[2]
+	return all[0], nil
+}
+
+// NewCluster starts n brokers as [New] starts one. Their node IDs are 1 to n, and each is a controller, too. Internal
+// topics have a replica on each of them, and topics as many as they are created with.
+func NewCluster(ctx context.Context, libs, dir string, n int, c Config) ([]*Broker, error) {
+	addrs, err := freeAddrs(3 * n)
+	if err != nil {
+		return nil, err
 	}
-	properties := c.serverProperties(b.DataDir, b.Addr, addrs[1], b.SASLAddr)
+	all, id, errs := make([]*Broker, n), newClusterID(), make([]error, n)
+	var starting sync.WaitGroup
+	for i := range all {
+		b := &Broker{Addr: addrs[3*i], dir: dir, libs: libs}
+		if n > 1 {
+			b.dir = filepath.Join(dir, strconv.Itoa(i+1))
+		}
+		if b.DataDir = filepath.Join(b.dir, "data"); len(c.Users) > 0 {
+			b.SASLAddr = addrs[3*i+2]
+		}
+		all[i] = b
+		starting.Go(func() { errs[i] = b.start(ctx, id, c.serverProperties(i+1, b.DataDir, addrs)) })
+	}
+	starting.Wait()
+	if err := errors.Join(errs...); err != nil {
+		for _, b := range all {
+			b.Kill()
+		}
+		return nil, err
+	}
+	return all, nil
+}
+
+// start formats the directory of a new broker and starts it.
+func (b *Broker) start(ctx context.Context, cluster, properties string) error {
+	if err := os.MkdirAll(b.dir, 0o700); err != nil {
+		return fmt.Errorf("kafkatest: %w", err)
+	}
 	if err := os.WriteFile(b.properties(), []byte(properties), 0o600); err != nil {
-		return nil, fmt.Errorf("kafkatest: %w", err)
+		return fmt.Errorf("kafkatest: %w", err)
 	}
-	format, err := b.java("kafka.tools.StorageTool", "format", "-t", newClusterID(), "-c", b.properties())
+	format, err := b.java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", b.properties())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	select {
 	case <-format.done:
@@ -72,12 +107,9 @@ func New(ctx context.Context, libs, dir string, c Config) (*Broker, error) {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("kafkatest: format %s: %w; its output ends with\n%s", b.DataDir, err, b.LogTail())
+		return fmt.Errorf("kafkatest: format %s: %w; its output ends with\n%s", b.DataDir, err, b.LogTail())
 	}
-	if err := b.Restart(ctx); err != nil {
-		return nil, err
-	}
-	return b, nil
+	return b.Restart(ctx)
 }
 
 // Restart starts the broker again on the same addresses and data. It first stops a running broker
@@ -239,7 +271,17 @@ type Config struct {
 	ACLs bool
 }
 
-func (c Config) serverProperties(dataDir string, client, controller, sasl string) string {
+// serverProperties returns those of a node. Each node has three addresses: for clients, for controllers, and for Users.
+func (c Config) serverProperties(node int, dataDir string, addrs []string) string {
+	client, controller, sasl := addrs[3*node-3], addrs[3*node-2], ""
+	if len(c.Users) > 0 {
+		sasl = addrs[3*node-1]
+	}
+	var voters []string
+	for i := 0; i < len(addrs); i += 3 {
+		voters = append(voters, fmt.Sprintf("%d@%s", i/3+1, addrs[i+1]))
+	}
+	replicas, most := strconv.Itoa(len(voters)), strconv.Itoa(len(voters)/2+1)
 	listeners, protocols := "PLAINTEXT://"+client, "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
 	if sasl != "" {
 		listeners += ",SASL://" + sasl
@@ -247,8 +289,8 @@ func (c Config) serverProperties(dataDir string, client, controller, sasl string
 	}
 	p := map[string]string{
 		"process.roles":                                    "broker,controller",
-		"node.id":                                          "1",
-		"controller.quorum.voters":                         "1@" + controller,
+		"node.id":                                          strconv.Itoa(node),
+		"controller.quorum.voters":                         strings.Join(voters, ","),
 		"listeners":                                        listeners + ",CONTROLLER://" + controller,
 		"advertised.listeners":                             listeners,
 		"controller.listener.names":                        "CONTROLLER",
@@ -262,13 +304,13 @@ func (c Config) serverProperties(dataDir string, client, controller, sasl string
 		"group.consumer.heartbeat.interval.ms":             "300",
 		"group.initial.rebalance.delay.ms":                 "0",
 		"offsets.topic.num.partitions":                     "4",
-		"offsets.topic.replication.factor":                 "1",
+		"offsets.topic.replication.factor":                 replicas,
 		"transaction.state.log.num.partitions":             "4",
-		"transaction.state.log.replication.factor":         "1",
-		"transaction.state.log.min.isr":                    "1",
+		"transaction.state.log.replication.factor":         replicas,
+		"transaction.state.log.min.isr":                    most,
 		"share.coordinator.state.topic.num.partitions":     "1",
-		"share.coordinator.state.topic.replication.factor": "1",
-		"share.coordinator.state.topic.min.isr":            "1",
+		"share.coordinator.state.topic.replication.factor": replicas,
+		"share.coordinator.state.topic.min.isr":            most,
 		"broker.session.timeout.ms":                        "3000", // a restart waits until a killed broker's registration expires
 		"broker.heartbeat.interval.ms":                     "500",
 		"log.cleaner.dedupe.buffer.size":                   "4194304", // Kafka's default is 128 MiB

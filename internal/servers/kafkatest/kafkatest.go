@@ -35,20 +35,28 @@ func Libs(t testing.TB) string {
 // Start adds the end of the broker's log to t's output.
 func Start(t testing.TB, c Config) *Broker {
 	t.Helper()
+	return StartCluster(t, 1, c)[0]
+}
+
+// StartCluster starts n brokers as [Start] starts one.
+func StartCluster(t testing.TB, n int, c Config) []*Broker {
+	t.Helper()
 	libs := Libs(t)
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
-	b, err := New(ctx, libs, t.TempDir(), c)
+	all, err := NewCluster(ctx, libs, t.TempDir(), n, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the broker's log ends with\n%s", b.LogTail())
+		for _, b := range all {
+			if t.Failed() {
+				t.Logf("the log of the broker at %s ends with\n%s", b.Addr, b.LogTail())
+			}
+			b.Kill()
 		}
-		b.Kill()
 	})
-	return b
+	return all
 }
 
 // Shared returns the bootstrap address of a broker that all tests of this binary share: the broker
