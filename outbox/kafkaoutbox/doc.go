@@ -11,7 +11,7 @@
 // the next ones to a batch: it stores their IDs with a random name. Then a transaction of Kafka
 // commits the batch's name, as the metadata of an offset of the relay's own group, together with
 // the batch's records. The next owner of the partition fences the transactions of others
-// (InitProducerId), reads that offset, and knows from the name what to do: see decide in batch.go.
+// (InitProducerId), reads that offset, and knows from the name what to do: see decide in package batches.
 //
 // It needs a topic for its positions, [Options.Positions], to which nothing is written. It leaves to
 // the reader to set read_committed, and to the operator what nobody can decide: a batch whose

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/internal/batches"
 )
 
 // This file completes a transaction that Kafka has ended without telling its partitions. To end one, Kafka's
@@ -78,35 +77,14 @@ func (e ended) of(s *session) result {
 	return unknown
 }
 
-// complete completes the last transaction before the session. That is the assigned batch or the one before.
-func (r *relay[TX]) complete(ctx context.Context) error {
-	s := r.session
-	if s.last == unknown {
-		return fmt.Errorf("kafkaoutbox: %s: %w: the position of group %s in topic %s is unstable, and its transaction has ended: Kafka has lost the markers of that, and has "+
-			"forgotten whether it was committed; find its partitions with `kafka-transactions.sh find-hanging`, see whether others have its records, and abort it in each",
-			r.p, errDoubt, s.name, s.topic)
-	}
-	t := &turn{probe: true, at: r.at, limit: 1, seen: map[int64]bool{}}
-	if err := r.do(ctx, t, nil); err != nil { // only the owner, after its InitProducerId
-		return err
-	}
-	var topics []string
-	if t.next != nil {
-		topics = slices.Concat(t.next.Topics, t.next.Before)
-	}
-	ctx, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
-	defer cancel()
-	if err := s.complete(ctx, topics); err != nil {
-		return fmt.Errorf("kafkaoutbox: complete the transaction before that of group %s, whose markers Kafka has lost: %w", s.name, err)
-	}
-	r.logger.WarnContext(ctx, "Kafka had ended a transaction of the outbox without its partitions, as after the crash of all their brokers: it is complete now",
-		"committed", s.last == committed, "topics", topics)
-	return nil
-}
-
 // complete ends an empty transaction in all partitions of the topics and in the group. A marker does nothing
 // in a partition without an open one. The group is last: until its marker is written, no session sends.
 func (s *session) complete(ctx context.Context, topics []string) error {
+	if s.last == unknown {
+		return fmt.Errorf("%w: the position of group %s in topic %s is unstable, and its transaction has ended: Kafka has lost the markers of that, and has "+
+			"forgotten whether it was committed; find its partitions with `kafka-transactions.sh find-hanging`, see whether others have its records, and abort it in each",
+			batches.ErrDoubt, s.name, s.topic)
+	}
 	if len(topics) > 0 {
 		if err := until(ctx, func() error { return s.addTopics(ctx, topics) }); err != nil {
 			return err
@@ -160,13 +138,4 @@ func (s *session) addTopics(ctx context.Context, topics []string) error {
 		}
 	}
 	return nil
-}
-
-// topicsOf returns the topics of rows.
-func topicsOf(rows []outbox.Row) (topics []string) {
-	for _, row := range rows {
-		topics = append(topics, topicOf(row))
-	}
-	slices.Sort(topics)
-	return slices.Compact(topics)
 }

@@ -13,11 +13,12 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/text/troubles"
 	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/internal/batches"
 )
 
-// This file has what an application calls: the options, and Add for handlers. relay.go has Relay.
+// This file has what an application calls: the options, Add for handlers, and Relay.
+// Package batches has the relay, and session.go its transactions in Kafka.
 
 // Options configure a [Box].
 type Options struct {
@@ -59,26 +60,21 @@ type Options struct {
 	// Logger receives a line when an incident begins, some lines while it lasts, and a line when it is
 	// over. Defaults to [slog.Default].
 	Logger *slog.Logger
+
+	limits batches.Limits
 }
 
 func (o Options) withDefaults() (Options, error) {
 	o.Positions = cmp.Or(o.Positions, "epochfence-positions")
 	o.Prefix = cmp.Or(o.Prefix, "epochfence-outbox")
-	o.Batch = cmp.Or(o.Batch, 1000)
-	o.RequestTimeout = cmp.Or(o.RequestTimeout, 10*time.Second)
-	o.RetryMin = cmp.Or(o.RetryMin, 100*time.Millisecond)
-	o.RetryMax = cmp.Or(o.RetryMax, max(30*time.Second, o.RetryMin))
-	o.Logger = cmp.Or(o.Logger, slog.Default())
-	if o.Observe == nil {
-		o.Observe = func(outbox.Event) {}
+	limits, err := batches.Limits{
+		Batch: o.Batch, RequestTimeout: o.RequestTimeout, RetryMin: o.RetryMin, RetryMax: o.RetryMax,
+		Observe: o.Observe, ObserveBacklog: o.ObserveBacklog, Logger: o.Logger,
+	}.WithDefaults("kafkaoutbox", 1000, 10_000)
+	if err != nil {
+		return o, err
 	}
-	switch {
-	case o.Batch < 1 || o.Batch > 10_000:
-		return o, fmt.Errorf("kafkaoutbox: Options.Batch is %d; want 0 for the default of 1000, or 1 to 10000", o.Batch)
-	case o.RequestTimeout < time.Millisecond, o.RetryMin < 0, o.RetryMin > o.RetryMax:
-		return o, fmt.Errorf("kafkaoutbox: Options.RequestTimeout %v, RetryMin %v, RetryMax %v; want positive ones, and RetryMin up to RetryMax",
-			o.RequestTimeout, o.RetryMin, o.RetryMax)
-	}
+	o.Batch, o.limits = limits.Batch, limits
 	if err := checkTopic(o.Positions); err != nil {
 		return o, fmt.Errorf("kafkaoutbox: Options.Positions: %w", err)
 	}
@@ -101,9 +97,8 @@ func (o Options) name(p epoch.Partition) string {
 // Box is an outbox: handlers add records to it, and its Relay produces them. It is safe for
 // concurrent use and needs no closing.
 type Box[TX any] struct {
-	store    outbox.Store[TX]
-	o        Options
-	troubles *troubles.Log[epoch.Partition]
+	o     batches.Target
+	relay *batches.Relay[TX]
 }
 
 // New returns a box over store. It does not connect to Kafka.
@@ -112,22 +107,25 @@ func New[TX any](store outbox.Store[TX], o Options) (*Box[TX], error) {
 	if err != nil {
 		return nil, err
 	}
-	if store == nil {
-		return nil, errors.New("kafkaoutbox: New needs a store")
+	to := o.target()
+	relay, err := batches.New(store, to)
+	if err != nil {
+		return nil, err
 	}
-	return &Box[TX]{store: store, o: o, troubles: troubles.New[epoch.Partition](o.Logger, "partitions")}, nil
+	return &Box[TX]{to, relay}, nil
 }
 
 // Add adds a record in tx, the handler's transaction, for the partition of m, the handler's message.
 // [Box.Relay] produces it after the transaction has committed: set consumer.Handlers.Background to
 // it. An error that matches [outbox.ErrEntry] is [consumer.Permanent].
 func (b *Box[TX]) Add(ctx context.Context, tx TX, m epoch.Message, r Record) error {
-	e, err := r.entry()
+	all, err := of(r)
 	if err != nil {
 		return consumer.Permanent(err)
 	}
-	if err := b.store.Add(ctx, tx, m, e); err != nil {
-		return fmt.Errorf("kafkaoutbox: add a record for the message %s at offset %d: %w", m.Partition, m.Offset, err)
-	}
-	return nil
+	return b.relay.Add(ctx, tx, m, b.o.Entry(all, r.Key))
 }
+
+// Relay produces the records of one partition under one claim, until the claim ends: set
+// consumer.Handlers.Background to it.
+func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Background[TX]) { b.relay.Run(ctx, claim) }

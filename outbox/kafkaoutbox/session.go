@@ -19,7 +19,7 @@ import (
 )
 
 // This file has the transactions in Kafka: the position first, then the records. Everything else is in the
-// order that batch.go relies on: InitProducerId, then the read of the position, then nothing but this
+// order that package batches relies on: InitProducerId, then the read of the position, then nothing but this
 // session's own transactions. A session ends with its first error, because franz-go may get a new
 // producer epoch after an error, without anybody reading the position again.
 
@@ -72,15 +72,15 @@ func (o Options) clientOf(name string, old bool) []kgo.Opt {
 // transaction: franz-go does not learn the producer epoch after one of KIP-890 without records.
 func (o Options) open(ctx context.Context, name string, mayBegin bool) (*session, error) {
 	s, err := o.connect(ctx, name, false)
-	if err != nil || s.at.number >= 0 || s.unstable || !mayBegin {
+	if err != nil || s.at.Number >= 0 || s.unstable || !mayBegin {
 		return s, err
 	}
 	s.close()
 	if s, err = o.connect(ctx, name, true); err != nil {
 		return nil, err
 	}
-	if s.at.number < 0 {
-		err = s.write(ctx, s.at.following(nil).position())
+	if s.at.Number < 0 {
+		err = s.write(ctx, s.at.Next())
 	}
 	s.close()
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *session) init(ctx context.Context) (err error) {
 	}
 	s.at, err = s.position(ctx)
 	if s.unstable = errors.Is(err, errUnstable); s.unstable {
-		s.at, s.last = position{number: -1}, last.of(s)
+		s.at, s.last = position{Number: -1}, last.of(s)
 	} else if err != nil {
 		return fmt.Errorf("kafkaoutbox: read the position of group %s in topic %s: %w", s.name, s.topic, err)
 	}
@@ -163,7 +163,7 @@ func (s *session) position(ctx context.Context) (at position, err error) {
 			return errors.New("the answer has no group")
 		}
 		g := resp.Groups[0]
-		at = position{number: -1}
+		at = position{Number: -1}
 		switch err := kerr.ErrorForCode(g.ErrorCode); {
 		case errors.Is(err, kerr.GroupIDNotFound):
 			return nil
@@ -181,9 +181,9 @@ func (s *session) position(ctx context.Context) (at position, err error) {
 			return err
 		}
 		if p.Offset >= 0 {
-			at.number = p.Offset
+			at.Number = p.Offset
 			if p.Metadata != nil {
-				at.name = strings.TrimPrefix(*p.Metadata, metadataStart)
+				at.Name = strings.TrimPrefix(*p.Metadata, metadataStart)
 			}
 		}
 		return nil
@@ -199,7 +199,7 @@ func (s *session) write(ctx context.Context, at position) error {
 		err = s.end(ctx, true)
 	}
 	if err != nil {
-		return fmt.Errorf("kafkaoutbox: write position %d of group %s, as an offset in topic %s, which must exist: %w", at.number, s.name, s.topic, err)
+		return fmt.Errorf("kafkaoutbox: write position %d of group %s, as an offset in topic %s, which must exist: %w", at.Number, s.name, s.topic, err)
 	}
 	return nil
 }
@@ -239,9 +239,9 @@ func (s *session) place(ctx context.Context, at position) error {
 		}
 	}
 	return until(ctx, func() error {
-		metadata := metadataStart + at.name
+		metadata := metadataStart + at.Name
 		p := kmsg.NewTxnOffsetCommitRequestTopicPartition()
-		p.Partition, p.Offset, p.Metadata = 0, at.number, &metadata
+		p.Partition, p.Offset, p.Metadata = 0, at.Number, &metadata
 		topic := kmsg.NewTxnOffsetCommitRequestTopic()
 		topic.Topic, topic.Partitions = s.topic, []kmsg.TxnOffsetCommitRequestTopicPartition{p}
 		req := kmsg.NewPtrTxnOffsetCommitRequest()
@@ -258,9 +258,9 @@ func (s *session) place(ctx context.Context, at position) error {
 	})
 }
 
-// send commits the batch of a with its records. errs has the error of each record, if it was one of
+// send commits the batch of at with its records. errs has the error of each record, if it was one of
 // them that failed.
-func (s *session) send(ctx context.Context, a *assignment, rows []outbox.Row) (errs []error, err error) {
+func (s *session) send(ctx context.Context, at position, rows []outbox.Row) (errs []error, err error) {
 	records := make([]*kgo.Record, len(rows))
 	for i, row := range rows {
 		if records[i], err = record(row); err != nil {
@@ -270,8 +270,8 @@ func (s *session) send(ctx context.Context, a *assignment, rows []outbox.Row) (e
 	if err := s.cl.BeginTransaction(); err != nil {
 		return nil, err
 	}
-	if err := s.place(ctx, a.position()); err != nil {
-		return nil, fmt.Errorf("commit position %d of group %s in topic %s: %w", a.Number, s.name, s.topic, err)
+	if err := s.place(ctx, at); err != nil {
+		return nil, fmt.Errorf("commit position %d of group %s in topic %s: %w", at.Number, s.name, s.topic, err)
 	}
 	if errs, err = s.produce(ctx, records); err != nil {
 		return errs, err
@@ -286,7 +286,7 @@ func (s *session) send(ctx context.Context, a *assignment, rows []outbox.Row) (e
 	if err := s.cl.EndTransaction(ctx, kgo.TryCommit); err != nil {
 		return nil, fmt.Errorf("commit: %w", err)
 	}
-	s.at = a.position()
+	s.at = at
 	s.id, s.epoch, err = s.cl.ProducerID(ctx) // KIP-890: each transaction has its own epoch
 	return nil, err
 }

@@ -1,10 +1,11 @@
-package kafkaoutbox
+package batches
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -13,8 +14,8 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// This file decides when the relay looks for records, when it has a producer, and what follows a
-// failure: always a new producer, which reads the position, so that there is one way to recover.
+// This file decides when the relay looks for records, when it has a session, and what follows a
+// failure: always a new session, which reads the position, so that there is one way to recover.
 
 const (
 	countLimit = 10_000           // entries
@@ -28,26 +29,26 @@ const (
 	// that a refused one waits for.
 	maxRefused = 4096
 
-	// keepEvery is the age of the position in Kafka at which it is written again while all batches fail:
-	// Kafka forgets it after offsets.retention.minutes, by default seven days.
+	// keepEvery is the age of the position in the server at which it is written again while all batches
+	// fail: Kafka forgets it after offsets.retention.minutes, and a stream in NATS after its MaxAge.
 	keepEvery = time.Hour
 )
 
-// relay produces the records of one partition under one claim.
+// relay sends the records of one partition under one claim.
 type relay[TX any] struct {
-	*Box[TX]
+	*Relay[TX]
 	claim  consumer.Background[TX]
 	p      epoch.Partition
 	logger *slog.Logger
 
-	session *session // nil: there is nothing to send, or the last one has failed
+	session Session // nil: there is nothing to send, or the last one has failed
 	used    time.Time
 	at      outbox.Cursor
 	size    int // the average of the rows that were read last, in bytes
 	limit   int // of a batch; less than Options.Batch after a failure
 	trying  []outbox.Row
 	sent    []outbox.Row
-	written time.Time // when the position was last committed in Kafka under this claim, if it was
+	written time.Time // when the position was last committed in the server under this claim, if it was
 	failing bool      // no batch was since then
 	refused refusals
 	retried bool // by the last turn
@@ -58,12 +59,11 @@ type relay[TX any] struct {
 	filled  bool // the last backlog that was reported was not empty
 }
 
-// Relay produces the records of one partition under one claim, until the claim ends: set
-// consumer.Handlers.Background to it.
-func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Background[TX]) {
+// Run sends the records of one partition under one claim, until the claim ends.
+func (b *Relay[TX]) Run(ctx context.Context, claim consumer.Background[TX]) {
 	p := claim.Partition()
 	r := &relay[TX]{
-		Box: b, claim: claim, p: p, limit: b.o.Batch, pause: waits.New(b.o.RetryMin, b.o.RetryMax),
+		Relay: b, claim: claim, p: p, limit: b.o.Batch, pause: waits.New(b.o.RetryMin, b.o.RetryMax),
 		logger: b.o.Logger.With("group", p.Group, "topic", p.Topic, "partition", p.Number, "epoch", int64(claim.Epoch())),
 	}
 	defer b.troubles.Left(p)
@@ -80,7 +80,7 @@ func (b *Box[TX]) Relay(ctx context.Context, claim consumer.Background[TX]) {
 	}
 }
 
-// end ends the session, whose transaction Kafka aborts when the next session begins.
+// end ends the session, whose transaction the server aborts when the next session begins.
 func (r *relay[TX]) end() {
 	r.close()
 	r.at = outbox.Cursor{}
@@ -89,7 +89,7 @@ func (r *relay[TX]) end() {
 // close ends a session of which all is settled.
 func (r *relay[TX]) close() {
 	if r.session != nil {
-		r.session.close()
+		r.session.Close()
 	}
 	r.session, r.sent = nil, nil
 }
@@ -127,9 +127,10 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 	if t.keep = r.failing && len(t.retry) == 0 && now.Sub(r.written) >= keepEvery; t.keep {
 		t.limit = 0
 	}
-	if err := r.do(ctx, t, &r.session.at); err != nil {
+	at := r.session.At()
+	if err := r.do(ctx, t, &at); err != nil {
 		if t.unknown {
-			if failed := r.remember(ctx, r.session.at); failed != nil {
+			if failed := r.remember(ctx, at); failed != nil {
 				err = fmt.Errorf("%w; this is not recorded yet: %w", err, failed)
 			}
 		}
@@ -149,10 +150,10 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 }
 
 // finish commits an empty batch and ends the session, so that an idle partition holds no connections.
-func (r *relay[TX]) finish(ctx context.Context, at position) error {
+func (r *relay[TX]) finish(ctx context.Context, at Position) error {
 	timed, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
 	defer cancel()
-	if err := r.session.write(timed, at); err != nil {
+	if err := r.session.Write(timed, at); err != nil {
 		return err
 	}
 	r.written, r.failing = time.Now(), false
@@ -163,7 +164,7 @@ func (r *relay[TX]) finish(ctx context.Context, at position) error {
 	return nil
 }
 
-func (r *relay[TX]) do(ctx context.Context, t *turn, at *position) error {
+func (r *relay[TX]) do(ctx context.Context, t *turn, at *Position) error {
 	return r.claim.Do(ctx, func(ctx context.Context, tx TX) error { return r.apply(ctx, tx, t, at) })
 }
 
@@ -171,14 +172,17 @@ func (r *relay[TX]) do(ctx context.Context, t *turn, at *position) error {
 // it was lost.
 func (r *relay[TX]) open(ctx context.Context, unassigned bool) error {
 	for tries := 1; ; tries++ {
-		err := r.begin(ctx, unassigned)
-		switch {
-		case err != nil || !r.session.unstable:
+		if err := r.begin(ctx, unassigned); err != nil {
 			return err
-		case tries > 2:
-			return fmt.Errorf("kafkaoutbox: read the position of group %s: %w", r.session.name, errUnstable)
 		}
-		if err := r.complete(ctx); err != nil {
+		c, ok := r.session.(Completer)
+		switch {
+		case !ok || !c.Incomplete():
+			return nil
+		case tries > 2:
+			return fmt.Errorf("%s: %s: the last transaction has ended in a part of its %ss, and stays so", r.o.Package, r.p, r.o.Destination)
+		}
+		if err := r.complete(ctx, c); err != nil {
 			return err
 		}
 		r.close()
@@ -188,8 +192,28 @@ func (r *relay[TX]) open(ctx context.Context, unassigned bool) error {
 func (r *relay[TX]) begin(ctx context.Context, unassigned bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
 	defer cancel()
-	r.session, err = r.o.open(ctx, r.o.name(r.p), unassigned)
+	r.session, err = r.o.Open(ctx, r.p, unassigned)
 	return err
+}
+
+// complete completes the last transaction before the session. That is the assigned batch or the one before.
+func (r *relay[TX]) complete(ctx context.Context, c Completer) error {
+	t := &turn{probe: true, at: r.at, limit: 1, seen: map[int64]bool{}}
+	if err := r.do(ctx, t, nil); err != nil { // only the owner, after its session has fenced all before it
+		return err
+	}
+	var all []string
+	if t.next != nil {
+		all = slices.Concat(t.next.Topics, t.next.Before)
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
+	defer cancel()
+	if err := c.Complete(ctx, all); err != nil {
+		return fmt.Errorf("%s: %s: complete the last transaction: %w", r.o.Package, r.p, err)
+	}
+	r.logger.WarnContext(ctx, r.o.Server+" had ended a transaction of the outbox in a part of its "+r.o.Destination+"s, as after the crash of all their brokers: it is complete now",
+		r.o.Destination+"s", all)
+	return nil
 }
 
 // committed follows a transaction of the database.
@@ -202,7 +226,7 @@ func (r *relay[TX]) committed(t *turn, now time.Time) {
 		r.limit = min(2*r.limit, r.o.Batch)
 		for _, id := range t.delivered.Entries {
 			if of, was := r.refused.of[id]; was {
-				r.refused.width[of.topic] = min(2*r.refused.width[of.topic], r.o.Batch)
+				r.refused.width[of.destination] = min(2*r.refused.width[of.destination], r.o.Batch)
 				t.gone = append(t.gone, id)
 			}
 		}
@@ -219,7 +243,7 @@ func (r *relay[TX]) committed(t *turn, now time.Time) {
 		of := r.refused.of[id]
 		of.until = now.Add(r.o.RetryMax)
 		if len(t.batch) == 0 { // otherwise thousands would be loaded, one in each transaction
-			r.refused.postpone(of.topic, now, of.until)
+			r.refused.postpone(of.destination, now, of.until)
 		}
 	}
 	if t.asks {
@@ -252,17 +276,17 @@ func (r *relay[TX]) about(row outbox.Row) outbox.Sent {
 	return outbox.Sent{Row: row, Partition: r.p, Epoch: r.claim.Epoch(), Attempt: 1}
 }
 
-// send commits a batch in Kafka. If records of it are refused, the batch is withdrawn by the next session.
+// send commits a batch in the server. If records of it are refused, the batch is withdrawn by the next session.
 func (r *relay[TX]) send(ctx context.Context, t *turn) error {
 	ctx, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
 	defer cancel()
-	errs, err := r.session.send(ctx, t.next, t.batch)
+	errs, err := r.session.Send(ctx, t.next.position(), t.batch)
 	if r.failing = err != nil; err == nil {
 		r.sent, r.written = t.batch, time.Now()
 		return nil
 	}
-	err = fmt.Errorf("kafkaoutbox: send batch %d of %s, %d records: %w", t.next.Number, r.p, len(t.batch), err)
-	refused, narrow := blame(t.batch, errs)
+	err = fmt.Errorf("%s: send batch %d of %s, %d %ss: %w", r.o.Package, t.next.Number, r.p, len(t.batch), r.o.Record, err)
+	refused, narrow := blame(t.batch, errs, r.o.Refusal)
 	switch {
 	case len(refused) > 0:
 	case len(t.retry) > 0: // as if they were refused, so that others are sent
@@ -278,12 +302,12 @@ func (r *relay[TX]) send(ctx context.Context, t *turn) error {
 	r.end()
 	for _, i := range refused {
 		row := t.batch[i]
-		err := fmt.Errorf("kafkaoutbox: entry %d of %s: topic %s: %w", row.ID, r.p, topicOf(row), errs[i])
+		err := fmt.Errorf("%s: entry %d of %s: %s %s: %w", r.o.Package, row.ID, r.p, r.o.Destination, destinationOf(row), errs[i])
 		r.refused.add(row, time.Now(), r.o.RetryMax)
 		r.o.Observe(outbox.Event{Kind: outbox.Refused, Sent: r.about(row), Err: err})
-		r.troubles.Add(r.logger, slog.LevelError, r.p, "refused "+topicOf(row),
-			"a topic refuses records of the outbox: they stay, later records of their keys wait, and they are sent again; fix the topic, or discard them",
-			"target", topicOf(row), "entry", row.ID, "key", row.Key, "err", err)
+		r.troubles.Add(r.logger, slog.LevelError, r.p, "refused "+destinationOf(row),
+			fmt.Sprintf("a %[1]s refuses %[2]ss of the outbox: they stay, later %[2]ss of their keys wait, and they are sent again; fix the %[1]s, or discard them", r.o.Destination, r.o.Record),
+			"target", destinationOf(row), "entry", row.ID, "key", row.Key, "err", err)
 	}
 	return nil
 }
@@ -292,11 +316,11 @@ func (r *relay[TX]) send(ctx context.Context, t *turn) error {
 func (r *relay[TX]) failed(ctx context.Context, err error) {
 	r.end()
 	wait := r.pause.Next()
-	level, what := slog.LevelWarn, "records of the outbox could not be sent, trying again"
+	level, what := slog.LevelWarn, r.o.Record+"s of the outbox could not be sent, trying again"
 	key := what
-	if errors.Is(err, errDoubt) {
+	if errors.Is(err, ErrDoubt) {
 		wait = r.o.RetryMax
-		level, what = slog.LevelError, "the outbox does not know whether Kafka has a batch, and sends nothing until an operator decides"
+		level, what = slog.LevelError, "the outbox does not know whether "+r.o.Server+" has a batch, and sends nothing until an operator decides"
 		key = what + r.p.String() // each has its own remedy
 	}
 	r.troubles.Add(r.logger, level, r.p, key, what, "err", err, "retry_in", wait)

@@ -1,4 +1,4 @@
-package kafkaoutbox
+package batches
 
 import (
 	"cmp"
@@ -15,28 +15,32 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// This file has the relay's transaction in the database. It decides from Kafka's position what became of
-// the assigned batch, and which entries the next batch has. relay.go runs it, and session.go commits
-// the batch in Kafka.
+// This file has the relay's transaction in the database. It decides from the server's position what became
+// of the assigned batch, and which entries the next batch has. relay.go runs it, and the [Session] commits
+// the batch in the server.
 
-// position is what Kafka has committed last. Its name is random, so that it names the same entries in
+// Position is what the server has committed last. Its name is random, so that it names the same entries in
 // every database that a partition's position was ever compared with, also after a restore. The number is
-// the offset: it is for people, and rises.
-type position struct {
-	number int64  // -1: there is none
-	name   string // of the batch
+// for people, and rises.
+type Position struct {
+	Number int64  // -1: there is none
+	Name   string // of the batch
 }
+
+// Next returns the position of an empty batch after p.
+func (p Position) Next() Position { return p.following(nil).position() }
 
 const emptyStart = "empty "
 
-// empty reports whether Kafka has no batch, or one without records: a group's first, and the last of a session
+// empty reports whether the server has no batch, or one without records: the first, and the last of a session
 // that was idle.
-func (p position) empty() bool { return p.number < 0 || strings.HasPrefix(p.name, emptyStart) }
+func (p Position) empty() bool { return p.Number < 0 || strings.HasPrefix(p.Name, emptyStart) }
 
-// assignment is what the database knows of the position in Kafka. It is an entry of the outbox, with keyBatch as
-// its Key. The transaction that deletes the entries of a batch replaces its assignment by a settled one, unless
-// it assigns the next batch. A database that has lost its last commits then contradicts Kafka. Only if
-// Kafka's batch is empty is there none, so that an idle partition has no entry.
+// assignment is what the database knows of the position in the server. It is an entry of the outbox, with
+// Target.keyBatch as its Key. The transaction that deletes the entries of a batch replaces its assignment
+// by a settled one, unless it assigns the next batch. A database that has lost its last commits then
+// contradicts the server. Only if the server's batch is empty is there none, so that an idle partition has
+// no entry.
 type assignment struct {
 	form.Version
 	Number   int64   `json:"number"`
@@ -51,16 +55,16 @@ type assignment struct {
 	row int64
 }
 
-// inDoubt is the Previous of an entry that keeps a doubt without an assignment. It has Kafka's position, which
-// Kafka forgets after offsets.retention.minutes: then the partition would look as if it had never sent.
+// inDoubt is the Previous of an entry that keeps a doubt without an assignment. It has the server's position,
+// which the server may forget: then the partition would look as if it had never sent.
 const inDoubt = "in doubt"
 
-func (a *assignment) position() position { return position{a.Number, a.Name} }
+func (a *assignment) position() Position { return Position{a.Number, a.Name} }
 func (a *assignment) settled() bool      { return a.Previous == "" }
 
 // following returns an assignment of rows to the batch after p.
-func (p position) following(rows []outbox.Row) *assignment {
-	a := &assignment{Number: p.number + 1, Name: rand.Text(), Previous: p.name, Entries: make([]int64, len(rows)), Topics: topicsOf(rows)}
+func (p Position) following(rows []outbox.Row) *assignment {
+	a := &assignment{Number: p.Number + 1, Name: rand.Text(), Previous: p.Name, Entries: make([]int64, len(rows))}
 	for i, row := range rows {
 		a.Entries[i] = row.ID
 	}
@@ -74,17 +78,17 @@ type decision int
 
 const (
 	nothing  decision = iota // no batch is assigned
-	deliver                  // Kafka has the batch: delete its entries
-	withdraw                 // Kafka does not have it, and never will: its entries can be assigned anew
+	deliver                  // the server has the batch: delete its entries
+	withdraw                 // the server does not have it, and never will: its entries can be assigned anew
 	doubt
 )
 
-// decide returns what became of the assigned batch, or nil, in a session that has read Kafka's position.
+// decide returns what became of the assigned batch, or nil, in a session that has read the position p.
 //
-// The session's InitProducerId came before the read, so no producer before it can commit any more: a
-// batch that p precedes stays without effect. A process that calls InitProducerId late, after its claim was
-// replaced, learns that from the transaction that calls decide, and sends nothing.
-func decide(p position, a *assignment) decision {
+// The session has fenced all before it, so none of them can commit any more: a batch that p precedes
+// stays without effect. A process that opens a session late, after its claim was replaced, learns that
+// from the transaction that calls decide, and sends nothing.
+func decide(p Position, a *assignment) decision {
 	switch {
 	case a == nil && p.empty():
 		return nothing
@@ -93,19 +97,20 @@ func decide(p position, a *assignment) decision {
 		return doubt
 	case p == a.position():
 		return deliver
-	case !a.settled() && p == position{a.Number - 1, a.Previous}:
+	case !a.settled() && p == Position{a.Number - 1, a.Previous}:
 		return withdraw
 	}
 	return doubt
 }
 
-var errDoubt = errors.New("a batch is in doubt")
+// ErrDoubt says that it is not known whether the server has a batch. An operator decides.
+var ErrDoubt = errors.New("a batch is in doubt")
 
 // doubtful returns an error with what an operator needs to know and do.
-func doubtful(p epoch.Partition, group string, at position, a *assignment) error {
-	kafka, ours, which, row := fmt.Sprintf("batch %d, %q", at.number, at.name), "does not know it", "the partition's entries", "the partition's entry BATCH"
-	if at.number < 0 {
-		kafka = "none"
+func (o *Target) doubtful(p epoch.Partition, at Position, a *assignment) error {
+	theirs, ours, which, row := fmt.Sprintf("batch %d, %q", at.Number, at.Name), "does not know it", "the partition's entries", "the partition's entry BATCH"
+	if at.Number < 0 {
+		theirs = "none"
 	}
 	if a != nil {
 		ours = fmt.Sprintf("says in entry %d that it is batch %d, %q, or the one before, %q", a.row, a.Number, a.Name, a.Previous)
@@ -117,9 +122,9 @@ func doubtful(p epoch.Partition, group string, at position, a *assignment) error
 	if a != nil && len(a.Entries) > 0 {
 		which = fmt.Sprintf("the entries %v, and of later ones if the database lost commits", a.Entries)
 	}
-	return fmt.Errorf("kafkaoutbox: %s: %w: the position in Kafka is %s, and the outbox %s: the position was lost or changed, a batch was discarded, or the database was "+
-		"restored or has lost commits; see whether the topics have the records of %s; discard the entries whose records they have; then delete the group %s in Kafka "+
-		"if it exists, and after that discard %s: what is left is sent", p, errDoubt, kafka, ours, which, group, row)
+	return fmt.Errorf("%s: %s: %w: the position in %s is %s, and the outbox %s: the position was lost or changed, a batch was discarded, or the database was "+
+		"restored or has lost commits; see whether the %ss have the %ss of %s; discard the entries whose %ss they have; then %s, and after that discard %s: what is left is sent",
+		o.Package, p, ErrDoubt, o.Server, theirs, ours, o.Destination, o.Record, which, o.Record, o.Forget(p), row)
 }
 
 const (
@@ -134,7 +139,7 @@ type turn struct {
 	limit int           // of the batch
 	probe bool          // there is no session: find out whether there is something to do
 	idle  bool          // if nothing is left, write an empty batch, after which the session ends
-	keep  bool          // write one in any case, so that Kafka does not forget the position
+	keep  bool          // write one in any case, so that the server does not forget the position
 	retry []int64       // refused entries that are due, of different Keys
 	asks  bool          // read the operators' requests to retry
 	count bool
@@ -152,7 +157,7 @@ type turn struct {
 }
 
 // apply runs in the fenced transaction. For a probe, at is nil.
-func (r *relay[TX]) apply(ctx context.Context, tx TX, t *turn, at *position) error {
+func (r *relay[TX]) apply(ctx context.Context, tx TX, t *turn, at *Position) error {
 	limit := 1
 	if !t.probe && t.limit > 0 && len(t.retry) == 0 {
 		limit = t.fits(0)
@@ -211,25 +216,25 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *turn, at *position) err
 // earlier transaction of this one, so it is visible to the scan that returned to.
 func (r *relay[TX]) assigned(ctx context.Context, tx TX, to outbox.Cursor) (*assignment, error) {
 	to.ID = math.MaxInt64
-	rows, err := r.store.Next(ctx, tx, r.p, to, []outbox.Place{{Key: keyBatch}})
+	rows, err := r.store.Next(ctx, tx, r.p, to, []outbox.Place{{Key: r.o.keyBatch()}})
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
 	a := &assignment{}
 	if err := form.Parse(rows[0].Body, a); err != nil {
-		return nil, fmt.Errorf("kafkaoutbox: entry %d, the batch of %s: %w", rows[0].ID, r.p, err)
+		return nil, fmt.Errorf("%s: entry %d, the batch of %s: %w", r.o.Package, rows[0].ID, r.p, err)
 	}
 	a.row = rows[0].ID
 	return a, nil
 }
 
-// settle deletes the assigned batch, and its entries if Kafka has them. A settled one stays.
-func (r *relay[TX]) settle(ctx context.Context, tx TX, t *turn, at position, a *assignment) error {
+// settle deletes the assigned batch, and its entries if the server has them. A settled one stays.
+func (r *relay[TX]) settle(ctx context.Context, tx TX, t *turn, at Position, a *assignment) error {
 	decided := decide(at, a)
 	switch {
 	case decided == doubt:
 		t.unknown = a == nil
-		return doubtful(r.p, r.o.name(r.p), at, a)
+		return r.o.doubtful(r.p, at, a)
 	case decided == nothing || a.settled():
 		return nil
 	}
@@ -297,7 +302,7 @@ func (r *relay[TX]) fill(ctx context.Context, tx TX, t *turn, rows []outbox.Row,
 			t.size = read / len(rows)
 		}
 		for _, row := range rows {
-			if t.seen[row.ID] || !isRecord(row) || r.refused.holds(row) {
+			if t.seen[row.ID] || !r.o.isRecord(row) || r.refused.holds(row) {
 				continue
 			}
 			if !t.takes(row, &size) {
@@ -350,10 +355,10 @@ func (t *turn) takes(row outbox.Row, size *int) bool {
 	return true
 }
 
-// assign stores what the database is to know of Kafka's position: the next batch, or that the last is settled.
-func (r *relay[TX]) assign(ctx context.Context, tx TX, t *turn, at position, a *assignment) error {
+// assign stores what the database is to know of the server's position: the next batch, or that the last is settled.
+func (r *relay[TX]) assign(ctx context.Context, tx TX, t *turn, at Position, a *assignment) error {
 	settled := a != nil && a.settled()
-	store := &assignment{Number: at.number, Name: at.name, Entries: []int64{}}
+	store := &assignment{Number: at.Number, Name: at.Name, Entries: []int64{}}
 	switch {
 	case a != nil && at == a.position():
 		store.Topics = a.Topics
@@ -361,11 +366,13 @@ func (r *relay[TX]) assign(ctx context.Context, tx TX, t *turn, at position, a *
 		store.Topics = a.Before
 	}
 	switch {
-	case len(t.batch) > 0 && at.number < 0: // an operator has discarded a batch in doubt since the session began
-		return fmt.Errorf("kafkaoutbox: %s has no position in Kafka yet", r.p)
-	case len(t.batch) > 0, t.idle && settled, t.keep && at.number >= 0:
+	case len(t.batch) > 0 && at.Number < 0: // an operator has discarded a batch in doubt since the session began
+		return fmt.Errorf("%s: %s has no position in %s yet", r.o.Package, r.p, r.o.Server)
+	case len(t.batch) > 0, t.idle && settled, t.keep && at.Number >= 0:
 		t.next = at.following(t.batch)
-		t.next.Before = store.Topics
+		if r.o.Partial {
+			t.next.Topics, t.next.Before = destinationsOf(t.batch), store.Topics
+		}
 		store = t.next
 	case settled || at.empty():
 		return nil
@@ -388,13 +395,13 @@ func (r *relay[TX]) put(ctx context.Context, tx TX, a *assignment, key string, o
 		return err
 	}
 	m := epoch.Message{Partition: r.p, Offset: offset}
-	return r.store.Add(ctx, tx, m, outbox.Entry{Key: keyBatch, IdempotencyKey: key, Method: methodBatch, URL: urlStart + r.o.Positions, Body: body})
+	return r.store.Add(ctx, tx, m, outbox.Entry{Key: r.o.keyBatch(), IdempotencyKey: key, Method: MethodBatch, URL: r.o.Prefix + "//" + r.o.Positions, Body: body})
 }
 
 // remember keeps a doubt of which the database has no entry.
-func (r *relay[TX]) remember(ctx context.Context, at position) error {
+func (r *relay[TX]) remember(ctx context.Context, at Position) error {
 	return r.claim.Do(ctx, func(ctx context.Context, tx TX) error {
-		a := &assignment{Number: at.number, Name: at.name, Previous: inDoubt, Entries: []int64{}}
+		a := &assignment{Number: at.Number, Name: at.Name, Previous: inDoubt, Entries: []int64{}}
 		return r.put(ctx, tx, a, rand.Text(), -1) // the name may have been set by hand
 	})
 }
