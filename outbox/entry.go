@@ -84,9 +84,12 @@ func (a Answer) Replayed() bool { return a.Header.Get(httpfence.ReplayedHeader) 
 // ErrEntry is returned for an entry that can never be sent.
 var ErrEntry = errors.New("invalid entry")
 
-// Kafka begins the URLs and the Keys of entries that package kafkaoutbox adds to the same store. A Box
-// neither adds nor sends such entries.
-const Kafka = "kafka:"
+// Kafka and NATS begin the URLs and the Keys of entries that packages kafkaoutbox and natsoutbox add to
+// the same store. A Box neither adds nor sends such entries.
+const (
+	Kafka = "kafka:"
+	NATS  = "nats:"
+)
 
 const (
 	maxKey    = 255
@@ -121,8 +124,8 @@ func (e Entry) complete() (Entry, error) {
 	if len(e.Key) > maxKey || !cleanText(e.Key) {
 		return wrong("Key %q; want at most %d bytes of UTF-8, without NUL", e.Key, maxKey)
 	}
-	if strings.HasPrefix(e.Key, Kafka) {
-		return wrong("Key %q; %q begins the Keys of records for Kafka", e.Key, Kafka)
+	if strings.HasPrefix(e.Key, Kafka) || strings.HasPrefix(e.Key, NATS) {
+		return wrong("Key %q; %q and %q begin the Keys of records for Kafka and of messages for NATS", e.Key, Kafka, NATS)
 	}
 	if !token(e.Method) || e.Method == http.MethodConnect {
 		return wrong("Method %q", e.Method)

@@ -28,6 +28,7 @@ func TestAnEntryThatCanNeverBeSentIsRefusedWhenItIsAdded(t *testing.T) {
 		"a key with NUL":     func(e *outbox.Entry) { e.Key = "a\x00" },
 		"a long key":         func(e *outbox.Entry) { e.Key = strings.Repeat("x", 256) },
 		"a key of a record":  func(e *outbox.Entry) { e.Key = "kafka:=a" },
+		"a key of a message": func(e *outbox.Entry) { e.Key = "nats:=a" },
 		"an idempotency key": func(e *outbox.Entry) { e.IdempotencyKey = "a\nb" },
 		"no URL":             func(e *outbox.Entry) { e.URL = "" },
 		"a relative URL":     func(e *outbox.Entry) { e.URL = "/charges" },

@@ -321,8 +321,8 @@ func (r *relay[TX]) scanned(t *settlement) {
 	r.at = t.at
 	r.more = r.more || len(t.rows) == scanLimit
 	for _, row := range t.rows {
-		if strings.HasPrefix(row.URL, Kafka) {
-			continue // of package kafkaoutbox
+		if strings.HasPrefix(row.URL, Kafka) || strings.HasPrefix(row.URL, NATS) {
+			continue // of package kafkaoutbox or natsoutbox
 		}
 		at := laneKey{key: row.Key}
 		if row.Key == "" {

@@ -1,0 +1,217 @@
+package natsoutbox_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/epochfence/epochfence/internal/servers/natstest"
+)
+
+// The histories of this file stop a process at each step of its protocol, in each way. All end alike: a
+// plain consumer has each message once, in the order of its key.
+
+// steps has how often a process that sends some comes to each step, at least.
+var steps = map[int]struct {
+	name  string
+	times int
+}{
+	stepBegin: {"a transaction of the database", 3}, stepCommitted: {"the end of a transaction of the database", 3}, stepInfo: {"the stream's configuration", 1},
+	stepRead: {"the read of the position", 1}, stepPosition: {"a position", 2}, stepMessage: {"a message", 3}, stepCommit: {"a commit", 3},
+}
+
+func TestHistories(t *testing.T) { histories(t, natstest.Start(t).URL()) }
+
+func TestHistoriesInAStreamThatKeepsTheLastPositionOnly(t *testing.T) {
+	histories(t, natstest.Start(t).URL(), func(c *jetstream.StreamConfig) { c.AllowRollup, c.Storage = true, jetstream.MemoryStorage })
+}
+
+func histories(t *testing.T, url string, configure ...func(*jetstream.StreamConfig)) {
+	for step, of := range steps {
+		for n := range of.times {
+			t.Run(fmt.Sprintf("killed before %s %d", of.name, n+1), func(t *testing.T) {
+				t.Parallel()
+				r, p := newRig(t, url, configure...), &process{}
+				stop := stopAt(step, n)
+				p.at = func(at int) {
+					if stop.is(at) {
+						p.kill()
+					}
+				}
+				r.add(some...)
+				first := r.takeOver(p)
+				stop.await(r)
+				r.succeeds(first)
+			})
+			t.Run(fmt.Sprintf("frozen before %s %d, and thawed after all", of.name, n+1), func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, url, configure...)
+				frozen := freezeAt(step, n)
+				r.add(some...)
+				first := r.takeOver(&process{at: frozen.at})
+				frozen.await(r)
+				r.add(some...)
+				second := r.takeOver(&process{})
+				r.awaitEmpty()
+				frozen.thaw()
+				r.ends(first)
+				r.add(some...)
+				r.awaitEmpty()
+				r.wantAll()
+				r.stop(second)
+			})
+			if step < 0 {
+				continue
+			}
+			t.Run(fmt.Sprintf("killed after %s %d", of.name, n+1), func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, url, configure...)
+				stop := stopAt(step, n)
+				p := &process{at: func(int) {}}
+				p.lose = func(at int) bool {
+					if stop.is(at) {
+						time.AfterFunc(50*time.Millisecond, p.kill) // by then the server has it
+						return true
+					}
+					return false
+				}
+				r.add(some...)
+				first := r.takeOver(p)
+				stop.await(r)
+				r.await("its end", p.killed)
+				r.succeeds(first)
+			})
+			t.Run(fmt.Sprintf("the answer to %s %d is lost", of.name, n+1), func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, url, configure...)
+				stop := stopAt(step, n)
+				r.add(some...)
+				only := r.takeOver(&process{at: func(int) {}, lose: stop.is})
+				stop.await(r)
+				r.add(some...)
+				r.awaitEmpty()
+				r.wantAll()
+				r.stop(only)
+			})
+		}
+		for step2, of2 := range steps {
+			t.Run(fmt.Sprintf("frozen before %s, and thawed while its successor is before %s", of.name, of2.name), func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, url, configure...)
+				r.add(some...)
+				zeroth := r.takeOver(&process{}) // there is a position
+				r.awaitEmpty()
+				r.stop(zeroth)
+				r.add(some...)
+				frozen, other := freezeAt(step, 0), freezeAt(step2, min(1, of2.times-1))
+				first := r.takeOver(&process{at: frozen.at})
+				frozen.await(r)
+				r.add(some...)
+				second := r.takeOver(&process{at: other.at})
+				if step2 > stepRead || step2 < 0 { // else once, unless the first fences it
+					other.await(r)
+				}
+				frozen.thaw()
+				r.ends(first)
+				other.thaw()
+				r.awaitEmpty()
+				r.add(some...)
+				r.awaitEmpty()
+				r.wantAll()
+				r.stop(second)
+			})
+		}
+	}
+	t.Run("two owners who fight", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, url, configure...)
+		for range 20 {
+			r.add(some...)
+			r.takeOver(&process{}) // the one before runs on until it notices
+		}
+		r.awaitEmpty()
+		r.wantAll()
+	})
+}
+
+var some = []string{"a", "b", "a", "c", "c", "a", "b", "a"}
+
+// succeeds is the end of a history whose process is dead.
+func (r *rig) succeeds(first *running) {
+	r.Helper()
+	r.add(some...)
+	second := r.takeOver(&process{})
+	r.awaitEmpty()
+	r.wantAll()
+	r.stop(second)
+	r.stop(first)
+}
+
+// ends waits until a relay has noticed that its claim was replaced.
+func (r *rig) ends(run *running) {
+	r.Helper()
+	select {
+	case <-run.done:
+	case <-time.After(patience):
+		r.Fatal("the relay did not notice that its claim was replaced")
+	}
+}
+
+// stop is the moment before the step of a number, from 0.
+type stop struct {
+	step, n int
+
+	mu   sync.Mutex
+	seen int
+	came chan struct{}
+}
+
+func stopAt(step, n int) *stop { return &stop{step: step, n: n, came: make(chan struct{})} }
+
+func (s *stop) is(at int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at != s.step {
+		return false
+	}
+	s.seen++
+	if s.seen != s.n+1 {
+		return false
+	}
+	close(s.came)
+	return true
+}
+
+func (s *stop) await(r *rig) {
+	r.Helper()
+	select {
+	case <-s.came:
+	case <-time.After(patience):
+		r.Fatalf("there was no %s %d", steps[s.step].name, s.n+1)
+	}
+}
+
+// freeze stops a process as a whole: nothing that it does from then on goes on before it thaws.
+type freeze struct {
+	*stop
+	thawed chan struct{}
+	once   sync.Once
+}
+
+func freezeAt(step, n int) *freeze {
+	return &freeze{stop: stopAt(step, n), thawed: make(chan struct{})}
+}
+
+func (f *freeze) at(at int) {
+	f.is(at)
+	select {
+	case <-f.came:
+		<-f.thawed
+	default:
+	}
+}
+
+func (f *freeze) thaw() { f.once.Do(func() { close(f.thawed) }) }
