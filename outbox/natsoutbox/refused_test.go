@@ -116,7 +116,7 @@ func TestThePermissionsOfTheGuideAreEnough(t *testing.T) {
 	r := newRig(t, at("admin"), func(c *jetstream.StreamConfig) {
 		c.Name, c.Subjects = "STOCK", []string{"stock.>", "epochfence-positions.STOCK.>"}
 	})
-	r.url, r.o.Stream = at("app"), "STOCK"
+	r.url, r.o.Stream, r.o.Positions = at("app"), "STOCK", ""
 	r.addTo("stock.a", "a")
 	r.takeOver(&process{})
 	r.awaitEmpty()
