@@ -13,26 +13,29 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/httpfence"
 	"github.com/epochfence/epochfence/outbox/kafkaoutbox"
+	"github.com/epochfence/epochfence/outbox/natsoutbox"
 )
 
-func TestRecordsForKafkaAndRequestsShareAStoreOnSQLite(t *testing.T) { shared(t, sqliteLedger(t)) }
-func TestRecordsForKafkaAndRequestsShareAStoreOnPostgres(t *testing.T) {
+func TestRecordsMessagesAndRequestsShareAStoreOnSQLite(t *testing.T) { shared(t, sqliteLedger(t)) }
+func TestRecordsMessagesAndRequestsShareAStoreOnPostgres(t *testing.T) {
 	shared(t, postgresLedger(t))
 }
-func TestRecordsForKafkaAndRequestsShareAStoreOfItems(t *testing.T) { shared(t, storeLedger(t)) }
+func TestRecordsMessagesAndRequestsShareAStoreOfItems(t *testing.T) { shared(t, storeLedger(t)) }
 
-// shared takes a partition from a member that does not hear of it, again and again, while both relays send
-// records to a Kafka in memory, and requests to a receiver.
+// shared takes a partition from a member that does not hear of it, again and again, while three relays
+// send records to a Kafka in memory, messages to a NATS, and requests to a receiver.
 func shared[TX any](t *testing.T, l *ledger[TX]) {
 	t.Parallel()
 	const rounds = 10
@@ -54,6 +57,11 @@ func shared[TX any](t *testing.T, l *ledger[TX]) {
 	}
 	t.Cleanup(kafka.Close)
 	seeds := kgo.SeedBrokers(kafka.ListenAddrs()...)
+	js := natstest.Start(t).JetStream(t)
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OUT", Subjects: []string{"out", "epochfence-positions.OUT.>"}, AllowAtomicPublish: true})
+	if err != nil {
+		t.Fatal(err)
+	}
 	log := memsource.New("orders", 1)
 	group := log.Group(memsource.DefaultGroup)
 	group.Script()
@@ -68,13 +76,21 @@ func shared[TX any](t *testing.T, l *ledger[TX]) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		messages, err := natsoutbox.Open(t.Context(), l.Store, natsoutbox.Options{JetStream: js, Stream: "OUT", Batch: 3,
+			RetryMin: time.Millisecond, RetryMax: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
 		handlers := consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, _ epoch.Epoch) error {
 			body := string(m.Value)
 			if body[:1] == "c" {
 				return requests.Add(ctx, tx, m, outbox.Entry{Key: body[:1], Scope: body[:1], URL: receiver.URL, Body: []byte(body)})
 			}
+			if body[:1] == "d" {
+				return messages.Add(ctx, tx, m, natsoutbox.Message{Subject: "out", Key: body[:1], Data: []byte(body)})
+			}
 			return records.Add(ctx, tx, m, kafkaoutbox.Record{Topic: "out", Key: []byte(body[:1]), Value: []byte(body)})
-		}).Background(records.Relay).Background(requests.Relay)
+		}).Background(records.Relay).Background(messages.Relay).Background(requests.Relay)
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 		done := make(chan error, 1)
 		go func() { done <- consumer.Run(ctx, m, l.Sink, handlers, l.options()) }()
@@ -91,7 +107,7 @@ func shared[TX any](t *testing.T, l *ledger[TX]) {
 			t.Fatal(err)
 		}
 		for _, e := range es {
-			if e.Method != http.MethodPost && e.URL != "kafka://out" && e.URL != "kafka://epochfence-positions" {
+			if e.Method != http.MethodPost && !slices.Contains([]string{"kafka://out", "kafka://epochfence-positions", "nats://out", "nats://epochfence-positions.OUT"}, e.URL) {
 				t.Errorf("operators see %+v", e)
 			}
 		}
@@ -111,7 +127,7 @@ func shared[TX any](t *testing.T, l *ledger[TX]) {
 	}
 	var want []string
 	for n := range rounds {
-		for _, account := range []string{"a", "b", "c", "a"} {
+		for _, account := range []string{"a", "b", "c", "d", "a"} {
 			want = append(want, fmt.Sprintf("%s/%02d", account, len(want)))
 			log.Append(0, want[len(want)-1])
 		}
@@ -135,6 +151,17 @@ func shared[TX any](t *testing.T, l *ledger[TX]) {
 	defer cancel()
 	mu.Lock()
 	defer mu.Unlock()
+	c, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{"out"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range c.CachedInfo().NumPending {
+		m, err := c.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, string(m.Data()))
+	}
 	for len(got) < len(want) && ctx.Err() == nil {
 		reader.PollFetches(ctx).EachRecord(func(r *kgo.Record) { got = append(got, string(r.Value)) })
 	}
