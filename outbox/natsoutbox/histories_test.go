@@ -2,6 +2,7 @@ package natsoutbox_test
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,6 +28,11 @@ func TestHistories(t *testing.T) { histories(t, natstest.Start(t).URL()) }
 
 func TestHistoriesInAStreamThatKeepsTheLastPositionOnly(t *testing.T) {
 	histories(t, natstest.Start(t).URL(), func(c *jetstream.StreamConfig) { c.AllowRollup, c.Storage = true, jetstream.MemoryStorage })
+}
+
+func TestHistoriesOnThreeNodes(t *testing.T) {
+	c := natstest.StartCluster(t, 3)
+	histories(t, strings.Join(c.URLs(), ","), func(c *jetstream.StreamConfig) { c.Replicas = 3 })
 }
 
 func histories(t *testing.T, url string, configure ...func(*jetstream.StreamConfig)) {
