@@ -68,8 +68,5 @@ func takeoverMain(packed string) error {
 		_, err := tx.Exec(ctx, "insert into effect (partition, message_offset, worker) values ($1, $2, $3)", m.Partition.Number, m.Offset, s.Name)
 		return err
 	}
-	if s.Patience >= 0 {
-		go watchPeers(ctx, sink, source, s.Name)
-	}
 	return consumer.Run(ctx, source, sink, consumer.Each(apply), consumer.Options{Patience: s.Patience, Logger: quiet})
 }
