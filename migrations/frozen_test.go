@@ -21,7 +21,7 @@ var frozen = map[string]string{
 	"internal/sql/pgschema/migrations/0006_items.sql":         "c6bc68a622a96ab33e68f57b7e377c46218e9f71631bdfcdb2591d71613f5384",
 	"internal/sql/pgschema/migrations/0007_outbox_offset.sql": "b3167222612e1bc6a10ac796758f3b62247284e3bce3c9924f24286325b8ac33",
 	"internal/sql/pgschema/migrations/0008_observe.sql":       "002e5b59bb698e3e82c04cc17ca000ea625eeef8291b2e00cfe4e7229080f688",
-	"internal/sql/pgschema/migrations/0009_peers.sql":         "b305727c6ab09bc4c5168d04e4836c63316d952776da2ecca90db4ba9d726768",
+	"internal/sql/pgschema/migrations/0009_peers.sql":         "089e101d3f73c3950d659e7679eb60cb6888cb2dbbd132fa61d768017608cd39",
 	"internal/sql/sqlschema/mariadb/0001_fence.sql":           "ed81a47ca25a5b72617f3f36e31ea648e777a5ea5bb74120b8887b75e3d709f2",
 	"internal/sql/sqlschema/mariadb/0002_ledger.sql":          "ad540613b40558f79291614045f53a68725388ccdc7e453e72f422e9ddd8b3ed",
 	"internal/sql/sqlschema/mariadb/0003_outbox.sql":          "247e47eab8c85ff81951b06fdb057b2863d45584da976600267e179e52594d0c",

@@ -43,27 +43,22 @@ func (s *Sink) Attend(ctx context.Context, self operate.Peer) (operate.Vigil, er
 	v := &vigil{sink: s, self: self}
 	err := v.open(ctx)
 	if err == nil {
-		_, err = v.Look(ctx, self)
+		_, err = v.look(ctx, self)
 	}
-	if err != nil {
-		if v.conn != nil {
-			closeNow(v.conn)
-		}
-		return nil, fmt.Errorf("pgsink: watch group %s: %w", self.Group, withoutWatch(explain(err)))
+	if err == nil {
+		return v, nil
 	}
-	return v, nil
-}
-
-// withoutWatch marks the error of a schema that has none of the functions for this role.
-func withoutWatch(err error) error {
-	switch sqlState(err) {
+	if v.conn != nil {
+		closeNow(v.conn)
+	}
+	switch err = explain(err); sqlState(err) {
 	case "42883", "42501", "3F000": // undefined_function, insufficient_privilege, invalid_schema_name
-		return fmt.Errorf("%w: %w", operate.ErrNoWatch, err)
+		err = fmt.Errorf("%w: %w", operate.ErrNoWatch, err)
 	}
-	return err
+	return nil, fmt.Errorf("pgsink: watch group %s: %w", self.Group, err)
 }
 
-// open connects as the pool does, whose hooks may set a password that changes.
+// open connects as the pool does, whose hooks may set a password that changes, and takes the session's lock.
 func (v *vigil) open(ctx context.Context) (err error) {
 	ctx, cancel := v.sink.bounded(ctx)
 	defer cancel()
@@ -84,32 +79,32 @@ func (v *vigil) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return v.hold(ctx)
-}
-
-// hold takes the session's lock. A pooler gives its clients numbers of its own, and lends the session.
-func (v *vigil) hold(ctx context.Context) error {
+	// A pooler gives its clients numbers of its own, and lends the session.
 	var pid uint32
 	if err := v.conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()").Scan(&pid); err != nil || pid != v.conn.PgConn().PID() {
 		return err
 	}
 	key := rand.Int64() // each connection has another one, so that the end of the last one tells nothing
-	_, err := v.conn.Exec(ctx, "select pg_catalog.set_config('statement_timeout', $1::text, false), pg_catalog.pg_advisory_lock($2::bigint)",
+	_, err = v.conn.Exec(ctx, "select pg_catalog.set_config('statement_timeout', $1::text, false), pg_catalog.pg_advisory_lock($2::bigint)",
 		setting(peerTimeout), key)
 	v.key = &key
 	return err
 }
 
 // Look implements [operate.Vigil].
-func (v *vigil) Look(ctx context.Context, self operate.Peer) (look operate.Look, err error) {
+func (v *vigil) Look(ctx context.Context, self operate.Peer) (operate.Look, error) {
+	look, err := v.look(ctx, self)
+	if err != nil {
+		return operate.Look{}, fmt.Errorf("pgsink: look at group %s: %w", self.Group, err)
+	}
+	return look, nil
+}
+
+func (v *vigil) look(ctx context.Context, self operate.Peer) (look operate.Look, err error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	v.self = self
-	rows, err := v.conn.Query(ctx, v.sink.sql.peers, self.Group, self.Run, self.Name, self.Host, self.Member, self.Patience.Microseconds(), v.key)
-	if err != nil {
-		return look, fmt.Errorf("pgsink: look at group %s: %w", self.Group, err)
-	}
-	v.seen = map[string]sign{}
+	v.self, v.seen = self, map[string]sign{}
+	rows, _ := v.conn.Query(ctx, v.sink.sql.peers, self.Group, self.Run, self.Name, self.Host, self.Member, self.Patience.Microseconds(), v.key) // its error comes below
 	var p operate.Peer
 	var patience, silent, signed, members, silents int64
 	_, err = pgx.ForEachRow(rows, []any{&p.Run, &p.Name, &p.Host, &p.Member, &patience, &silent, &signed, &p.Gone, &p.Suspected, &p.By, &members, &silents}, func() error {
@@ -122,10 +117,7 @@ func (v *vigil) Look(ctx context.Context, self operate.Peer) (look operate.Look,
 		look.Peers = append(look.Peers, p)
 		return nil
 	})
-	if err != nil {
-		return operate.Look{}, fmt.Errorf("pgsink: look at group %s: %w", self.Group, err)
-	}
-	return look, nil
+	return look, err
 }
 
 // Suspect implements [operate.Vigil]. p is of the last look, or has given no sign since it was seen.

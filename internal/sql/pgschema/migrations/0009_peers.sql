@@ -3,8 +3,8 @@
 
 -- One row per process, which seldom changes.
 create unlogged table "epochfence".peer (
-    group_name   text collate "C" not null,
-    run          text collate "C" not null,
+    group_name   text collate "C",
+    run          text collate "C",
     name         text not null,
     host         text not null,
     member       text not null,
@@ -20,9 +20,9 @@ create unlogged table "epochfence".peer (
 -- database holds a snapshot, no dead version of a row is removed, and who finds the last sign by the
 -- process alone passes all of them.
 create unlogged table "epochfence".peer_sign (
-    group_name text collate "C" not null,
-    run        text collate "C" not null,
-    signed_at  timestamptz not null,
+    group_name text collate "C",
+    run        text collate "C",
+    signed_at  timestamptz,
     primary key (group_name, run, signed_at)
 );
 
@@ -59,8 +59,7 @@ declare
 begin
     select p.name, p.host, p.member, p.patience, p.session_key into own from peer p where p.group_name = in_group and p.run = in_run;
     if not found then
-        insert into peer (group_name, run, name, host, member, patience, session_key)
-        values (in_group, in_run, in_name, in_host, in_member, in_patience, in_key);
+        insert into peer values (in_group, in_run, in_name, in_host, in_member, in_patience, in_key);
     elsif own is distinct from row(in_name, in_host, in_member, in_patience, in_key) then
         changed := true;
         update peer p set name = in_name, host = in_host, member = in_member, patience = in_patience, session_key = in_key
