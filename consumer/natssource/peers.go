@@ -154,7 +154,11 @@ func (v *vigil) Look(ctx context.Context, self operate.Peer) (operate.Look, erro
 	v.self = self
 	questions := v.toAsk(members, time.Now())
 	v.mu.Unlock()
-	if err := v.ask(ctx, questions); err != nil {
+	err := context.Cause(v.over)
+	if err == nil && (len(questions) > 0 || v.store == nil) { // a process that is alone asks itself once
+		err = v.ask(ctx, questions)
+	}
+	if err != nil {
 		return operate.Look{}, fmt.Errorf("natssource: look at group %q: %w", v.s.Group, err)
 	}
 	v.mu.Lock()

@@ -26,8 +26,12 @@ func natsIdle(partitions, members int, ttl time.Duration) (in, out expectation) 
 	renewals := n * 3 / often
 	reads := n / (4 * often) // of all leases and registrations of the group
 	requests := n + p/60 + n/ttl.Seconds() + 2*reads
-	return expectation{"messages in", renewals + requests, "N·3/(0.9 TTL) + N/s + P/60 + N/TTL + 2N/(3.6 TTL)"},
-		expectation{"messages out", renewals*(1+n) + (p+n)*reads + requests, "the same, renewals to N watchers, (P+N)·N/(3.6 TTL)"}
+	var signs float64 // of the watch: questions to up to three others and to the process itself, and their answers
+	if n > 1 {
+		signs = 2 * 5 * n * (1 + min(n-1, 3))
+	}
+	return expectation{"messages in", renewals + requests + signs, "N·3/(0.9 TTL) + N/s + P/60 + N/TTL + 2N/(3.6 TTL) + 40N/s"},
+		expectation{"messages out", renewals*(1+n) + (p+n)*reads + requests + signs, "the same, renewals to N watchers, (P+N)·N/(3.6 TTL)"}
 }
 
 // TestScaleNATS counts the messages of an idle group at the server, and what there is of it
