@@ -29,6 +29,7 @@ type processSpec struct {
 	Name               string
 	Effect             string // the statement that is a message's effect
 	Hangs              bool   // whether it hangs on a message that is trap
+	NATS               string // the server, instead of Kafka's
 	PostgreSQL         string // instead of the file, with messages of different keys beside each other
 }
 
@@ -64,13 +65,7 @@ func processMain(spec string) int {
 	defer stop()
 	fmt.Println("ready")
 
-	source, err := kafkasource.New(kafkasource.Options{
-		Group: s.Group, Topics: []string{s.Topic},
-		Client: []kgo.Opt{
-			kgo.SeedBrokers(s.Addr), kgo.ClientID(s.Name), kgo.Balancers(kgo.CooperativeStickyBalancer()),
-			kgo.SessionTimeout(session), kgo.HeartbeatInterval(session / 10), kgo.RebalanceTimeout(10 * time.Second),
-		},
-	})
+	source, err := s.source()
 	if err != nil {
 		return complain(err)
 	}
@@ -113,4 +108,17 @@ func processMain(spec string) int {
 func complain(err error) int {
 	fmt.Fprintln(os.Stderr, err)
 	return 1
+}
+
+func (s processSpec) source() (consumer.Source, error) {
+	if s.NATS != "" {
+		return natsWorker(s.NATS)
+	}
+	return kafkasource.New(kafkasource.Options{
+		Group: s.Group, Topics: []string{s.Topic},
+		Client: []kgo.Opt{
+			kgo.SeedBrokers(s.Addr), kgo.ClientID(s.Name), kgo.Balancers(kgo.CooperativeStickyBalancer()),
+			kgo.SessionTimeout(session), kgo.HeartbeatInterval(session / 10), kgo.RebalanceTimeout(10 * time.Second),
+		},
+	})
 }
