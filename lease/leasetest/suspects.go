@@ -50,6 +50,7 @@ func endedDead(w *world) {
 		return has[rest[0].Owner()] == 6 && has[rest[1].Owner()] == 6
 	})
 	took := time.Since(at)
+	w.Logf("its leases were taken after %v", took)
 	w.Wantf(took <= w.ttl/5+time.Second, "its leases were taken after %v", took) // a busy machine
 	w.ends(id, rest...)
 	w.ends("NOBODYHASTHISID2", rest...)
