@@ -56,7 +56,7 @@ type work struct {
 	batch    Batch           // a transaction takes some or all of its messages, from the first on
 	most     int             // but no more than so many
 	again    bool            // its messages were narrowed down, and have failed together again
-	failed   error           // if set, OnFailure is called for the first message instead of the handler
+	failed   error           // if set, the first message is deferred, or OnFailure is called for it, instead of the handler
 	replay   *replay         // set for the message of a dead letter
 	trial    trial           // what is known of the first message
 	refusals int             // transient failures of the first message, in a row
@@ -284,7 +284,7 @@ func (c *committer) ended(t *transaction) {
 	c.trace(func() string { return fmt.Sprintf("%s ended: %v", t, t.result.err) })
 	tried := t.trials()
 	if t.parts[0].replay == nil {
-		c.run.Observe(transacted(tried, t.result))
+		c.run.Observe(c.run.policy.transacted(tried, t.result))
 	}
 	verdicts := sync.OnceValue(func() []verdict { return c.run.policy.judge(tried, t.result) })
 	c.answer(t, func(i int) answer {

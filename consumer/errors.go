@@ -159,6 +159,45 @@ func isPermanent(err error) bool {
 	return errors.As(err, &permanent)
 }
 
+// RetryAfter says that a message failed for a reason that passes for it alone, such as a customer whose bank does not
+// answer, and that the partition need not wait. The consumer stores the message in the sink, in the transaction that
+// moves the position past it, and calls the handler again once delay has passed by the sink's clock, within 2 to 3 s.
+// Later messages are applied before it, also those of its key. Each replay that fails defers it again, by the delay of
+// that RetryAfter or else by the last one. It becomes a dead letter if a replay fails with [Permanent], or after
+// [Options.MaxDeferrals].
+//
+// An error that is [epoch.ErrTransient] or [epoch.ErrUnhealthy] stays one: the database is at fault, not the message.
+// [Permanent] prevails, too. If the sink keeps no dead letters, err counts as an attempt. RetryAfter(nil, delay) returns
+// nil.
+func RetryAfter(err error, delay time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &deferredError{inert.Error(err), delay}
+}
+
+type deferredError struct {
+	err   error
+	delay time.Duration
+}
+
+func (e *deferredError) Error() string {
+	return fmt.Sprintf("to be tried again after %v: %v", e.delay, e.err)
+}
+func (e *deferredError) Unwrap() error { return e.err }
+
+// Inert marks e as safe: [RetryAfter] made its error inert.
+func (e *deferredError) Inert(inert.Mark) {}
+
+// deferral returns the delay after which a handler wants the message again, if it does.
+func deferral(err error) (delay time.Duration, ok bool) {
+	d, ok := errors.AsType[*deferredError](err)
+	if !ok || isPermanent(err) {
+		return 0, false
+	}
+	return d.delay, true
+}
+
 // Reason says in a word why a partition has halted or was lost, why an attempt to claim it failed,
 // or why a transaction did not commit. The [Event]'s Err says it at length. The names do not
 // change, so that they can be counted, stored, and looked up in a runbook. More may be added.

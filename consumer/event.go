@@ -64,6 +64,7 @@ type Advanced struct {
 	From, To  epoch.Offset
 	Messages  int           // zero where the log had none in between
 	Failed    int           // of Messages, those that OnFailure took
+	Deferred  int           // of Messages, those that [RetryAfter] has stored for later
 	Bytes     int           // of keys, values and headers
 	Took      time.Duration // the whole transaction, which other partitions may have shared
 
@@ -104,11 +105,12 @@ const (
 	OutcomeFailed            // rolled back: a handler, the database, or the time. With ReasonHandlerEndedTx it may be committed, without the fence
 	OutcomeLost              // rolled back because one of its partitions was lost
 	OutcomeInDoubt           // not known
+	OutcomeDeferred          // rolled back: a handler has returned [RetryAfter], and one of the next stores the message
 )
 
 // String returns a word of a-z and underscores.
 func (o Outcome) String() string {
-	names := [...]string{"committed", "refused", "failed", "lost", "in_doubt"}
+	names := [...]string{"committed", "refused", "failed", "lost", "in_doubt", "deferred"}
 	if int(o) >= len(names) {
 		return fmt.Sprintf("Outcome(%d)", int(o))
 	}
@@ -262,7 +264,8 @@ type Retried struct {
 	RetryIn   time.Duration
 }
 
-// Replayed reports that the handler got a dead letter again, as an operator had requested.
+// Replayed reports that the handler got a dead letter again, as an operator had requested, or a message that it had
+// deferred.
 type Replayed struct {
 	Partition  epoch.Partition
 	Epoch      epoch.Epoch
@@ -270,6 +273,7 @@ type Replayed struct {
 	DeadLetter int64        // its ID
 	Err        error        // why it was rolled back; nil if it is applied
 	Final      bool         // it is applied, or stays a dead letter; otherwise it is tried again
+	Dead       bool         // it was deferred, and is a dead letter from now on
 	Took       time.Duration
 }
 
@@ -390,6 +394,15 @@ func transacted(tried []trial, r result) Transacted {
 		if e.Failure <= FailureGoexit {
 			e.Reason = ReasonMessageFailed
 		}
+	}
+	return e
+}
+
+// transacted returns the event of a transaction of messages, for which [RetryAfter] is no failure.
+func (p policy) transacted(tried []trial, r result) Transacted {
+	e := transacted(tried, r)
+	if _, later := deferral(r.handler); later && p.defers && e.Failure == FailureError && tried[r.batch].failed == nil {
+		e.Outcome, e.Reason, e.Failure = OutcomeDeferred, ReasonNone, FailureNone
 	}
 	return e
 }

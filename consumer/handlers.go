@@ -246,6 +246,7 @@ type records interface {
 	Requests(ctx context.Context, ps []epoch.Partition) (operate.Requests, error)
 	Hangs(ctx context.Context, p epoch.Partition) ([]operate.Decision, error)
 	ReplayFailed(ctx context.Context, q operate.RequestedReplay, f epoch.Fence, cause error) error
+	DeferAgain(ctx context.Context, q operate.RequestedReplay, cause error, delay time.Duration) error
 }
 
 // door implements effects.
@@ -301,7 +302,12 @@ func (d *door[TX]) commit(ctx context.Context, t *transaction, o epoch.TxOptions
 			ms = slices.Clone(p.messages)
 		}
 		calls[n] = func(ctx context.Context, tx TX) error {
-			err := t.call(ctx, n, func() error { return d.handlers.call(ctx, tx, p, at, ms) })
+			err := t.call(ctx, n, func() error {
+				if delay, ok := deferral(p.failed); ok && d.records != nil {
+					return d.records.Defer(ctx, tx, p.messages[0], p.epoch, p.failed, delay)
+				}
+				return d.handlers.call(ctx, tx, p, at, ms)
+			})
 			if err == nil && p.replay != nil { // the handler has applied the message of a dead letter
 				err = d.records.Replayed(ctx, tx, p.replay.RequestedReplay, p.fence)
 			}

@@ -71,6 +71,11 @@ type Options struct {
 	// retry seldom helps. Defaults to 10.
 	MaxAttempts int
 
+	// MaxDeferrals is the number of times that [RetryAfter] stores a message for later. If the replay after the last
+	// one fails, the message is a dead letter like any other. Raise it if what handlers depend on may be away for longer
+	// than all the delays together. Defaults to 10.
+	MaxDeferrals int
+
 	// RetryMin and RetryMax limit the wait between attempts. The wait doubles, with jitter. Raise
 	// them if handlers depend on a system that needs longer to recover. They default to 100 ms and
 	// 10 s.
@@ -140,6 +145,7 @@ func (o Options) withDefaults(transactions int) (Options, error) {
 	count("MaxBatch", &o.MaxBatch, maxCapacity, maxBatchLimit)
 	count("Committers", &o.Committers, min(max(transactions, 1), usualCommitters), maxCommittersLimit)
 	count("MaxAttempts", &o.MaxAttempts, 10, maxAttemptsLimit)
+	count("MaxDeferrals", &o.MaxDeferrals, 10, maxAttemptsLimit)
 	count("MaxHung", &o.MaxHung, 3, maxHungLimit)
 	wait("BatchTimeout", &o.BatchTimeout, 0)
 	wait("HangTimeout", &o.HangTimeout, 0)

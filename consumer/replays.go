@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/waits"
@@ -171,10 +172,14 @@ func (p *partition) settleReplay(r *replay, a answer) outcome {
 	case a.abandoned:
 		delete(q.tries, r.ID)
 		p.report.replayed(r, replayFailed, a)
-		p.recordFailure(r, a)
+		p.record(r, a, p.run.records.ReplayFailed)
 		return p.abandoned(a)
 	}
 	v := judgeReplay(a.tried[a.of], a.result, q.tries[r.ID])
+	delay, again := r.again(v, a.result, p.run.MaxDeferrals)
+	if again {
+		v.what = replayDeferred
+	}
 	if q.tries[r.ID] = v.tries; v.tries == 0 {
 		delete(q.tries, r.ID)
 	}
@@ -185,8 +190,12 @@ func (p *partition) settleReplay(r *replay, a answer) outcome {
 	if v.what == replayed {
 		p.wakeBackground()
 	}
-	if v.failed {
-		p.recordFailure(r, a)
+	if again {
+		p.record(r, a, func(ctx context.Context, failed operate.RequestedReplay, _ epoch.Fence, cause error) error {
+			return p.run.records.DeferAgain(ctx, failed, cause, delay)
+		})
+	} else if v.failed {
+		p.record(r, a, p.run.records.ReplayFailed)
 	} else if q.settle(r, r.from.looks()); v.what.final() {
 		p.wantsReplays(r)
 	}
@@ -214,15 +223,14 @@ func (p *partition) nextReplay() *work {
 	}
 }
 
-// recordFailure makes the sink record a failed replay, beside the messages. The replay is not tried again before
-// that.
-func (p *partition) recordFailure(r *replay, a answer) {
+// record makes the sink record a failed replay by do, beside the messages. The replay is not tried again before that.
+func (p *partition) record(r *replay, a answer, do func(context.Context, operate.RequestedReplay, epoch.Fence, error) error) {
 	p.replays.settle(r, math.MaxInt64)
 	failed, at, cause := r.RequestedReplay, a.part.fence, cmp.Or(a.handler, a.err)
 	p.run.running.Go(func() {
 		ctx, cancel := context.WithTimeout(p.committer.base, p.timeout)
 		defer cancel()
-		if err := p.run.records.ReplayFailed(ctx, failed, at, cause); err != nil {
+		if err := do(ctx, failed, at, cause); err != nil {
 			p.run.log(p.id).Warn("could not record that a replay has failed, the dead letter is replayed again", "dead_letter", r.ID, "err", err)
 		}
 		p.replays.settle(r, r.from.looks())
@@ -248,16 +256,30 @@ type replayVerdict struct {
 type outcomeOfReplay int
 
 const (
-	replayed     outcomeOfReplay = iota
-	replayAgain                  // nothing is committed, and neither message nor handler is at fault
-	replayTries                  // nothing is committed for a transient reason, and the try counts
-	replayFailed                 // the message is still at fault
-	replayGone                   // it was withdrawn, or is done
-	replayBroke                  // the claim has ended, too
+	replayed       outcomeOfReplay = iota
+	replayAgain                    // nothing is committed, and neither message nor handler is at fault
+	replayTries                    // nothing is committed for a transient reason, and the try counts
+	replayFailed                   // the message is still at fault
+	replayDeferred                 // likewise, and it is deferred once more
+	replayGone                     // it was withdrawn, or is done
+	replayBroke                    // the claim has ended, too
 )
 
 func (o outcomeOfReplay) final() bool {
 	return o == replayed || o == replayFailed || o == replayGone
+}
+
+// again returns the delay after which a message that its replay has failed for is replayed once more: as the handler
+// says, or else as it has said before, but not against an operator who wants to know now.
+func (r *replay) again(v replayVerdict, with result, most int) (delay time.Duration, ok bool) {
+	cause := cmp.Or(with.handler, with.err)
+	if v.what != replayFailed || r.Deferred >= most {
+		return 0, false
+	}
+	if delay, ok = deferral(cause); !ok && r.IsDue && !isPermanent(cause) {
+		return r.Delay, true
+	}
+	return delay, ok
 }
 
 // maxReplayTries limits the tries of one request. A dead letter that deadlocks or ends its

@@ -198,15 +198,17 @@ func (r *report) advanced(at epoch.Fence, did *part, left Batch, took time.Durat
 		r.silent = false
 		r.run.lags.Moves(r.id)
 	}
-	failed := 0
-	if did.failed != nil {
+	failed, later := 0, 0
+	if _, ok := deferral(did.failed); ok && r.run.policy.defers {
+		later = 1
+	} else if did.failed != nil {
 		failed = 1
 	} else {
 		r.run.troubles.Well(r.id)
 	}
 	r.run.Observe(Advanced{
 		Partition: r.id, Epoch: did.epoch, From: did.advance.From, To: did.advance.To,
-		Messages: len(did.messages), Failed: failed, Bytes: size(did.messages), Took: took,
+		Messages: len(did.messages), Failed: failed, Deferred: later, Bytes: size(did.messages), Took: took,
 		Oldest: timeOf(did.messages, 0), Newest: timeOf(did.messages, len(did.messages)-1), Lag: left.lag(),
 		Missed: left.Missed, Late: left.Late,
 	})
@@ -235,6 +237,9 @@ func (r *report) failed(at epoch.Fence, offset epoch.Offset, attempt int, v verd
 	var failure *HandlerError
 	if v.finding == lastAttempt && errors.As(v.err, &failure) {
 		r.trouble(slog.LevelError, "message failed for good, passing it to OnFailure", v.err, "offset", failure.Offset, "attempt", failure.Attempts)
+	}
+	if v.finding == deferred && errors.As(v.err, &failure) {
+		r.trouble(slog.LevelInfo, "the handler wants the message again later, storing it", v.err, "offset", failure.Offset)
 	}
 	if v.action != retry || in == 0 {
 		return
@@ -344,6 +349,8 @@ func (r *report) replayed(q *replay, what outcomeOfReplay, a answer) {
 		log.Info("a dead letter was replayed", about...)
 	case replayFailed:
 		log.Error("the replay of a dead letter failed, and the dead letter stays", append(about, "err", a.err)...)
+	case replayDeferred:
+		log.Info("the replay of a deferred message failed, and it is deferred once more", append(about, "err", a.err)...)
 	case replayGone:
 		log.Info("the replay of a dead letter was rolled back: it was withdrawn, discarded or done meanwhile", about...)
 	case replayBroke:
@@ -353,7 +360,7 @@ func (r *report) replayed(q *replay, what outcomeOfReplay, a answer) {
 	}
 	r.run.Observe(Replayed{
 		Partition: r.id, Epoch: a.part.epoch, Offset: q.Message.Offset, DeadLetter: q.ID,
-		Err: a.err, Final: what.final(), Took: a.took,
+		Err: a.err, Final: what.final(), Dead: what == replayFailed && q.IsDue, Took: a.took,
 	})
 }
 

@@ -114,7 +114,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 		}
 	}
 	if records, ok := operate.RecordsOf(sink); ok {
-		d.records, r.records = records, records
+		d.records, r.records, r.policy.defers = records, records, true
 		r.life = aside.NewLife(process, records.Alive, records.Gone, r.problems, o.Logger)
 		r.membership.Life = r.life
 		if s, ok := epoch.As[operate.Snapshots](sink); ok {

@@ -177,7 +177,7 @@ type bisection struct {
 	again    bool         // suspects have failed together again: no call of theirs runs beside another
 	streak   int          // how many steps go alone; doubles with each message that needs its own transaction
 	attempts int          // of the first message, alone, or of OnFailure for it
-	failed   error        // why the first message goes to OnFailure, if it does
+	failed   error        // why the first message goes to OnFailure or is deferred, if it does
 	first    epoch.Offset // the first message, if it has attempts
 	doubts   int          // transactions in a row that were in doubt
 	deaths   int          // likewise, of the first message alone
@@ -228,11 +228,11 @@ func (b *bisection) learn(v verdict, t trial, handler, shared bool) (in time.Dur
 		b.separate(n, v.at)
 	case transient:
 		return b.postpone(n, handler, shared)
-	case attempt, lastAttempt:
+	case attempt, lastAttempt, deferred:
 		b.narrow(1, 0) // alone from now on, even if this transaction had more
 		b.attempts++
 		b.first = t.first
-		if v.finding == lastAttempt {
+		if v.finding != attempt {
 			b.attempts, b.deaths, b.failed = 0, 0, v.err
 			return 0
 		}

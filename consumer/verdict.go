@@ -88,12 +88,14 @@ const (
 	died                // the only one was in doubt: see [policy.died]
 	attempt             // the only one failed: an attempt that counts
 	lastAttempt         // and that was the last one: OnFailure decides
+	deferred            // the only one failed, and is to be stored for later
 )
 
 // policy is what the options say about messages that fail.
 type policy struct {
 	maxAttempts int
 	onFailure   bool
+	defers      bool // the sink can store a message for later
 }
 
 // judge returns what a result means for each partition that was tried. The order of the cases is
@@ -329,7 +331,10 @@ func (p policy) blame(t trial, at int, shared bool, cause error) verdict {
 		return verdict{action: retry, finding: oneOfThem, at: at, err: cause}
 	}
 	failure := &HandlerError{Partition: t.partition, Offset: t.first, Attempts: t.attempts + 1, Err: cause}
+	_, later := deferral(cause)
 	switch last := isPermanent(cause) || failure.Attempts >= p.maxAttempts; {
+	case later && p.defers:
+		return verdict{action: retry, finding: deferred, err: failure}
 	case !last:
 		return verdict{action: retry, finding: attempt, err: cause}
 	case !p.onFailure:

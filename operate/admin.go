@@ -80,8 +80,13 @@ func (o operator) Processes(ctx context.Context, group string) ([]Process, error
 // DeadLetters implements [Operator].
 func (o operator) DeadLetters(ctx context.Context, q DeadLetterQuery) ([]DeadLetter, error) {
 	rows := RowQuery{Kind: KindLetter, Filter: q.Filter, Number: q.Number, After: q.After, Limit: Limit(q.Limit)}
-	if q.Requested {
+	switch {
+	case q.Deferred:
+		rows.States = []string{StateDeferred}
+	case q.Requested:
 		rows.States = []string{StateRequested}
+	default:
+		rows.States = []string{"", StateRequested, StateWithdrawn, StateFailed}
 	}
 	found, err := readAs(ctx, o.admin, rows, DeadLetterOf)
 	if err != nil {

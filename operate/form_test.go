@@ -30,6 +30,7 @@ func TestTheStoredFormOfVersion1OfEachBody(t *testing.T) {
 		{"a dead letter", letter.Body, `{"time":"2026-11-29T14:00:00.000005Z","mark":3}`},
 		{"one that was replayed", revised(letter.Row, l, b, StateFailed).Body, `{"time":"2026-11-29T14:00:00.000005Z","mark":3,"request":2,` +
 			`"requested_at":"2026-11-29T14:00:00.000005Z","replay_error":"again","failed_at":"2026-11-29T14:00:00.000005Z"}`},
+		{"one that is deferred", encode(&letterBody{Deferred: 2, DelayMS: 60_000}), `{"deferred":2,"delay_ms":60000}`},
 		{"its headers", letter.Headers, `[{"key":"a","value":"Yg=="},{"key_bytes":"/w==","value":null}]`},
 		{"a sign of life", signOf(Process{Host: "host", PID: 1, Version: "v1.2.3", Every: time.Minute}).Body, `{"host":"host","pid":1,"version":"v1.2.3","every_ms":60000}`},
 		{"an entry of the outbox", entry.Body, `{"scope":"account/17","method":"POST"}`},

@@ -80,11 +80,13 @@ type Row struct {
 }
 
 // The states of a dead letter: its replay is requested, was withdrawn, or has failed. The State is empty
-// before the first request.
+// before the first request. A deferred one is no dead letter yet: its replay is requested for a time, [Row.Delay] after
+// its last change.
 const (
 	StateRequested = "requested"
 	StateWithdrawn = "withdrawn"
 	StateFailed    = "failed"
+	StateDeferred  = "deferred"
 )
 
 // Change is a row as it is to be.
@@ -174,8 +176,8 @@ type Ledger[TX any] interface {
 	WriteIn(ctx context.Context, tx TX, cs ...Change) error
 
 	// Requests returns what is requested of the owners of ps: a number that changes with each [Act],
-	// and the first dead letters of each partition in [StateRequested], with their content, at most
-	// [ReplaysEach] of a partition and [ReplaysMost] in all. It is cheap if there are none: an owner
+	// and the first dead letters of each partition that are wanted by the sink's clock ([Row.IsWanted]), with their
+	// content, at most [ReplaysEach] of a partition and [ReplaysMost] in all. It is cheap if there are none: an owner
 	// calls it every 2 to 3 seconds.
 	Requests(ctx context.Context, ps []epoch.Partition) (acts int64, letters []Row, err error)
 }

@@ -78,7 +78,7 @@ type Partition struct {
 	// read. All three are times by the sink's clock.
 	ClaimedAt, AdvancedAt, Now time.Time
 
-	// DeadLetters is the number of dead letters of the partition.
+	// DeadLetters is the number of dead letters of the partition, without those that are deferred.
 	DeadLetters int64
 
 	// Unreadable says why the fence cannot be read, of which only the Partition is set then. A newer
@@ -126,13 +126,19 @@ type DeadLetter struct {
 	// ReplayError is the error of the last replay that failed, at ReplayFailedAt.
 	ReplayError    string
 	ReplayFailedAt time.Time
+
+	// Due is when the owner of the partition replays a message that its handler has deferred, by consumer.RetryAfter.
+	// It is zero for a dead letter. Deferred counts how often that was.
+	Due      time.Time
+	Deferred int
 }
 
-// DeadLetterQuery selects dead letters. The zero query selects the oldest.
+// DeadLetterQuery selects dead letters. The zero query selects the oldest, without those that are deferred.
 type DeadLetterQuery struct {
 	Filter
 	Number    *int32 // of the partition; nil: any
 	Requested bool   // only dead letters whose replay is requested
+	Deferred  bool   // only those that are deferred
 	After     int64  // only dead letters with a higher ID
 	Limit     int    // zero: DefaultLimit
 }
@@ -146,7 +152,7 @@ const (
 	// replay fails, the dead letter stays, with the error.
 	Replay DeadLetterKind = "replay"
 
-	// Withdraw withdraws a request for a replay.
+	// Withdraw withdraws a request for a replay. What was deferred is a dead letter then.
 	Withdraw DeadLetterKind = "withdraw"
 
 	// Discard deletes the dead letter.
@@ -178,16 +184,16 @@ func (a DeadLetterAct) Check() error {
 // l. The sink has to set the time of a request.
 func (a DeadLetterAct) Done(l DeadLetter) (DeadLetter, error) {
 	switch {
-	case l.ID != a.Seen.ID || l.Request != a.Seen.Request || l.Requested != a.Seen.Requested:
+	case l.ID != a.Seen.ID || l.Request != a.Seen.Request || l.Requested != a.Seen.Requested || l.Deferred != a.Seen.Deferred:
 		return l, ErrDeadLetterChanged
 	case a.Kind == Replay && l.Requested:
 		return l, fmt.Errorf("%w: its replay is requested already, by %s", ErrNothingToDo, l.RequestedBy)
-	case a.Kind == Withdraw && !l.Requested:
+	case a.Kind == Withdraw && !l.Requested && l.Due.IsZero():
 		return l, fmt.Errorf("%w: its replay is not requested", ErrNothingToDo)
 	case a.Kind == Replay:
-		l.Request, l.Requested, l.RequestedBy = l.Request+1, true, a.By
+		l.Request, l.Requested, l.RequestedBy, l.Due = l.Request+1, true, a.By, time.Time{}
 	case a.Kind == Withdraw:
-		l.Requested = false
+		l.Requested, l.Due = false, time.Time{}
 	}
 	return l, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/form"
+	"github.com/epochfence/epochfence/internal/text/instant"
 )
 
 // This file has what consumer.Run asks of a sink that operators can operate: replays, hangs,
@@ -80,15 +81,21 @@ type Requests struct {
 	// Acts changes with each [Act] in this sink.
 	Acts int64
 
-	// Replays are some of the oldest requested replays of each partition, by ID.
+	// Replays are some of the oldest requested replays of each partition, and of those that are due, by ID.
 	Replays []RequestedReplay
 }
 
-// RequestedReplay is an operator's request that the handler applies the message of a dead letter.
+// RequestedReplay is an operator's request that the handler applies the message of a dead letter, or the handler's own.
 type RequestedReplay struct {
 	ID      int64 // of the dead letter
 	Request int64 // rises with each request for the dead letter
 	Message epoch.Message
+
+	// Deferred counts how often the handler has deferred the message. IsDue says that it is replayed for that reason,
+	// Delay after the last time, and not because an operator has requested it.
+	Deferred int
+	IsDue    bool
+	Delay    time.Duration
 
 	row Row
 }
@@ -106,7 +113,9 @@ func (r *Records[TX]) Requests(ctx context.Context, ps []epoch.Partition) (found
 			continue // an operator who looks at it is told why
 		}
 		row.Key, row.Value, row.Headers = nil, nil, nil
-		found.Replays = append(found.Replays, RequestedReplay{ID: l.ID, Request: l.Request, Message: l.Message, row: row})
+		found.Replays = append(found.Replays, RequestedReplay{
+			ID: l.ID, Request: l.Request, Message: l.Message, Deferred: l.Deferred, IsDue: !l.Due.IsZero(), Delay: row.Delay(), row: row,
+		})
 	}
 	return found, nil
 }
@@ -146,6 +155,37 @@ func (r *Records[TX]) replayFailed(ctx context.Context, q RequestedReplay, f epo
 	}
 	l.ReplayError = cause
 	return r.ledger.Write(ctx, revised(q.row, l, b, StateFailed), q.about(DecidedReplayFailure, f, ": "+Text(cause, maxName)))
+}
+
+// maxDelay limits how long a message is deferred. Longer delays count as this one.
+const maxDelay = 365 * 24 * time.Hour
+
+// Defer stores m in tx, a transaction of Commit under the epoch e that moves past it, to be replayed after a delay by
+// the sink's clock.
+func (r *Records[TX]) Defer(ctx context.Context, tx TX, m epoch.Message, e epoch.Epoch, cause error, delay time.Duration) error {
+	c := newLetter(m, e, cause)
+	c.State, c.Body = StateDeferred, encode(&letterBody{Time: instant.JSON{Time: m.Time}, Mark: m.Mark, Deferred: 1, DelayMS: inMillis(delay)})
+	if err := r.ledger.WriteIn(ctx, tx, c); err != nil {
+		return fmt.Errorf("operate: defer %s at offset %d: %w", m.Partition, m.Offset, err)
+	}
+	return nil
+}
+
+func inMillis(delay time.Duration) int64 { return min(max(delay, 0), maxDelay).Milliseconds() }
+
+// DeferAgain records that the replay of q has failed, and defers the message once more, if the replay is still
+// requested.
+func (r *Records[TX]) DeferAgain(ctx context.Context, q RequestedReplay, cause error, delay time.Duration) error {
+	l, b, err := letterOf(q.row)
+	if err == nil {
+		l.ReplayError, l.RequestedBy = ErrorText(cause), ""
+		b.Deferred, b.DelayMS = b.Deferred+1, inMillis(delay)
+		err = r.ledger.Write(ctx, revised(q.row, l, b, StateDeferred))
+	}
+	if err != nil && !errors.Is(err, ErrRowChanged) {
+		return fmt.Errorf("operate: defer dead letter %d of %s again: %w", q.ID, q.Message.Partition, err)
+	}
+	return nil
 }
 
 // keptProcess is how long a process is listed that did not shut down in good order.

@@ -74,6 +74,23 @@ type letterBody struct {
 	RequestedAt instant.JSON `json:"requested_at,omitzero"` // of the last request, once another state has come
 	ReplayError string       `json:"replay_error,omitempty"`
 	FailedAt    instant.JSON `json:"failed_at,omitzero"` // of the last replay that failed, as above
+	Deferred    int          `json:"deferred,omitempty"` // how often
+	DelayMS     int64        `json:"delay_ms,omitempty"` // from the change to StateDeferred until it is due
+}
+
+// Delay returns how long after its last change a dead letter in [StateDeferred] is due, and 0 for all other rows.
+func (r Row) Delay() time.Duration {
+	if r.Kind != KindLetter || r.State != StateDeferred {
+		return 0
+	}
+	var b letterBody
+	_ = form.Parse(r.Body, &b) // as much as can be read
+	return time.Duration(b.DelayMS) * time.Millisecond
+}
+
+// IsWanted reports whether the owner of the partition has to replay the dead letter at a time of the sink's clock.
+func (r Row) IsWanted(now time.Time) bool {
+	return r.State == StateRequested || r.State == StateDeferred && !now.Before(r.Changed.Add(r.Delay()))
 }
 
 // newLetter returns a message that was not applied, as a row to add.
@@ -98,9 +115,11 @@ func letterOf(r Row) (DeadLetter, letterBody, error) {
 		ID: r.ID, Epoch: r.Epoch, Error: r.Text, At: r.At,
 		Message: epoch.Message{Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value},
 		Request: b.Request, Requested: r.State == StateRequested, RequestedBy: r.By, RequestedAt: b.RequestedAt.Time,
-		ReplayError: b.ReplayError, ReplayFailedAt: b.FailedAt.Time,
+		ReplayError: b.ReplayError, ReplayFailedAt: b.FailedAt.Time, Deferred: b.Deferred,
 	}
 	switch r.State {
+	case StateDeferred:
+		l.Due = r.Changed.Add(r.Delay())
 	case StateRequested:
 		l.RequestedAt = r.Changed
 	case StateFailed:

@@ -23,7 +23,9 @@ func (a *app) deadLetters() *cobra.Command {
 	c := &cobra.Command{
 		Use: "deadletters", Aliases: []string{"dl"}, Short: "List, show, replay, withdraw and discard dead letters",
 		Long: `Dead letters are messages that their handler could not apply. OnFailure stored
-them so that the partition could continue.`,
+them so that the partition could continue. Messages that the handler has deferred,
+by consumer.RetryAfter, are listed after them: the owner of the partition replays
+them when they are due.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return usage("deadletters wants list, show, replay, withdraw or discard")
@@ -51,6 +53,8 @@ type letterView struct {
 	RequestedAt    *time.Time   `json:"replay_requested_at,omitempty"`
 	ReplayError    string       `json:"replay_error,omitempty"`
 	ReplayFailedAt *time.Time   `json:"replay_failed_at,omitempty"`
+	Due            *time.Time   `json:"due,omitempty"`
+	Deferred       int          `json:"deferred,omitempty"`
 	Message        *messageView `json:"message,omitempty"`
 }
 
@@ -71,6 +75,7 @@ func letter(l operate.DeadLetter) letterView {
 	return letterView{
 		ID: l.ID, Partition: l.Message.Partition.String(), Offset: int64(l.Message.Offset), Epoch: int64(l.Epoch), At: l.At.UTC(), Error: l.Error,
 		Requested: l.Requested, RequestedBy: l.RequestedBy, RequestedAt: orNull(l.RequestedAt), ReplayError: l.ReplayError, ReplayFailedAt: orNull(l.ReplayFailedAt),
+		Due: orNull(l.Due), Deferred: l.Deferred,
 	}
 }
 
@@ -124,21 +129,39 @@ func (a *app) runLetters(ctx context.Context, q operate.DeadLetterQuery, which c
 	if err != nil {
 		return err
 	}
+	var later []operate.DeadLetter
+	if q.Deferred = !q.Requested; q.Deferred {
+		if later, err = op.DeadLetters(ctx, q); err != nil {
+			return err
+		}
+	}
 	offset, err := letterOffsets(ctx, op)
 	if err != nil {
 		return err
 	}
-	vs := []letterView{}
+	vs, deferred := []letterView{}, []letterView{}
 	t := newTable(">ID", "PARTITION", ">OFFSET", "AT", "REPLAY", "ERROR")
 	for _, l := range ls {
 		v := letter(l)
 		vs = append(vs, v)
 		t.row(v.ID, v.Partition, offset(l), stamp(v.At), v.status(), cmp.Or(v.ReplayError, v.Error))
 	}
-	return a.show(map[string]any{"dead_letters": vs}, func() {
+	waiting := newTable(">ID", "PARTITION", ">OFFSET", "AT", "DUE", ">TIMES", "ERROR")
+	for _, l := range later {
+		v := letter(l)
+		deferred = append(deferred, v)
+		waiting.row(v.ID, v.Partition, offset(l), stamp(v.At), stamp(l.Due), v.Deferred, cmp.Or(v.ReplayError, v.Error))
+	}
+	return a.show(map[string]any{"dead_letters": vs, "deferred": deferred}, func() {
 		t.print(a.out)
-		if len(ls) == q.Limit {
-			a.say("\nThere may be more: --after %d", ls[len(ls)-1].ID)
+		if len(later) > 0 {
+			a.say("\nNo dead letters, but deferred by the handler, and replayed when they are due:\n")
+			waiting.print(a.out)
+		}
+		for _, of := range [][]operate.DeadLetter{ls, later} {
+			if len(of) == q.Limit {
+				a.say("\nThere may be more: --after %d", of[len(of)-1].ID)
+			}
 		}
 	})
 }
@@ -197,6 +220,9 @@ func (a *app) printLetter(l operate.DeadLetter, v letterView, offset string) {
 	a.say("error        %s", printable(v.Error))
 	if l.Requested {
 		a.say("replay       requested by %s at %s", printable(l.RequestedBy), stamp(l.RequestedAt))
+	}
+	if !l.Due.IsZero() {
+		a.say("replay       due at %s, deferred %s", stamp(l.Due), count(int64(l.Deferred), "time"))
 	}
 	if l.ReplayError != "" {
 		a.say("replay       failed at %s: %s", stamp(l.ReplayFailedAt), printable(l.ReplayError))

@@ -165,15 +165,16 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 		must(t, err)
 		return f
 	}
-	apply := func(f epoch.Fence, aside bool) epoch.Fence {
+	type put = func(ctx context.Context, tx *sqlsink.Tx, m epoch.Message, e epoch.Epoch, cause error) error
+	apply := func(f epoch.Fence, aside put) epoch.Fence {
 		as := []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 1, Mark: epoch.NoMark}}
 		must(t, sink.Commit(ctx, as, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {
-			if !aside {
+			if aside == nil {
 				return nil
 			}
 			m := epoch.Message{Partition: f.Partition, Offset: f.Next, Key: []byte("k-1"), Value: []byte("a chair, \x1b[31mplease"),
 				Headers: []epoch.Header{{Key: "trace", Value: []byte{0xff, 0}}}}
-			return sink.DeadLetter(ctx, tx, m, f.Epoch, errors.New("invalid character 'a'\nlooking for beginning of value"))
+			return aside(ctx, tx, m, f.Epoch, errors.New("invalid character 'a'\nlooking for beginning of value"))
 		}))
 		f.Next++
 		return f
@@ -181,13 +182,16 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 	record := func(f epoch.Fence, kind operate.DecisionKind, reason string) {
 		must(t, operate.RecordsIn[*sqlsink.Tx](sink).Record(ctx, []operate.Decision{{Kind: kind, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: f.Next, To: f.Next, Reason: reason}}))
 	}
-	first := apply(claim(0, "worker-a"), true)
-	apply(apply(claim(0, "worker-b"), false), false)
+	later := func(ctx context.Context, tx *sqlsink.Tx, m epoch.Message, e epoch.Epoch, _ error) error {
+		return operate.RecordsIn[*sqlsink.Tx](sink).Defer(ctx, tx, m, e, errors.New("the warehouse does not answer"), time.Hour)
+	}
+	first := apply(claim(0, "worker-a"), sink.DeadLetter)
+	apply(apply(claim(0, "worker-b"), later), nil)
 	record(first, operate.DecidedStale, "the fence is held by claim 0f8fad5b-d9cb-469f-a165-70867728950e, epoch 8, owner \"worker-b\"")
-	apply(claim(1, "worker-a"), false)
+	apply(claim(1, "worker-a"), nil)
 	c.does(exitOK, "pause", "orders/1", "--execute", "--by", "anna", "--reason", "the warehouse is being moved")
 	record(claim(2, "worker-b"), operate.DecidedHalt, "message_failed: billing/orders/2: the message at offset 0 failed, attempt 1: it is no order")
-	apply(claim(3, "worker-c"), false)
+	apply(claim(3, "worker-c"), nil)
 	lives := func(name string, every time.Duration) {
 		must(t, operate.RecordsIn[*sqlsink.Tx](sink).Alive(ctx, operate.Process{Run: name, Group: "billing", Name: name, Host: "pod-" + name, PID: 1, Version: "example.com/shop@v1.2.3", Every: every}))
 	}

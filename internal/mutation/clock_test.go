@@ -35,6 +35,8 @@ var forPeople = strings.NewReplacer(slices.Concat(
 	gone("item.since.UTC().Format(time.RFC3339)", "since, _ := time.Parse(time.RFC3339, r.Since)"),
 	gone("mode_at = ?, claimed_at = ` + d.now()", "COALESCE(advanced_at, ''), ` + d.now()", "`SELECT ` + d.now()"),
 	gone(".Truncate(time.Microsecond)", "begin := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)"),
+	// When a message that was deferred may be replayed, by whoever owns the partition then.
+	gone("due_at = ` + d.later()", "due_at <= ` + d.now()"),
 	// Counts of writes from outside: when the first and the last one were.
 	gone("session_user, 1, clock_timestamp(), clock_timestamp(), current_setting('application_name')", "order by w.last_at desc))[1], clock_timestamp()"), //nolint:dupword // as in the SQL
 )...)

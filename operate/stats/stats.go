@@ -130,6 +130,9 @@ func (s *Stats) count(now time.Time, e consumer.Event) {
 	case consumer.WentBack:
 		s.values.add(sinkWentBack, 1)
 	case consumer.Replayed:
+		if e.Dead {
+			s.values.add(deadLetters, 1)
+		}
 		if errors.Is(e.Err, epoch.ErrTxEndedByHandler) {
 			s.values.add(unfencedWrites, 1, "handler")
 		}
@@ -162,6 +165,7 @@ func (s *Stats) advanced(now time.Time, e consumer.Advanced) {
 	s.values.add(messages, float64(e.Messages))
 	s.values.add(messageBytes, float64(e.Bytes))
 	s.values.add(deadLetters, float64(e.Failed))
+	s.values.add(deferredMessages, float64(e.Deferred))
 	if !e.Oldest.IsZero() {
 		s.observe(applyDelay, max(now.Sub(e.Oldest), 0).Seconds())
 	}

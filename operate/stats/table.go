@@ -30,6 +30,7 @@ const (
 	handlerDuration
 	handlerFailures
 	deadLetters
+	deferredMessages
 	applyDelay
 	halts
 	sinkWentBack
@@ -113,8 +114,8 @@ var table = [rows]Metric{
 		Help: "Bytes of the keys, values and headers of the applied messages.", Series: one},
 	transactions: {Name: "epochfence_transactions_total", Kind: Counter, Unit: "{transaction}",
 		Help: "Transactions that ended, including those of Handlers.Background and without replays, by outcome: committed; refused (by a fence); failed (rolled back); " +
-			"lost (with one of their partitions); in_doubt.",
-		Labels: []string{"outcome"}, Series: words(consumer.OutcomeCommitted, consumer.OutcomeInDoubt)},
+			"lost (with one of their partitions); in_doubt; deferred (rolled back for RetryAfter).",
+		Labels: []string{"outcome"}, Series: words(consumer.OutcomeCommitted, consumer.OutcomeDeferred)},
 	transactionDuration: {Name: "epochfence_transaction_duration_seconds", Kind: Histogram, Unit: "s",
 		Help: "Duration of transactions of messages, from begin to their end, whatever the outcome.", Series: one, Buckets: short},
 	handlerDuration: {Name: "epochfence_handler_duration_seconds", Kind: Histogram, Unit: "s",
@@ -123,7 +124,9 @@ var table = [rows]Metric{
 		Help:   "Transactions that were rolled back because a handler failed, by kind of failure.",
 		Labels: []string{"kind"}, Series: words(consumer.FailureError, consumer.FailureUnhealthy)},
 	deadLetters: {Name: "epochfence_dead_letters_total", Kind: Counter, Unit: "{message}",
-		Help: "Messages that failed for good and that OnFailure took.", Series: one},
+		Help: "Messages that failed for good: those that OnFailure took, and deferred ones whose last replay failed.", Series: one},
+	deferredMessages: {Name: "epochfence_deferred_messages_total", Kind: Counter, Unit: "{message}",
+		Help: "Messages that consumer.RetryAfter has stored for later.", Series: one},
 	applyDelay: {Name: "epochfence_apply_delay_seconds", Kind: Histogram, Unit: "s",
 		Help: "Time from when a message was written to when it was applied: of the oldest message of each partition in a transaction.", Series: one, Buckets: long},
 	halts: {Name: "epochfence_halts_total", Kind: Counter, Unit: "{halt}",

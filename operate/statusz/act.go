@@ -252,6 +252,7 @@ func (h *Handler) prepareDeadLetter(ctx context.Context, d *doing, form url.Valu
 		if a.Seen.Request, err = strconv.ParseInt(form.Get("seen-request"), 10, 64); err != nil {
 			return fmt.Errorf("%w: seen-request", errForm)
 		}
+		a.Seen.Deferred, _ = strconv.Atoi(form.Get("seen-deferred"))
 		a.Seen.Requested = form.Get("seen-requested") == "true"
 	}
 	if _, err := a.Done(now); err != nil {
@@ -266,7 +267,7 @@ func (h *Handler) prepareDeadLetter(ctx context.Context, d *doing, form url.Valu
 	case operate.Replay:
 		d.Says = append(d.Says, "The owner of the partition calls the handler with it within seconds, in the transaction that deletes it. If that fails, it stays a dead letter.")
 	case operate.Withdraw:
-		d.Says = append(d.Says, "The request for its replay is withdrawn.")
+		d.Says = append(d.Says, "The request for its replay is withdrawn. What was deferred is a dead letter then.")
 	case operate.Discard:
 		d.Says = append(d.Says, "It is deleted, and its message is not applied.")
 	default:
@@ -274,7 +275,7 @@ func (h *Handler) prepareDeadLetter(ctx context.Context, d *doing, form url.Valu
 	}
 	d.Fields = []field{
 		{"about", "deadletter"}, {"id", strconv.FormatInt(id, 10)}, {"kind", d.Kind},
-		{"seen-request", strconv.FormatInt(a.Seen.Request, 10)}, {"seen-requested", strconv.FormatBool(a.Seen.Requested)},
+		{"seen-deferred", strconv.Itoa(a.Seen.Deferred)}, {"seen-request", strconv.FormatInt(a.Seen.Request, 10)}, {"seen-requested", strconv.FormatBool(a.Seen.Requested)},
 	}
 	d.do = func(ctx context.Context) error {
 		_, err := h.Operator.DoDeadLetter(ctx, a)

@@ -44,6 +44,7 @@ type groupReading struct {
 	halts      map[epoch.Partition]*operate.Decision
 	decisions  []operate.Decision // newest first
 	dead       []operate.DeadLetter
+	deferred   []operate.DeadLetter
 	entries    []operate.OutboxEntry
 }
 
@@ -107,6 +108,9 @@ func (g *group) fetch(ctx context.Context, r *groupReading) (err error) {
 			return err
 		}
 		if r.dead, err = g.Operator.DeadLetters(ctx, operate.DeadLetterQuery{Filter: g.Filter, Limit: listed}); err != nil {
+			return err
+		}
+		if r.deferred, err = g.Operator.DeadLetters(ctx, operate.DeadLetterQuery{Filter: g.Filter, Deferred: true, Limit: listed}); err != nil {
 			return err
 		}
 		if r.entries, err = g.Operator.OutboxEntries(ctx, operate.OutboxQuery{Filter: g.Filter, Limit: listed}); err != nil {

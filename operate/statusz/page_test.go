@@ -323,6 +323,32 @@ func TestDeadLettersAndTheOutboxAreListedWithoutContents(t *testing.T) {
 	wants(t, page, "Outbox here 7")
 }
 
+func TestDeferredMessagesAreListedApartFromDeadLettersWithTheirTimes(t *testing.T) {
+	r := newRig(t)
+	_, page := get(r.page(annaMay), "")
+	if strings.Contains(page, "Deferred") {
+		t.Error("the page speaks of deferred messages, and there are none")
+	}
+	r.defers(orders(0), 41, errors.New("the bank does not answer"))
+	h := r.page(annaMay)
+	_, page = get(h, "")
+	wants(t, page, "Dead letters 0", "There are none.", "Deferred by their handler", "offset 41", "the bank does not answer", "deferred 1 time", "withdraw")
+	sent := func(kind string) {
+		_, page := get(h, "act?about=deadletter&id=1&kind="+kind)
+		form := fields(page)
+		form.Set("reason", "for the test")
+		if answer := request(h, post("act", form)); answer.StatusCode != http.StatusSeeOther {
+			t.Errorf("%s: %d", kind, answer.StatusCode)
+		}
+	}
+	sent("withdraw")
+	_, page = get(r.page(annaMay), "")
+	wants(t, page, "Dead letters 1", "the bank does not answer")
+	if strings.Contains(page, "Deferred by their handler") {
+		t.Error("what was withdrawn is still listed as deferred")
+	}
+}
+
 func TestProbes(t *testing.T) {
 	ready := func(s *stats.Stats) (int, string) {
 		w := httptest.NewRecorder()

@@ -104,10 +104,25 @@ func (r *rig) halts(p epoch.Partition, why consumer.Reason, err error) {
 // deadLetter puts one aside.
 func (r *rig) deadLetter(p epoch.Partition, offset epoch.Offset, cause error) {
 	r.Helper()
+	r.aside(p, offset, func(ctx context.Context, tx *memsink.Tx, m epoch.Message, e epoch.Epoch) error {
+		return r.sink.DeadLetter(ctx, tx, m, e, cause)
+	})
+}
+
+// defers stores a message for an hour.
+func (r *rig) defers(p epoch.Partition, offset epoch.Offset, cause error) {
+	r.Helper()
+	r.aside(p, offset, func(ctx context.Context, tx *memsink.Tx, m epoch.Message, e epoch.Epoch) error {
+		return operate.RecordsIn[*memsink.Tx](r.sink).Defer(ctx, tx, m, e, cause, time.Hour)
+	})
+}
+
+func (r *rig) aside(p epoch.Partition, offset epoch.Offset, put func(ctx context.Context, tx *memsink.Tx, m epoch.Message, e epoch.Epoch) error) {
+	r.Helper()
 	f := r.claims(p, "here")
 	advance := epoch.Advance{Partition: p, Claim: f.Claim, From: f.Next, To: offset + 1}
 	err := r.sink.Commit(r.Context(), []epoch.Advance{advance}, epoch.TxOptions{}, func(ctx context.Context, tx *memsink.Tx) error {
-		return r.sink.DeadLetter(ctx, tx, epoch.Message{Partition: p, Offset: offset, Value: []byte("secret")}, f.Epoch, cause)
+		return put(ctx, tx, epoch.Message{Partition: p, Offset: offset, Value: []byte("secret")}, f.Epoch)
 	})
 	if err != nil {
 		r.Fatal(err)

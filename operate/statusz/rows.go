@@ -165,8 +165,9 @@ func (r *row) add(p stats.Partition, now time.Time) {
 
 type table struct {
 	Shown bool
-	About string
-	Rows  []item
+
+	Name, Title, About string
+	Rows               []item
 }
 
 type item struct {
@@ -179,20 +180,32 @@ func (h *Handler) deadLetters(v *view, g *groupReading, js jobs, now time.Time) 
 	if h.Operator == nil {
 		return
 	}
-	v.Dead.Shown = true
-	if len(g.dead) == listed {
-		v.Dead.About = fmt.Sprintf("The oldest %d. Contents of messages are not shown here: epochfence deadletters show ID.", listed)
+	dead := table{Name: "dead", Title: "Dead letters", Shown: true, Rows: items(g.dead, js, now)}
+	later := table{Name: "deferred", Title: "Deferred by their handler", Shown: len(g.deferred) > 0, Rows: items(g.deferred, js, now)}
+	if len(dead.Rows) == listed {
+		dead.About = fmt.Sprintf("The oldest %d. Contents of messages are not shown here: epochfence deadletters show ID.", listed)
 	}
-	for _, l := range g.dead {
+	later.About = "No dead letters: their owner replays them when they are due."
+	if len(later.Rows) == listed {
+		later.About += fmt.Sprintf(" The oldest %d.", listed)
+	}
+	v.Letters = []table{dead, later}
+}
+
+func items(ls []operate.DeadLetter, js jobs, now time.Time) (rows []item) {
+	for _, l := range ls {
 		one := item{ID: l.ID, Partition: show(l.Message.Partition.String()), What: js.message(l.Message), At: clock(l.At, now), Why: show(l.Error)}
 		switch {
+		case !l.Due.IsZero():
+			one.State = "due " + clock(l.Due, now) + ", deferred " + plural(l.Deferred, "time", "times")
 		case l.Requested:
 			one.State = "replay requested by " + show(l.RequestedBy)
 		case l.ReplayError != "":
 			one.State = "replay failed: " + show(l.ReplayError)
 		}
-		v.Dead.Rows = append(v.Dead.Rows, one)
+		rows = append(rows, one)
 	}
+	return rows
 }
 
 func (h *Handler) outbox(v *view, held []stats.Partition, g *groupReading, now time.Time) {

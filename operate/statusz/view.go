@@ -34,8 +34,9 @@ type view struct {
 	hung     int      // calls that hang in this process
 	deserted []string // groups without a process
 
-	Dead, Outbox table
-	MayAct       bool
+	Outbox  table
+	Letters []table // those that are dead, and those that are deferred
+	MayAct  bool
 }
 
 type figure struct{ Name, Value, Note string }

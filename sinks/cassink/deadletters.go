@@ -102,6 +102,11 @@ func (t *transaction) addLetters(ctx context.Context) error {
 		if err == nil {
 			t.letters[i], err = t.sink.swapLetter(ctx, at)
 		}
+		if err == nil && at.letter.State == operate.StateDeferred { // before the position, which makes both exist
+			if err = t.sink.request(ctx, at.letter.Row, true); errors.Is(err, epoch.ErrTooLarge) {
+				return err
+			}
+		}
 		if err != nil {
 			return doubtful(err)
 		}
@@ -114,6 +119,9 @@ func (t *transaction) dropLetters(ctx context.Context) {
 	for _, at := range t.letters {
 		if at.stored.Live {
 			_ = t.sink.deleteLetter(ctx, at)
+			if at.letter.State == operate.StateDeferred {
+				_ = t.sink.request(ctx, at.letter.Row, false)
+			}
 		} else {
 			t.sink.deleteParts(ctx, at.letter)
 		}

@@ -44,8 +44,9 @@ func TestTheStoredFormOfVersion1OfEachItem(t *testing.T) {
 		`{"Entries":[{` + rowText + `},{` + rowText + `,"of_fence":true,"after":6}]}`:               &auditLog{Entries: []logged{{Row: row}, {Row: row, OfFence: true, After: 6}}},
 		`{` + rowText + `,"pending":true,"parts":2,"under":"00112233-4455-6677-8899-aabbccddeeff"}`: &letter{Row: row, Pending: true, Parts: 2, Under: claim},
 		`{` + rowText + `}`: &life{Row: row},
-		`{"Acts":5,"Replays":[{"Partition":{"Group":"billing","Topic":"orders","Number":3},"ID":6}],"Retries":[{"Partition":{"Group":"billing","Topic":"orders","Number":3},"ID":11}]}`: &requests{
-			Acts: 5, Replays: []requested{{p, 6}}, Retries: []requested{{p, 11}},
+		`{"Acts":5,"Replays":[{"Partition":{"Group":"billing","Topic":"orders","Number":3},"ID":6}],"Retries":[{"Partition":{"Group":"billing","Topic":"orders","Number":3},"ID":11}],` +
+			`"Deferred":[{"Partition":{"Group":"billing","Topic":"orders","Number":3},"ID":7,"At":"2026-11-29T14:00:00.000005Z"}]}`: &requests{
+			Acts: 5, Replays: []requested{{p, 6}}, Retries: []requested{{p, 11}}, Deferred: []due{{requested{p, 7}, at}},
 		},
 		`{"ID":11,"Partition":{"Group":"billing","Topic":"orders","Number":3},"Offset":90,"Key":"k","Scope":"account/17","IdempotencyKey":"i","Method":"POST","URL":"http://host/x",` +
 			`"Header":{"A":["b"]},"Body":null,"AddedAt":"2026-11-29T14:00:00.000005Z","RetryRequested":false}`: &noted{OutboxEntry: operate.OutboxEntry{

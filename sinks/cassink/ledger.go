@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
@@ -95,11 +96,13 @@ func (s *Sink) changeRow(ctx context.Context, c operate.Change) error {
 	case err != nil || asks:
 		return err
 	}
-	_ = s.request(ctx, c.Row, false) // at best effort: a request without its dead letter is ignored
+	// At best effort: a request without its dead letter is ignored, and so is one before the dead letter is due again.
+	_ = s.request(ctx, c.Row, c.State == operate.StateDeferred && !c.Remove)
 	return nil
 }
 
 func (s *Sink) changeOne(ctx context.Context, c operate.Change) error {
+	owners := c.State == operate.StateFailed || c.State == operate.StateDeferred
 	fits := func(l *letter) error {
 		if l.Revision != c.Revision {
 			return fmt.Errorf("dead letter %d of %s: %w", c.ID, c.Partition, operate.ErrRowChanged)
@@ -109,8 +112,8 @@ func (s *Sink) changeOne(ctx context.Context, c operate.Change) error {
 				return err
 			}
 		}
-		if c.State == operate.StateFailed && !c.Remove {
-			return nil // by the owner itself
+		if owners && !c.Remove {
+			return nil
 		}
 		return s.isReplayed(ctx, *l)
 	}
@@ -122,7 +125,7 @@ func (s *Sink) changeOne(ctx context.Context, c operate.Change) error {
 			return err
 		}
 		l.Pending = false
-		if c.State == operate.StateFailed {
+		if owners {
 			l.Under = epoch.ClaimID{}
 		}
 		l.State, l.Text, l.By, l.Body, l.Changed, l.Revision = c.State, c.Text, c.By, c.Body, now(), l.Revision+1
@@ -286,7 +289,20 @@ type requests struct {
 	Acts    int64
 	Replays []requested `json:",omitempty"`
 	Retries []requested `json:",omitempty"` // of entries of the outbox
+
+	// Deferred are the dead letters to replay once they are due. An earlier version leaves them alone.
+	Deferred []due `json:",omitempty"`
 }
+
+// due is a dead letter that is replayed from a time of the clock of the process that has deferred it.
+type due struct {
+	requested
+	At time.Time
+}
+
+// mostDeferred limits what all partitions have deferred, because it is in one item. A partition that would defer one
+// more halts until others are replayed.
+const mostDeferred = 1000
 
 // requested names a dead letter, or an entry of the outbox.
 type requested struct {
@@ -299,7 +315,13 @@ func (s *Sink) request(ctx context.Context, r operate.Row, wanted bool) error {
 	this := requested{r.Partition, r.ID}
 	return replace(ctx, s.store, s.keys.requests(), func(all *requests) error {
 		all.Replays = slices.DeleteFunc(all.Replays, func(r requested) bool { return r == this })
-		if wanted {
+		all.Deferred = slices.DeleteFunc(all.Deferred, func(d due) bool { return d.requested == this })
+		switch later := r.State == operate.StateDeferred; {
+		case wanted && later && len(all.Deferred) >= mostDeferred:
+			return fmt.Errorf("%w: %d messages are deferred, which is all that a cassink keeps", epoch.ErrTooLarge, mostDeferred)
+		case wanted && later:
+			all.Deferred = append(all.Deferred, due{this, now().Add(r.Delay())})
+		case wanted:
 			all.Replays = append(all.Replays, this)
 		}
 		return nil
@@ -316,12 +338,21 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (acts int64, 
 		return fail(err)
 	}
 	slices.SortFunc(all.Replays, func(a, b requested) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(all.Deferred, func(a, b due) int { return a.At.Compare(b.At) })
+	for _, d := range all.Deferred {
+		if !now().Before(d.At) {
+			all.Replays = append(all.Replays, d.requested)
+		}
+	}
 	of := map[epoch.Partition]int{}
 	for _, r := range all.Replays {
 		if !slices.Contains(ps, r.Partition) || of[r.Partition] == operate.ReplaysEach || len(letters) == operate.ReplaysMost {
 			continue
 		}
 		at, err := s.letter(ctx, r.Partition, r.ID)
+		if err == nil && at.letter.Pending {
+			err = s.exists(ctx, at.letter)
+		}
 		if err == nil {
 			at.letter, err = s.wholeLetter(ctx, at.letter)
 		}
@@ -331,11 +362,12 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (acts int64, 
 		if err != nil {
 			return fail(err)
 		}
-		if at.letter.State == operate.StateRequested {
+		if at.letter.IsWanted(now()) {
 			of[r.Partition]++
 			letters = append(letters, at.letter.Row)
 		}
 	}
+	slices.SortFunc(letters, func(a, b operate.Row) int { return cmp.Compare(a.ID, b.ID) })
 	return all.Acts, letters, nil
 }
 

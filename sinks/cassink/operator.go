@@ -121,7 +121,7 @@ func (r record) shown(letters []letter) operate.Partition {
 		p.Unreadable = r.unreadable.Error()
 	}
 	for _, l := range letters {
-		if l.Partition == r.Partition {
+		if l.Partition == r.Partition && l.State != operate.StateDeferred {
 			p.DeadLetters++
 		}
 	}

@@ -3,6 +3,7 @@ package cassink_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -56,9 +57,13 @@ func appending(o operate.Operator) func(ctx context.Context, tx *cassink.Tx, lis
 			if err != nil {
 				return err
 			}
+			deferred, err := o.DeadLetters(ctx, operate.DeadLetterQuery{Deferred: true})
+			if err != nil {
+				return err
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			for _, l := range letters {
+			for _, l := range slices.Concat(letters, deferred) {
 				ids[fmt.Sprint(l.Message.Partition, l.Message.Offset)] = l.ID
 			}
 			m.Replay = ids[fmt.Sprint(m.Partition, m.Offset)]

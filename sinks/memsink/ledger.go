@@ -184,8 +184,8 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (acts int64, 
 			}
 		}
 		of := map[epoch.Partition]int{}
-		for _, l := range s.db.rows(operate.RowQuery{Kind: operate.KindLetter, States: []string{operate.StateRequested}, Content: true}) {
-			if slices.Contains(ps, l.Partition) && of[l.Partition] < operate.ReplaysEach && len(letters) < operate.ReplaysMost {
+		for _, l := range s.db.rows(operate.RowQuery{Kind: operate.KindLetter, Content: true}) {
+			if l.IsWanted(l.Now) && slices.Contains(ps, l.Partition) && of[l.Partition] < operate.ReplaysEach && len(letters) < operate.ReplaysMost {
 				of[l.Partition]++
 				letters = append(letters, l)
 			}
@@ -223,7 +223,7 @@ func (o admin) Partitions(ctx context.Context, f operate.Filter, p *epoch.Partit
 func (st *state) partition(f epoch.Fence) operate.Partition {
 	p := operate.Partition{Fence: f, AdvancedAt: st.advanced[f.Partition], Now: now()}
 	for _, l := range st.tables[operate.KindLetter].rows {
-		if l.Partition == f.Partition {
+		if l.Partition == f.Partition && l.State != operate.StateDeferred {
 			p.DeadLetters++
 		}
 	}
@@ -266,11 +266,14 @@ func (s *Sink) DeadLetter(ctx context.Context, tx *Tx, m epoch.Message, e epoch.
 }
 
 // DeadLetters returns the dead letters of [Sink.DeadLetter], ordered by partition and then by
-// commit.
+// commit, without those that are deferred.
 func (s *Sink) DeadLetters() (dead []DeadLetter) {
 	s.db.mu.Lock()
 	defer s.db.mu.Unlock()
 	for _, r := range s.db.rows(operate.RowQuery{Kind: operate.KindLetter, Content: true}) {
+		if r.State == operate.StateDeferred {
+			continue
+		}
 		l, err := operate.DeadLetterOf(r)
 		if err != nil {
 			panic(errors.Join(errors.New("memsink: a dead letter that it has not written"), err))

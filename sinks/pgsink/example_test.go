@@ -77,7 +77,8 @@ func ExampleMigrations() {
 	// 0006_items.sql
 	// 0007_outbox_offset.sql
 	// 0008_observe.sql
-	// 0009_peers.sql
+	// 0009_retry.sql
+	// 0010_peers.sql
 }
 
 // What the schema's owner runs so that a role may use it.

@@ -44,6 +44,8 @@ var operated = []history{
 	{"an owner is given the first of the replays that are requested, few of each partition and in all", "L5", fewRequests},
 	{"a replay that was withdrawn, carried out or discarded meanwhile is not committed", "R1", replayedOnce},
 	{"a replay that fails stays a dead letter, with the reason", "R1", replayFails},
+	{"what is deferred is given to the owner once it is due, and not before; it is applied once, by whoever owns the partition then", "R1 R6", deferring},
+	{"what is deferred is no dead letter, and operators replay, withdraw and discard it", "R2", deferredIsOperated},
 	{"of the text of an error, as much is kept as every store can have", "R12", longTexts},
 	{"what is done to a dead letter compares its requests", "R2", deadLetterCompares},
 	{"a number changes with each act, for whoever looks after fences", "R5", actsAreCounted},

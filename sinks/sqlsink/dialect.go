@@ -47,6 +47,10 @@ type Dialect interface {
 	// now returns an expression for the time, in UTC.
 	now() string
 
+	// later returns an expression for the time after so many milliseconds, which are a parameter, in UTC. It is NULL for
+	// NULL.
+	later() string
+
 	// role returns an expression for the database user, or an empty text.
 	role() string
 
@@ -81,6 +85,10 @@ func (sqlite) remove(table, query string) string {
 }
 
 func (sqlite) now() string { return `strftime('%Y-%m-%dT%H:%M:%fZ', 'now')` }
+
+func (sqlite) later() string {
+	return `strftime('%Y-%m-%dT%H:%M:%fZ', 'now', (CAST(? AS INTEGER) / 1000.0) || ' seconds')`
+}
 
 func (sqlite) role() string { return `''` }
 
@@ -131,6 +139,10 @@ func (mariadb) remove(table, query string) string {
 
 func (mariadb) now() string { return mariadbTime(`UTC_TIMESTAMP(3)`) }
 
+func (mariadb) later() string {
+	return mariadbTime(`UTC_TIMESTAMP(3) + INTERVAL CAST(? AS SIGNED) * 1000 MICROSECOND`)
+}
+
 func (mariadb) role() string { return `CURRENT_USER()` }
 
 func (mariadb) outOfDate(at string) string {
@@ -149,6 +161,7 @@ type queries struct {
 	box, boxWhole         string // of the outbox, as rows
 	retry, discard        string
 	add, revise, remove   string
+	due, isDue            string
 	sign, gone            string
 	pruneMany, pruneOld   string
 
@@ -198,7 +211,7 @@ func newQueries(d Dialect, schema, prefix string) queries {
 			key + ` AND claim_id = ? AND epoch = ?`,
 		list:    list + ` WHERE (? = '' OR group_name = ?) AND (? = '' OR topic = ?) AND (NOT ? OR mode <> '') ORDER BY group_name, topic, number`,
 		listOne: list + key,
-		count:   `SELECT group_name, topic, number, COUNT(*) FROM ` + ledger + ` WHERE kind = ? GROUP BY group_name, topic, number`,
+		count:   `SELECT group_name, topic, number, COUNT(*) FROM ` + ledger + ` WHERE kind = ? AND state <> 'deferred' GROUP BY group_name, topic, number`,
 		now:     `SELECT ` + d.now(),
 
 		rows:      rows + `NULL, NULL, NULL FROM ` + ledger,
@@ -209,9 +222,11 @@ func newQueries(d Dialect, schema, prefix string) queries {
 		discard:   `DELETE FROM ` + box + sent,
 		acts:      `SELECT COALESCE(MAX(+id), 0) FROM ` + ledger + ` WHERE kind = 'entry'` + acts,
 		// An entry has its number in the audit log as its revision, for what is pruned.
-		add: `INSERT INTO ` + ledger + ` (written_at, changed_at, role, revision, kind, name, group_name, topic, number, epoch, message_offset, state, cause, operator,` +
-			` body, message_key, message_value, message_headers) VALUES (` + d.now() + `, ` + d.now() + `, ` + d.role() + `, CASE ? WHEN 'process' THEN 1 WHEN 'entry' THEN ` + last + ` + 1 ELSE 0 END, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		revise: `UPDATE ` + ledger + ` SET state = ?, cause = ?, operator = ?, body = ?, revision = revision + 1, changed_at = ` + d.now() + row,
+		add: `INSERT INTO ` + ledger + ` (due_at, written_at, changed_at, role, revision, kind, name, group_name, topic, number, epoch, message_offset, state, cause, operator,` +
+			` body, message_key, message_value, message_headers) VALUES (` + d.later() + `, ` + d.now() + `, ` + d.now() + `, ` + d.role() + `, CASE ? WHEN 'process' THEN 1 WHEN 'entry' THEN ` + last + ` + 1 ELSE 0 END, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		revise: `UPDATE ` + ledger + ` SET state = ?, cause = ?, operator = ?, body = ?, due_at = ` + d.later() + `, revision = revision + 1, changed_at = ` + d.now() + row,
+		due:    `SELECT DISTINCT group_name, topic, number FROM ` + ledger + ` WHERE due_at <= ` + d.now() + ` AND state = 'deferred'`,
+		isDue:  `due_at <= ` + d.now(),
 		remove: `DELETE FROM ` + ledger + row,
 		sign:   `UPDATE ` + ledger + ` SET cause = ?, body = ?, revision = revision + 1, changed_at = ` + d.now() + ` WHERE kind = 'process' AND name = ?`,
 		gone:   `DELETE FROM ` + ledger + ` WHERE kind = 'process' AND name = ? AND (? = 0 OR revision = ?)`,

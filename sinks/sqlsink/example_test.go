@@ -95,4 +95,5 @@ func ExampleMigrations() {
 	// 003_epochfence.sql true
 	// 004_epochfence.sql true
 	// 005_epochfence.sql true
+	// 006_epochfence.sql true
 }

@@ -9,7 +9,7 @@ import (
 var Blameless = sqltx.SQLite.Fault
 
 // Selects returns the query that reads rows.
-func (s *Sink) Selects(q operate.RowQuery) (query string, args []any) { return s.selects(q) }
+func (s *Sink) Selects(q operate.RowQuery) (query string, args []any) { return s.selects(q, ``) }
 
 // Acts returns the query that counts the acts of operators.
 func (s *Sink) Acts() string { return s.q.acts }

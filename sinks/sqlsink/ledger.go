@@ -105,10 +105,18 @@ func (s *Sink) putOne(ctx context.Context, tx execer, c operate.Change) error {
 	}
 	query, args := s.q.remove, []any{string(c.Kind), c.ID, c.Revision}
 	if !c.Remove {
-		query, args = s.q.revise, slices.Concat([]any{c.State, c.Text, c.By, string(c.Body)}, args)
+		query, args = s.q.revise, slices.Concat([]any{c.State, c.Text, c.By, string(c.Body), delay(c)}, args)
 	}
 	r, err := tx.ExecContext(ctx, query, args...)
 	return changedOne(c, oneRow(r, err))
+}
+
+// delay returns the milliseconds after which a dead letter is due, or nil unless it is deferred.
+func delay(c operate.Change) any {
+	if c.Kind != operate.KindLetter || c.State != operate.StateDeferred {
+		return nil
+	}
+	return c.Delay().Milliseconds()
 }
 
 // changedOne returns the error of a change that found no row as [operate.ErrRowChanged].
@@ -124,7 +132,7 @@ func (s *Sink) add(ctx context.Context, tx execer, c operate.Change) (sql.Result
 	if c.Headers != nil {
 		headers = string(c.Headers)
 	}
-	return tx.ExecContext(ctx, s.q.add, string(c.Kind), string(c.Kind), c.Name, c.Partition.Group, c.Partition.Topic, c.Partition.Number,
+	return tx.ExecContext(ctx, s.q.add, delay(c), string(c.Kind), string(c.Kind), c.Name, c.Partition.Group, c.Partition.Topic, c.Partition.Number,
 		int64(c.Epoch), int64(c.Offset), c.State, c.Text, c.By, string(c.Body), c.Key, c.Value, headers)
 }
 
@@ -140,8 +148,13 @@ func (s *Sink) prune(ctx context.Context, tx execer) error {
 }
 
 // Rows implements [operate.Rows]. It waits for no transaction.
-func (s *Sink) Rows(ctx context.Context, q operate.RowQuery) (found []operate.Row, err error) {
-	query, args := s.selects(q)
+func (s *Sink) Rows(ctx context.Context, q operate.RowQuery) ([]operate.Row, error) {
+	return s.rows(ctx, q, ``)
+}
+
+// rows returns the rows that q selects and for which a condition holds, if there is one.
+func (s *Sink) rows(ctx context.Context, q operate.RowQuery, condition string) (found []operate.Row, err error) {
+	query, args := s.selects(q, condition)
 	err = s.transactions.Rows(ctx, func() { found = nil }, query, args, func(rows *sql.Rows) error {
 		r, err := scanRow(rows)
 		if r.Kind == operate.KindOutbox && !q.Content {
@@ -156,7 +169,7 @@ func (s *Sink) Rows(ctx context.Context, q operate.RowQuery) (found []operate.Ro
 	return found, nil
 }
 
-func (s *Sink) selects(q operate.RowQuery) (query string, args []any) {
+func (s *Sink) selects(q operate.RowQuery, condition string) (query string, args []any) {
 	where := []string{`kind = ?`}
 	args = []any{string(q.Kind)}
 	add := func(is bool, condition string, values ...any) {
@@ -185,6 +198,7 @@ func (s *Sink) selects(q operate.RowQuery) (query string, args []any) {
 	add(q.After > 0, `id > ?`, q.After)
 	add(q.Before > 0, `id < ?`, q.Before)
 	add(!q.Until.IsZero(), `written_at <= ?`, written(q.Until))
+	add(condition != ``, condition)
 	switch box := q.Kind == operate.KindOutbox; {
 	case box && q.Content:
 		query = s.q.boxWhole
@@ -244,16 +258,32 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (acts int64, 
 	if err != nil {
 		return fail(err)
 	}
+	due := map[epoch.Partition]bool{}
+	err = s.transactions.Rows(ctx, func() { clear(due) }, s.q.due, nil, func(rows *sql.Rows) error {
+		var p epoch.Partition
+		err := rows.Scan(&p.Group, &p.Topic, &p.Number)
+		due[p] = true
+		return err
+	})
+	if err != nil {
+		return fail(err)
+	}
 	for _, p := range ps {
-		most := min(operate.ReplaysEach, operate.ReplaysMost-len(letters))
-		if most == 0 {
-			break
+		of := 0
+		for _, state := range []string{operate.StateRequested, operate.StateDeferred} {
+			most, condition := min(operate.ReplaysEach-of, operate.ReplaysMost-len(letters)), ``
+			if state == operate.StateDeferred {
+				condition = s.q.isDue
+			}
+			if most == 0 || state == operate.StateDeferred && !due[p] {
+				continue
+			}
+			rows, err := s.rows(ctx, operate.RowQuery{Kind: operate.KindLetter, Partition: &p, States: []string{state}, Limit: most, Content: true}, condition)
+			if err != nil {
+				return fail(err)
+			}
+			of, letters = of+len(rows), append(letters, rows...)
 		}
-		rows, err := s.Rows(ctx, operate.RowQuery{Kind: operate.KindLetter, Partition: &p, States: []string{operate.StateRequested}, Limit: most, Content: true})
-		if err != nil {
-			return fail(err)
-		}
-		letters = append(letters, rows...)
 	}
 	slices.SortFunc(letters, func(a, b operate.Row) int { return int(a.ID - b.ID) })
 	return acts, letters, nil

@@ -103,7 +103,7 @@ func TestConcurrentMigrationsDoTheWorkOnce(t *testing.T) {
 	}
 	wg.Wait()
 	var versions int
-	if err := open(t, file).QueryRow(`SELECT count(*) FROM epochfence_migration`).Scan(&versions); err != nil || versions != 5 {
+	if err := open(t, file).QueryRow(`SELECT count(*) FROM epochfence_migration`).Scan(&versions); err != nil || versions != 6 {
 		t.Errorf("%d versions in the schema table, %v", versions, err)
 	}
 }

@@ -141,4 +141,4 @@ $$;
 revoke all on "epochfence".peer, "epochfence".peer_sign, "epochfence".peer_suspicion from public;
 revoke all on function "epochfence".last_sign, "epochfence".look_at_peers, "epochfence".suspect_peer, "epochfence".leave_peers from public;
 
-insert into "epochfence".migration (version, name) values (9, 'peers');
+insert into "epochfence".migration (version, name) values (10, 'peers');
