@@ -182,11 +182,11 @@ func TestALostConnectionIsSeenAtOnceUntilTheProcessIsBack(t *testing.T) {
 		t.Fatal("a goodbye over a lost connection arrived")
 	}
 	r.watch(r.open(), peer(2))
-	if p, ok := a.sees(peer(2)); !ok || p.Gone {
-		t.Errorf("back, it is %+v, %t", p, ok)
-	}
 	if ours, err := a.Suspect(t.Context(), a.self, p); ours || err != nil {
 		t.Errorf("who has signed since is suspected: %t, %v", ours, err)
+	}
+	if p, ok := a.sees(peer(2)); !ok || p.Gone {
+		t.Errorf("back, it is %+v, %t", p, ok)
 	}
 }
 
@@ -295,6 +295,45 @@ func TestEachOfAHundredLooksAfterThree(t *testing.T) {
 	r.sql("update epochfence.peer_sign set signed_at = signed_at - interval '11 minutes' where run <> 'run-050'")
 	if l := a.look(); l.Members != 1 || len(l.Peers) != 0 {
 		t.Errorf("eleven minutes later: %+v", l)
+	}
+}
+
+// The rest of a group whose majority has died is the group, once the source has removed the dead after its own
+// timeout: it suspects again.
+func TestWhoIsSilentForAMinuteAfterItsPatienceIsNoMemberAnyMore(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	absent(r, 9)
+	a := r.watch(s, peer(50))
+	r.watch(s, patient(51))
+	// The patience of the dead is a minute.
+	r.sql("update epochfence.peer_sign set signed_at = signed_at - interval '90 s' where run < 'run-050'")
+	if l := a.look(); l.Members != 12 {
+		t.Errorf("after less than two minutes: %d members, want 12", l.Members)
+	}
+	r.sql("update epochfence.peer_sign set signed_at = signed_at - interval '31 s' where run < 'run-050'")
+	l := a.look()
+	if p, ok := find(l, patient(51)); !ok || p.Gone || l.Members != 2 || l.Silent != 0 || len(l.Peers) != 1 {
+		t.Errorf("after two minutes: %+v", l)
+	}
+}
+
+func TestAProcessSeesThatItWasSuspected(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	a, b := r.watch(s, peer(1)), r.watch(s, patient(2))
+	if p, ok := b.sees(b.self); ok {
+		t.Errorf("unsuspected it sees itself: %+v", p)
+	}
+	p, ok := a.sees(b.self)
+	if ours, err := a.Suspect(t.Context(), a.self, p); !ok || !ours || err != nil {
+		t.Fatalf("%t, %t, %v", ok, ours, err)
+	}
+	l := b.look()
+	if p, ok := find(l, b.self); !ok || p.Suspected != b.self.Member || p.By != a.self.Name || p.Gone || l.Members != 1 {
+		t.Errorf("it sees itself: %t, in %+v", ok, l)
 	}
 }
 

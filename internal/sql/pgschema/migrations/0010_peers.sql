@@ -44,8 +44,10 @@ $$;
 
 -- look_at_peers gives a sign of a process and returns what it sees of its group: a row whose run is empty with
 -- the numbers of members, then the peers. They are the next three in the order of run ids, in a ring, that
--- can be suspected, those suspected within a minute, and those of the same host that are gone. Only of these it
--- tries whether the connection still holds its lock, so that the work of a look hardly grows with the group.
+-- can be suspected, those suspected within a minute, itself included, and those of the same host that are gone. Only of
+-- these it tries whether the connection still holds its lock, so that the work of a look hardly grows with the group.
+-- One that is silent for a minute more than its patience is not counted any more. Otherwise the few that outlive a
+-- majority would suspect nobody until its rows are deleted.
 create function "epochfence".look_at_peers(in_group text, in_run text, in_name text, in_host text, in_member text, in_patience bigint, in_key bigint)
 returns table (run text, name text, host text, member text, patience bigint, silent bigint, signed bigint, gone boolean,
     suspected text, suspected_by text, members bigint, silents bigint)
@@ -84,17 +86,18 @@ begin
     with every as materialized (
         select p.*, greatest(extract(epoch from moment - s.signed_at) * 1000000, 0)::bigint as silent,
             (extract(epoch from s.signed_at) * 1000000)::bigint as signed,
-            p.member <> '' and p.suspected <> p.member as counts
+            p.member <> '' and p.suspected <> p.member
+                and s.signed_at > moment - interval '1 minute' - p.patience * interval '1 microsecond' as counts
         from peer p cross join lateral (
             select l.signed_at from peer_sign l where l.group_name = p.group_name and l.run = p.run order by l.signed_at desc limit 1) s
         where p.group_name = in_group and s.signed_at > moment - interval '10 minutes'
     ), ring as materialized (
         select e.run from every e where e.counts and e.patience > 0 and e.run <> in_run order by e.run < in_run, e.run limit 3
     ), seen as materialized (
-        select e.*, e.session_key is not null and pg_try_advisory_xact_lock_shared(e.session_key) as gone,
+        select e.*, e.run <> in_run and e.session_key is not null and pg_try_advisory_xact_lock_shared(e.session_key) as gone,
             r.run is not null or coalesce(e.suspected_at > moment - interval '1 minute', false) as matters
         from every e left join ring r on r.run = e.run
-        where e.run <> in_run and (r.run is not null or e.suspected_at > moment - interval '1 minute' or e.host = in_host)
+        where r.run is not null or e.suspected_at > moment - interval '1 minute' or e.host = in_host and e.run <> in_run
     )
     select '', '', '', '', 0::bigint, 0::bigint, 0::bigint, false, '', '', count(*) filter (where e.counts),
         count(*) filter (where e.counts and e.run <> in_run and (e.patience > 0 and e.silent > e.patience or s.gone))
