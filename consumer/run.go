@@ -98,13 +98,16 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 		Joined: func() { o.Observe(Joined{}) }, Left: func(cause error) { o.Observe(Left{Cause: cause}) }, Idle: r.idle, Log: o.Logger,
 	}
 	process := aside.NewProcess(source.Identity())
-	watch, ok := epoch.As[operate.Watch](sink)
-	if !ok {
-		watch, _ = source.(operate.Watch)
+	var watches []operate.Watch
+	if w, ok := epoch.As[operate.Watch](sink); ok {
+		watches = append(watches, w)
 	}
-	if remover, ok := source.(Remover); ok && watch != nil && o.Patience >= 0 {
+	if w, ok := source.(operate.Watch); ok {
+		watches = append(watches, w)
+	}
+	if remover, ok := source.(Remover); ok && len(watches) > 0 && o.Patience >= 0 {
 		r.failover = &failover.Loop{
-			Watch: watch, Self: operate.Peer{Group: process.Group, Run: process.Run, Name: process.Name, Host: process.Host}, Patience: o.Patience,
+			Watches: watches, Self: operate.Peer{Group: process.Group, Run: process.Run, Name: process.Name, Host: process.Host}, Patience: o.Patience,
 			Member: remover.Member, Remove: remover.Remove, MayNot: ErrMayNotRemove,
 			Suspected: func(s failover.Suspicion) { o.Observe(suspected(s)) },
 			Wrong: func(w failover.Wrong) {

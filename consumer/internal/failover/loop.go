@@ -44,8 +44,8 @@ const (
 
 // Loop is one process's part in failover.
 type Loop struct {
-	Watch    operate.Watch
-	Self     operate.Peer // without Member and Patience
+	Watches  []operate.Watch // the first one that there is
+	Self     operate.Peer    // without Member and Patience
 	Patience time.Duration
 
 	// Member and Remove are those of a consumer.Remover, and MayNot is the error of one that lacks the permission.
@@ -61,6 +61,7 @@ type Loop struct {
 
 	off      atomic.Bool // this process may not remove
 	removals sync.WaitGroup
+	at       int // in Watches
 }
 
 // Run looks until ctx ends, and then says goodbye: end ctx when this process has left its group.
@@ -82,6 +83,10 @@ func (l *Loop) Run(ctx context.Context) {
 		pause := time.Duration(0)
 		switch {
 		case errors.Is(err, operate.ErrNoWatch):
+			if l.at = (l.at + 1) % len(l.Watches); l.at > 0 {
+				l.Log.Debug("trying the next place where the processes of the group may see each other", "err", err)
+				break
+			}
 			level := slog.LevelDebug
 			if !told {
 				level, told = slog.LevelInfo, true
@@ -107,7 +112,7 @@ func (l *Loop) Run(ctx context.Context) {
 // the connection has lasted.
 func (l *Loop) attend(ctx context.Context, s *State, seen func()) (lasted time.Duration, err error) {
 	opening, cancel := context.WithTimeout(ctx, attendTimeout)
-	v, err := l.Watch.Attend(opening, s.Sign(l.Member()))
+	v, err := l.Watches[l.at].Attend(opening, s.Sign(l.Member()))
 	cancel()
 	if err != nil {
 		return 0, err

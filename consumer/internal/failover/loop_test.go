@@ -88,12 +88,12 @@ func (v vigil) Close(ctx context.Context) {
 var errMayNot = errors.New("no permission")
 
 // looping runs a loop until test has returned.
-func looping(t *testing.T, w *script, remove func(ctx context.Context, member string) error, test func(log *bytes.Buffer)) {
+func looping(t *testing.T, w *script, remove func(ctx context.Context, member string) error, test func(log *bytes.Buffer), before ...operate.Watch) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		log := &bytes.Buffer{}
 		l := &Loop{
-			Watch: w, Self: operate.Peer{Run: "a", Name: "a", Host: "ada"}, MayNot: errMayNot,
+			Watches: append(before, w), Self: operate.Peer{Run: "a", Name: "a", Host: "ada"}, MayNot: errMayNot,
 			Member:    func() (string, time.Duration, bool) { return "m0", time.Minute, false },
 			Remove:    func(ctx context.Context, member, _ string) error { return remove(ctx, member) },
 			Suspected: func(Suspicion) {}, Wrong: func(Wrong) {},
@@ -202,6 +202,18 @@ func TestALostConnectionIsReplacedAtOnceAndAnUnavailableOneWithPauses(t *testing
 			t.Errorf("%d lines about it:\n%s", n, log)
 		}
 	})
+}
+
+// A sink may have a watch only in some of its shards, or none in an older schema.
+func TestWhereTheSinkHasNoWatchTheSourceIsAsked(t *testing.T) {
+	none, w := &script{attend: func() error { return operate.ErrNoWatch }}, &script{}
+	looping(t, w, nil, func(log *bytes.Buffer) {
+		<-time.After(10 * time.Second)
+		attended, looks, _ := w.soFar()
+		if tried, _, _ := none.soFar(); len(tried) != 1 || len(attended) != 1 || looks < 49 || strings.Contains(log.String(), "do not see each other") {
+			t.Errorf("the first was tried %d times, the second %d, with %d looks:\n%s", len(tried), len(attended), looks, log)
+		}
+	}, none)
 }
 
 func TestAHangingLookIsGivenUpBeforeOthersSuspectUs(t *testing.T) {
