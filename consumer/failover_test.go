@@ -52,6 +52,13 @@ type watchedSink struct {
 	*peer
 }
 
+// sinkWithoutWatch could show processes each other, but for its schema.
+type sinkWithoutWatch struct{ *memsink.Sink }
+
+func (sinkWithoutWatch) Attend(context.Context, operate.Peer) (operate.Vigil, error) {
+	return nil, operate.ErrNoWatch
+}
+
 func (s *peers) peer(m *memsource.Member) *peer {
 	p := &peer{memMember: m, peers: s}
 	s.mu.Lock()
@@ -389,7 +396,13 @@ func TestAStaticMemberIsNotSuspectedAndSuspects(t *testing.T) {
 	})
 }
 
-func TestASourceCanBeTheWatch(t *testing.T) {
+func TestASourceIsTheWatchWhereTheSinkIsNone(t *testing.T) {
+	t.Run("no sink", func(t *testing.T) { sourceWatches(t, func(p *process) epoch.Sink[*memsink.Tx] { return p.sink }) })
+	t.Run("not this one", func(t *testing.T) { sourceWatches(t, func(p *process) epoch.Sink[*memsink.Tx] { return sinkWithoutWatch{p.sink} }) })
+}
+
+func sourceWatches(t *testing.T, sink func(*process) epoch.Sink[*memsink.Tx]) {
+	t.Helper()
 	inBubble(t, 6, func(r *rig) {
 		s := &peers{}
 		var all []*process
@@ -398,7 +411,7 @@ func TestASourceCanBeTheWatch(t *testing.T) {
 			p := r.process(name, nil)
 			row := s.peer(p.member)
 			p.run(func(ctx context.Context) error {
-				return consumer.Run(ctx, row, p.sink, each(record), p.watched(options{}))
+				return consumer.Run(ctx, row, sink(p), each(record), p.watched(options{}))
 			})
 			all, rows = append(all, p), append(rows, row)
 		}
