@@ -27,7 +27,8 @@ import (
 
 const (
 	// lookedAfter is the number of processes that each one looks after: those that follow it in the order of
-	// their ids. While one of them is silent, it looks after all, so that it sees a majority that is silent.
+	// their ids. While one of them is silent and not yet suspected, it looks after all, so that it sees a majority
+	// that is silent.
 	lookedAfter = 3
 	alarmed     = 500 * time.Millisecond
 
@@ -70,6 +71,13 @@ type seen struct {
 	heard time.Time // the last answer, or the first question after a time without any
 	gone  bool
 	asked bool // in the last look
+
+	registration string // the latest
+	over         bool   // it was ended by a suspicion
+
+	// unheard says that it has registered again, so that it was alive, and has not answered us since. Until it
+	// does, we do not suspect it: it may be that questions cannot reach it from here.
+	unheard bool
 }
 
 // Attend implements [operate.Watch]. It waits until this process has joined the group.
@@ -168,32 +176,41 @@ func (v *vigil) Look(ctx context.Context, self operate.Peer) (operate.Look, erro
 
 // toAsk returns which processes are to be asked now. v.mu is held.
 func (v *vigil) toAsk(members []lease.Registered, now time.Time) map[string]*seen {
-	known, alarm, suspected := map[string]bool{}, false, map[string]bool{}
+	latest, alarm, suspected := map[string]lease.Registered{}, false, map[string]bool{}
 	for _, r := range members {
-		id := r.Process()
-		suspected[id] = suspected[id] || r.Suspected != ""
-		known[id] = id != v.me && (r.Note != "" || r.Suspected != "" && v.seen[id] != nil)
-		if known[id] && v.seen[id] == nil {
-			at := &seen{name: r.Name}
+		latest[r.Process()] = r
+		suspected[r.Process()] = suspected[r.Process()] || r.Suspected != ""
+	}
+	maps.DeleteFunc(v.seen, func(id string, _ *seen) bool { return latest[id].Note == "" && latest[id].Suspected == "" })
+	for id, r := range latest {
+		at := v.seen[id]
+		switch {
+		case id == v.me || at == nil && r.Note == "":
+			continue
+		case at == nil:
+			at = &seen{name: r.Name}
 			_ = json.Unmarshal([]byte(r.Note), &at.sign) // a process without a run is not seen
 			v.seen[id] = at
 		}
-	}
-	maps.DeleteFunc(v.seen, func(id string, _ *seen) bool { return !known[id] })
-	for _, at := range v.seen {
-		alarm = alarm || at.asked && (at.gone || now.Sub(at.heard) > alarmed)
+		if at.over = r.Suspected != ""; at.registration != r.ID {
+			at.registration, at.unheard = r.ID, r.ID != id
+		}
+		alarm = alarm || at.asked && !at.over && !at.unheard && (at.gone || now.Sub(at.heard) > alarmed)
 	}
 	ids := slices.Sorted(maps.Keys(v.seen))
 	next, _ := slices.BinarySearch(ids, v.me)
-	questions := map[string]*seen{}
-	for n, id := range slices.Concat(ids[next:], ids[:next]) {
+	questions, after := map[string]*seen{}, 0
+	for _, id := range slices.Concat(ids[next:], ids[:next]) {
 		at := v.seen[id]
 		was := at.asked
-		if at.asked = n < lookedAfter || alarm || suspected[id]; at.asked {
+		if at.asked = after < lookedAfter || alarm || suspected[id]; at.asked {
 			questions[id] = at
 			if !was {
 				at.heard = now
 			}
+		}
+		if !at.over {
+			after++
 		}
 	}
 	return questions
@@ -244,7 +261,7 @@ func (v *vigil) askOne(id string, at *seen) {
 	case errors.Is(err, nats.ErrNoResponders):
 		at.gone = true
 	case err == nil && json.Unmarshal(m.Data, &s) == nil && s.Run != "":
-		at.sign, at.gone, at.heard = s, false, time.Now()
+		at.sign, at.gone, at.unheard, at.heard = s, false, false, time.Now()
 	}
 }
 
@@ -262,6 +279,9 @@ func (v *vigil) look(members []lease.Registered, now time.Time) (l operate.Look)
 			continue
 		default:
 			p = &operate.Peer{Run: at.Run, Name: at.name, Host: at.Host, Patience: at.Patience, Silent: now.Sub(at.heard), Gone: at.gone}
+			if at.unheard {
+				p.Patience = 0
+			}
 		}
 		peers[id], p.Group, p.Member = p, v.s.Group, r.ID
 		if r.Suspected != "" {
@@ -272,7 +292,7 @@ func (v *vigil) look(members []lease.Registered, now time.Time) (l operate.Look)
 		asked := id != v.me && v.seen[id].asked
 		if p.Member != p.Suspected {
 			l.Members++
-			if asked && (p.Gone || p.Silent > p.Patience/2) {
+			if asked && !v.seen[id].unheard && (p.Gone || p.Silent > p.Patience/2) {
 				l.Silent++ // early, as those that are asked only since one is silent count, too
 			}
 		}

@@ -219,6 +219,30 @@ func TestAMemberThatIsRemovedAliveIsSeenToBeSuspectedUnderItsOldId(t *testing.T)
 	r.shared([]*testMember{all[0].testMember, all[1].testMember}, 2, 2)
 }
 
+// Routes between servers, or the subjects that a leaf node lets through, may hide a living process from some others.
+// If they removed it each second, nothing would move any more.
+func TestWhoRegistersAgainIsNotSuspectedBeforeItAnswers(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 2, 20*time.Second)
+	all := r.watchers(2)
+	a, b := all[0], all[1]
+	a.dies()
+	id := b.sees("m0", "is gone", isGone).Member
+	must(t, b.source.Remove(inTime(t), id, "test"))
+	p := b.sees("m0", "is registered again", func(p operate.Peer) bool { return p.Member != "" && p.Member != id })
+	for range 3 {
+		if l := b.look(); p.Patience != 0 || !p.Gone || p.Suspected != id || l.Members != 2 || l.Silent != 0 {
+			t.Errorf("%+v, %+v: it may be suspected again", p, l)
+		}
+		p = b.of("m0")
+	}
+	a.vigil.Close(inTime(t))
+	a = attend(a.testMember)
+	b.sees("m0", "answers", func(p operate.Peer) bool { return !p.Gone && p.Patience == testPatience })
+	a.dies()
+	b.sees("m0", "is gone, and may be suspected", func(p operate.Peer) bool { return p.Gone && p.Patience == testPatience })
+}
+
 // Each process asks a few others, and all of them while one is silent: it would not see that a majority is.
 func TestInALargeGroupEachProcessLooksAfterAFew(t *testing.T) {
 	t.Parallel()
@@ -237,10 +261,25 @@ func TestInALargeGroupEachProcessLooksAfterAFew(t *testing.T) {
 			t.Errorf("%d look after %s", n, name)
 		}
 	}
+	last := all[7]
+	last.wires.hold(true, true)
+	id, _, _ := last.source.Member()
+	must(t, all[0].source.Remove(inTime(t), id, "test"))
+	for _, w := range all[:7] {
+		eventually(t, w.name+" looks after a few and the one that was removed", func() bool {
+			l := w.look()
+			return len(l.Peers) == lookedAfter+1 && l.Members == 7 && slices.ContainsFunc(l.Peers, func(p operate.Peer) bool { return p.Suspected == id })
+		})
+	}
+	eventually(t, "it is silent for longer than what alarms, and alarms nobody", func() bool {
+		l := all[0].look()
+		return len(l.Peers) == lookedAfter+1 && slices.ContainsFunc(l.Peers, func(p operate.Peer) bool { return p.Suspected == id && p.Silent > 2*alarmed })
+	})
 	for _, w := range all[1:6] {
 		w.dies()
 	}
 	eventually(t, "all that have died are seen", func() bool { return all[0].look().Silent == 5 })
+	last.wires.hold(false, false)
 }
 
 func TestAWatchThatTheServerDoesNotPermitIsNone(t *testing.T) {
