@@ -130,7 +130,8 @@
 // process opens a second connection with the options of the first, and asks three others for a sign by core
 // NATS, as often as it looks: five times a second. A process that was killed is seen at once, because nobody
 // subscribes to its subject any more; a subscription of somebody else that covers the subject hides that, and
-// the process counts as silent after its patience. Without the permissions, LeaseTTL decides.
+// the process counts as silent after its patience. A process that registers again was alive: those on other hosts
+// suspect it only after they have got an answer from it. Without the permissions, LeaseTTL decides.
 //
 // # Limits of streams and of the bucket
 //

@@ -279,7 +279,7 @@ func (v *vigil) look(members []lease.Registered, now time.Time) (l operate.Look)
 			continue
 		default:
 			p = &operate.Peer{Run: at.Run, Name: at.name, Host: at.Host, Patience: at.Patience, Silent: now.Sub(at.heard), Gone: at.gone}
-			if at.unheard {
+			if at.unheard && at.Host != v.self.Host { // or it may be what is left of our predecessor
 				p.Patience = 0
 			}
 		}

@@ -236,6 +236,11 @@ func TestWhoRegistersAgainIsNotSuspectedBeforeItAnswers(t *testing.T) {
 		}
 		p = b.of("m0")
 	}
+	b.self.Host = a.self.Host
+	if p := b.of("m0"); p.Patience != testPatience {
+		t.Errorf("%+v: a process that starts where it has died cannot remove it", p)
+	}
+	b.self.Host = "host-m1"
 	a.vigil.Close(inTime(t))
 	a = attend(a.testMember)
 	b.sees("m0", "answers", func(p operate.Peer) bool { return !p.Gone && p.Patience == testPatience })

@@ -184,7 +184,8 @@ type Options struct {
 	Group string
 
 	// LeaseTTL is the time after which another process takes the jobs of a process that was killed
-	// or frozen, from 500 ms to 1 h. All processes should use the same value.
+	// or frozen, from 500 ms to 1 h. It does so sooner if the sink is an operate.Watch, as pgsink is.
+	// All processes should use the same value.
 	// consumer.Options.BatchTimeout may be at most 60 % of it, and defaults to 45 %. Lower it so
 	// that another process takes over sooner. Raise it if one transaction needs longer. LeaseTTL
 	// defaults to 15 s.
