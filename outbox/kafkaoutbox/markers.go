@@ -31,9 +31,11 @@ const (
 	unknown result = iota
 	committed
 	aborted
+	forgotten // by an InitProducerId that had no transaction to end
 )
 
-// ended is what Kafka says of the last transaction before InitProducerId, which forgets it.
+// ended is what Kafka says of the last transaction before InitProducerId, which forgets it. Options.ended has it by
+// transactional ID until a position is read: what follows InitProducerId may fail.
 type ended struct {
 	result
 	id    int64
@@ -58,6 +60,8 @@ func (s *session) describe(ctx context.Context) (e ended, err error) {
 				e.result = committed
 			case strings.HasSuffix(t.State, "Abort"):
 				e.result = aborted
+			case t.State == "Empty":
+				e.result = forgotten
 			}
 		}
 		return nil
@@ -69,8 +73,15 @@ func (s *session) describe(ctx context.Context) (e ended, err error) {
 }
 
 // of returns the result if no transaction came between it and the session: each, and InitProducerId, raises the
-// epoch.
-func (e ended) of(s *session) result {
+// epoch. before is what an earlier session of this process knew, if it was the last to begin.
+func (e ended) of(s *session, before any) result {
+	if e.result == forgotten {
+		was, _ := before.(ended)
+		if was.id != e.id || was.epoch != e.epoch {
+			return unknown
+		}
+		e.result = was.result
+	}
 	if e.id == s.id && e.epoch+1 == s.epoch {
 		return e.result
 	}

@@ -97,6 +97,8 @@ func TestAnUnstablePositionIsCompletedAsKafkaHadDecided(t *testing.T) {
 			defer c.Close()
 			r := newRig(t, c.ListenAddrs()[0])
 			r.o.RetryMax = time.Hour // it does not become idle: the batch is the last
+			var log lines
+			r.o.Logger = log.logger()
 			r.add("a")
 			first := r.takeOver(&process{})
 			r.awaitSent()
@@ -117,13 +119,20 @@ func TestAnUnstablePositionIsCompletedAsKafkaHadDecided(t *testing.T) {
 				return resp, nil, true // once
 			})
 			r.unstable(c, func() bool { mu.Lock(); defer mu.Unlock(); return !ended })
+			c.ControlKey(stepFetch, func(kreq kmsg.Request) (kmsg.Response, error, bool) { // Kafka has forgotten the result by now
+				resp := kreq.ResponseKind().(*kmsg.OffsetFetchResponse)
+				group := kmsg.NewOffsetFetchResponseGroup()
+				group.Group, group.ErrorCode = kreq.(*kmsg.OffsetFetchRequest).Groups[0].Group, kerr.GroupAuthorizationFailed.Code
+				resp.Groups = append(resp.Groups, group)
+				return resp, nil, true // once
+			})
 			c.Control(func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 				c.KeepControl()
 				mu.Lock()
 				defer mu.Unlock()
 				switch req := kreq.(type) {
 				case *kmsg.AddPartitionsToTxnRequest:
-					steps = append(steps, fmt.Sprint(req.Topics[0].Topic, req.Topics[0].Partitions))
+					steps = append(steps, fmt.Sprint(req.Topics[0].Topic, slices.Sorted(slices.Values(req.Topics[0].Partitions))))
 				case *kmsg.AddOffsetsToTxnRequest:
 					steps = append(steps, "group "+req.Group)
 				case *kmsg.EndTxnRequest:
@@ -139,6 +148,9 @@ func TestAnUnstablePositionIsCompletedAsKafkaHadDecided(t *testing.T) {
 			r.awaitSent()
 			mu.Lock()
 			defer mu.Unlock()
+			if !strings.Contains(log.String(), kerr.GroupAuthorizationFailed.Message) {
+				t.Error("the first session did not fail")
+			}
 			if want := []string{r.target + "[0 1]", "group " + was.TxnID, fmt.Sprint(commit)}; !slices.Equal(steps, want) {
 				t.Errorf("the requests were %v, want %v", steps, want)
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -62,6 +63,7 @@ type Options struct {
 	Logger *slog.Logger
 
 	limits batches.Limits
+	ended  *sync.Map // see markers.go
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -74,7 +76,7 @@ func (o Options) withDefaults() (Options, error) {
 	if err != nil {
 		return o, err
 	}
-	o.Batch, o.limits = limits.Batch, limits
+	o.Batch, o.limits, o.ended = limits.Batch, limits, &sync.Map{}
 	if err := checkTopic(o.Positions); err != nil {
 		return o, fmt.Errorf("kafkaoutbox: Options.Positions: %w", err)
 	}

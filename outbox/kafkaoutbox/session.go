@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,7 +47,7 @@ type session struct {
 	epoch int16
 	old   bool // the transactions are those from before KIP-890
 	at    position
-	last  result // of the transaction before, if the position is unstable
+	last  result // of the transaction before
 
 	unstable bool // there is no position, until that is completed
 }
@@ -76,8 +77,8 @@ func (o Options) open(ctx context.Context, name string, mayBegin bool) (*session
 		return s, err
 	}
 	s.close()
-	if s, err = o.connect(ctx, name, true); err != nil {
-		return nil, err
+	if s, err = o.connect(ctx, name, true); err != nil || s.unstable {
+		return s, err
 	}
 	if s.at.Number < 0 {
 		err = s.write(ctx, s.at.Next())
@@ -108,7 +109,7 @@ func (o Options) connect(ctx context.Context, name string, old bool) (*session, 
 			return o.connect(ctx, name, true)
 		}
 	}
-	if err = s.init(ctx); err != nil {
+	if err = s.init(ctx, o.ended); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -117,7 +118,7 @@ func (o Options) connect(ctx context.Context, name string, old bool) (*session, 
 
 func (s *session) close() { s.cl.Close() }
 
-func (s *session) init(ctx context.Context) (err error) {
+func (s *session) init(ctx context.Context, results *sync.Map) (err error) {
 	last, err := s.describe(ctx)
 	if err != nil {
 		return fmt.Errorf("kafkaoutbox: %w", err)
@@ -125,11 +126,16 @@ func (s *session) init(ctx context.Context) (err error) {
 	if s.id, s.epoch, err = s.cl.ProducerID(ctx); err != nil {
 		return fmt.Errorf("kafkaoutbox: begin as transactional ID %s: %w", s.name, err)
 	}
+	before, _ := results.Load(s.name)
+	s.last = last.of(s, before)
+	results.Store(s.name, ended{s.last, s.id, s.epoch})
 	s.at, err = s.position(ctx)
 	if s.unstable = errors.Is(err, errUnstable); s.unstable {
-		s.at, s.last = position{Number: -1}, last.of(s)
+		s.at = position{Number: -1}
 	} else if err != nil {
 		return fmt.Errorf("kafkaoutbox: read the position of group %s in topic %s: %w", s.name, s.topic, err)
+	} else {
+		results.Delete(s.name)
 	}
 	return nil
 }
