@@ -296,3 +296,36 @@ func TestAMessageIsDeferredOnceWhateverBecomesOfTheTransaction(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatIsDueIsReplayedWhileASinkHasNoRoomForMore: the message that it cannot store waits without a halt, because a
+// halted partition replays nothing, and nothing would make room.
+func TestWhatIsDueIsReplayedWhileASinkHasNoRoomForMore(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		values := r.fill(0, 4)
+		refusals := 0
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if m.Replay == 0 && (m.Offset == 1 || m.Offset == 2) {
+				return consumer.RetryAfter(errBank, time.Minute)
+			}
+			return record(ctx, tx, m, e)
+		}), options{}, memsink.Hooks{
+			Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+				if as[0].From == 2 && as[0].To == 3 && len(r.deferred()) > 0 {
+					refusals++
+					return epoch.ErrTransient
+				}
+				return do()
+			},
+		})
+		r.pass(50 * time.Second)
+		r.wantEffects(0, values[0])
+		r.pass(30 * time.Second)
+		r.wantEffects(0, values[0], values[1], values[3])
+		r.pass(time.Minute)
+		r.wantEffects(0, values[0], values[1], values[3], values[2])
+		if advanced := seen[consumer.Advanced](p); refusals < 5 || advanced[len(advanced)-1].Epoch != 1 {
+			t.Errorf("it was refused %d times, and the partition ends as %+v", refusals, advanced[len(advanced)-1])
+		}
+		p.end()
+	})
+}

@@ -103,7 +103,7 @@ func (t *transaction) addLetters(ctx context.Context) error {
 			t.letters[i], err = t.sink.swapLetter(ctx, at)
 		}
 		if err == nil && at.letter.State == operate.StateDeferred { // before the position, which makes both exist
-			if err = t.sink.request(ctx, at.letter.Row, true); errors.Is(err, epoch.ErrTooLarge) {
+			if err = t.sink.request(ctx, at.letter.Row, true); errors.Is(err, errDeferred) {
 				return err
 			}
 		}

@@ -2,8 +2,10 @@ package cassink
 
 import (
 	"context"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // Replays reports whether a transaction moves no position.
@@ -16,6 +18,26 @@ func First(tx *Tx) epoch.Message {
 
 // RideLess has a sink write the item of the lists as soon as there is something to write.
 func RideLess(s *Sink) { s.mostRiding = 0 }
+
+// FillDeferred lists as many deferred messages as there may be, of which nothing is there, due at a time. It returns what
+// makes room for one.
+func FillDeferred(ctx context.Context, s *Sink, p epoch.Partition, at time.Time) (room func() error, err error) {
+	err = replace(ctx, s.store, s.keys.requests(), func(all *requests) error {
+		for n := range int64(mostDeferred - len(all.Deferred)) {
+			all.Deferred = append(all.Deferred, due{requested{p, n + 1}, at})
+		}
+		return nil
+	})
+	return func() error { return s.request(ctx, operate.Row{Partition: p, ID: 1}, false) }, err
+}
+
+// ForgetDeferred empties the list of what is deferred.
+func ForgetDeferred(ctx context.Context, s *Sink) error {
+	return replace(ctx, s.store, s.keys.requests(), func(all *requests) error {
+		all.Deferred = nil
+		return nil
+	})
+}
 
 // SetLastEntry has a fence say that an entry had this id.
 func SetLastEntry(ctx context.Context, s *Sink, p epoch.Partition, id int64) error {

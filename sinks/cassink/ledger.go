@@ -301,8 +301,10 @@ type due struct {
 }
 
 // mostDeferred limits what all partitions have deferred, because it is in one item. A partition that would defer one
-// more halts until others are replayed.
+// more waits until others are replayed. It must not halt: a halted partition replays nothing.
 const mostDeferred = 1000
+
+var errDeferred = fmt.Errorf("%w: %d messages are deferred, which is all that a cassink keeps", epoch.ErrTransient, mostDeferred)
 
 // requested names a dead letter, or an entry of the outbox.
 type requested struct {
@@ -318,7 +320,7 @@ func (s *Sink) request(ctx context.Context, r operate.Row, wanted bool) error {
 		all.Deferred = slices.DeleteFunc(all.Deferred, func(d due) bool { return d.requested == this })
 		switch later := r.State == operate.StateDeferred; {
 		case wanted && later && len(all.Deferred) >= mostDeferred:
-			return fmt.Errorf("%w: %d messages are deferred, which is all that a cassink keeps", epoch.ErrTooLarge, mostDeferred)
+			return errDeferred
 		case wanted && later:
 			all.Deferred = append(all.Deferred, due{this, now().Add(r.Delay())})
 		case wanted:
@@ -339,9 +341,11 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (acts int64, 
 	}
 	slices.SortFunc(all.Replays, func(a, b requested) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortFunc(all.Deferred, func(a, b due) int { return a.At.Compare(b.At) })
+	past := map[requested]bool{} // due for longer than any read lags
 	for _, d := range all.Deferred {
-		if !now().Before(d.At) {
+		if wait := now().Sub(d.At); wait >= 0 {
 			all.Replays = append(all.Replays, d.requested)
+			past[d.requested] = wait > time.Hour
 		}
 	}
 	of := map[epoch.Partition]int{}
@@ -350,6 +354,9 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (acts int64, 
 			continue
 		}
 		at, err := s.letter(ctx, r.Partition, r.ID)
+		if errors.Is(err, operate.ErrNoDeadLetter) && past[r] { // else what has failed to remove it would take room for ever
+			_ = s.request(ctx, operate.Row{Partition: r.Partition, ID: r.ID}, false)
+		}
 		if err == nil && at.letter.Pending {
 			err = s.exists(ctx, at.letter)
 		}
