@@ -171,7 +171,7 @@ func (p *partition) settleReplay(r *replay, a answer) outcome {
 		return outcome{action: advance}
 	case a.abandoned:
 		delete(q.tries, r.ID)
-		p.report.replayed(r, replayFailed, a)
+		p.report.replayed(r, replayFailed, true, a)
 		p.record(r, a, p.run.records.ReplayFailed)
 		return p.abandoned(a)
 	}
@@ -186,7 +186,7 @@ func (p *partition) settleReplay(r *replay, a answer) outcome {
 	if v.broke.action == haltForGood {
 		p.run.endedTx(p.id, v.broke.err) // the partition stays halted, even if the claim has ended already
 	}
-	p.report.replayed(r, v.what, a)
+	p.report.replayed(r, v.what, v.failed && !again, a)
 	if v.what == replayed {
 		p.wakeBackground()
 	}

@@ -340,8 +340,8 @@ func (r *report) drained(at epoch.Fence) {
 	r.run.Observe(Drained{Partition: r.id, Epoch: at.Epoch, Next: nextOf(at)})
 }
 
-// replayed reports a try of a replay.
-func (r *report) replayed(q *replay, what outcomeOfReplay, a answer) {
+// replayed reports a try of a replay. failed says that it was the last one, also if what it did ended the claim.
+func (r *report) replayed(q *replay, what outcomeOfReplay, failed bool, a answer) {
 	about := []any{"dead_letter", q.ID, "offset", q.Message.Offset, "epoch", a.part.epoch}
 	log := r.run.log(r.id)
 	switch what {
@@ -360,7 +360,7 @@ func (r *report) replayed(q *replay, what outcomeOfReplay, a answer) {
 	}
 	r.run.Observe(Replayed{
 		Partition: r.id, Epoch: a.part.epoch, Offset: q.Message.Offset, DeadLetter: q.ID,
-		Err: a.err, Final: what.final(), Dead: what == replayFailed && q.IsDue, Took: a.took,
+		Err: a.err, Final: what.final(), Dead: failed && q.IsDue, Took: a.took,
 	})
 }
 

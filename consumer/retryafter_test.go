@@ -172,14 +172,17 @@ func TestAMessageIsADeadLetterAfterMaxDeferrals(t *testing.T) {
 				if err != nil || len(ls) != 1 || !ls[0].Due.IsZero() || ls[0].Deferred != int(c.calls)-1 || !strings.Contains(ls[0].ReplayError, c.refused) {
 					t.Errorf("the dead letter is %+v, %v", ls, err)
 				}
-				final := 0
+				final, died := 0, 0
 				for _, e := range seen[consumer.Replayed](p) {
 					if e.Final {
 						final++
 					}
+					if e.Dead {
+						died++
+					}
 				}
-				if failures := r.decided(0, operate.DecidedReplayFailure); final != 1 || len(failures) != 1 {
-					t.Errorf("%d replays were final, and the log has %+v", final, failures)
+				if failures := r.decided(0, operate.DecidedReplayFailure); final != 1 || died != 1 || len(failures) != 1 {
+					t.Errorf("%d replays were final, %d are counted as dead letters, and the log has %+v", final, died, failures)
 				}
 				p.end()
 			})
@@ -325,6 +328,37 @@ func TestWhatIsDueIsReplayedWhileASinkHasNoRoomForMore(t *testing.T) {
 		r.wantEffects(0, values[0], values[1], values[3], values[2])
 		if advanced := seen[consumer.Advanced](p); refusals < 5 || advanced[len(advanced)-1].Epoch != 1 {
 			t.Errorf("it was refused %d times, and the partition ends as %+v", refusals, advanced[len(advanced)-1])
+		}
+		p.end()
+	})
+}
+
+// TestADeferredMessageThatEndsItsConnectionEachTimeIsCountedAsADeadLetter when it becomes one: an alert waits for the count.
+func TestADeferredMessageThatEndsItsConnectionEachTimeIsCountedAsADeadLetter(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		r.fill(0, 1)
+		p := r.start("a", each(func(ctx context.Context, tx tx, m consumer.Message, e epoch.Epoch) error {
+			if m.Replay == 0 {
+				return consumer.RetryAfter(errBank, time.Minute)
+			}
+			return record(ctx, tx, m, e)
+		}), options{}, memsink.Hooks{
+			Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
+				if as[0].From == as[0].To { // a replay
+					return epoch.ErrInDoubt
+				}
+				return do()
+			},
+		})
+		r.pass(10 * time.Minute)
+		died := 0
+		for _, e := range seen[consumer.Replayed](p) {
+			if e.Dead {
+				died++
+			}
+		}
+		if dead := r.sink.DeadLetters(); died != 1 || len(dead) != 1 || len(r.deferred()) != 0 {
+			t.Errorf("%d are counted as dead letters, and there are %d; %d are deferred", died, len(dead), len(r.deferred()))
 		}
 		p.end()
 	})
