@@ -163,8 +163,8 @@ func isPermanent(err error) bool {
 // answer, and that the partition need not wait. The consumer stores the message in the sink, in the transaction that
 // moves the position past it, and calls the handler again once delay has passed by the sink's clock, within 2 to 3 s.
 // Later messages are applied before it, also those of its key. Each replay that fails defers it again, by the delay of
-// that RetryAfter or else by the last one. It becomes a dead letter if a replay fails with [Permanent], or after
-// [Options.MaxDeferrals].
+// that RetryAfter or else by the last one. It becomes a dead letter, and OnFailure is not called, if a replay fails with
+// [Permanent] or hangs, or after [Options.MaxDeferrals]. A rewind below the message applies it twice.
 //
 // An error that is [epoch.ErrTransient] or [epoch.ErrUnhealthy] stays one: the database is at fault, not the message.
 // [Permanent] prevails, too. If the sink keeps no dead letters, err counts as an attempt. RetryAfter(nil, delay) returns

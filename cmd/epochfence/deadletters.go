@@ -158,12 +158,20 @@ func (a *app) runLetters(ctx context.Context, q operate.DeadLetterQuery, which c
 			a.say("\nNo dead letters, but deferred by the handler, and replayed when they are due:\n")
 			waiting.print(a.out)
 		}
-		for _, of := range [][]operate.DeadLetter{ls, later} {
-			if len(of) == q.Limit {
-				a.say("\nThere may be more: --after %d", of[len(of)-1].ID)
-			}
+		if after := lastOfBoth(ls, later, q.Limit); after > 0 {
+			a.say("\nThere may be more: --after %d", after)
 		}
 	})
+}
+
+// lastOfBoth returns the ID after which both lists continue, and 0 if none does. What one of them has after it is listed again.
+func lastOfBoth(a, b []operate.DeadLetter, limit int) (after int64) {
+	for _, ls := range [][]operate.DeadLetter{a, b} {
+		if last := len(ls) - 1; len(ls) == limit && (after == 0 || ls[last].ID < after) {
+			after = ls[last].ID
+		}
+	}
+	return after
 }
 
 func (a *app) deadLettersShow() *cobra.Command {

@@ -52,3 +52,24 @@ func TestAWaitForAReplayOutlivesASinkThatIsAway(t *testing.T) {
 		t.Errorf("err = %v, want that nobody knows, and why", err)
 	}
 }
+
+// Dead letters and deferred messages are two lists with one --after.
+func TestTheNextPageOfDeadLettersLeavesNothingOut(t *testing.T) {
+	t.Parallel()
+	of := func(ids ...int64) (ls []operate.DeadLetter) {
+		for _, id := range ids {
+			ls = append(ls, operate.DeadLetter{ID: id})
+		}
+		return ls
+	}
+	for _, c := range []struct {
+		dead, deferred []operate.DeadLetter
+		want           int64
+	}{
+		{of(1, 8), of(2, 3), 3}, {of(1, 2), of(3, 9), 2}, {of(1, 8), of(2), 8}, {of(5), of(2, 3), 3}, {of(5), of(2), 0}, {nil, nil, 0},
+	} {
+		if got := lastOfBoth(c.dead, c.deferred, 2); got != c.want {
+			t.Errorf("after %v and %v, the next page begins after %d; want %d", c.dead, c.deferred, got, c.want)
+		}
+	}
+}

@@ -71,8 +71,10 @@ func Values(values ...string) []consumer.Message {
 //
 // messages are applied in order. Check sets their offsets and, where they have none, a group, a topic and a time. It
 // puts all rows back as it found them, and with them what anybody else has written meanwhile: give it a database of its
-// own. It logs how many messages OnFailure got, as it does not know which must succeed, and fails if that is all. It refuses one that has a table of more than 10,000 rows, a fence of another partition or, on PostgreSQL,
-// another Check. It reads all rows after each call. For PostgreSQL, pgtables.Of returns db.
+// own. It logs how many messages OnFailure got, as it does not know which must succeed, and fails if that is all. Those
+// that the handler defers by [consumer.RetryAfter] go to OnFailure here. It refuses a database that has a table of more
+// than 10,000 rows, a fence of another partition or, on PostgreSQL, another Check. It reads all rows after each call. For
+// PostgreSQL, pgtables.Of returns db.
 func Check[TX any](t testing.TB, sink epoch.Sink[TX], h consumer.Handlers[TX], messages []consumer.Message, db Database, o Options) {
 	t.Helper()
 	if o.Timeout == 0 {
