@@ -119,7 +119,9 @@ func letterOf(r Row) (DeadLetter, letterBody, error) {
 	}
 	switch r.State {
 	case StateDeferred:
-		l.Due = r.Changed.Add(r.Delay())
+		if l.Due = r.Changed.Add(r.Delay()); l.ReplayError != "" { // a replay that failed has deferred it
+			l.ReplayFailedAt = r.Changed
+		}
 	case StateRequested:
 		l.RequestedAt = r.Changed
 	case StateFailed:

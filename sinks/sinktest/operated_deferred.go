@@ -65,6 +65,8 @@ func deferring(w *world) {
 	w.NoErrorf(tb.records().DeferAgain(w.ctx, r, errors.New("still not"), time.Millisecond), "defer it again")
 	w.NoErrorf(tb.records().DeferAgain(w.ctx, r, errors.New("late"), time.Hour), "defer it again, from an earlier reading")
 	w.wantOnly(tb.replays(r), operate.ErrRowChanged, "the replay of what was deferred again")
+	failed := h.deferred(2)[1]
+	w.Wantf(failed.ReplayError == "still not" && failed.ReplayFailedAt.Equal(failed.Due.Add(-time.Millisecond)), "what was deferred again is %+v", failed)
 	again := tb.due()
 	w.Mustf(again.Message.Offset == 1 && again.Deferred == 2, "due is %+v", again)
 	w.NoErrorf(tb.replays(again), "the replay")
@@ -88,7 +90,7 @@ func deferredIsOperated(w *world) {
 	ls := h.deferred(3)
 	for _, l := range ls {
 		after := l.Due.Sub(l.At)
-		w.Wantf(l.Deferred == 1 && l.Error == errLater.Error() && after >= time.Hour && after < time.Hour+time.Minute, "deferred is %+v, due %v after it was stored", l, after)
+		w.Wantf(l.Deferred == 1 && l.ReplayFailedAt.IsZero() && l.Error == errLater.Error() && after >= time.Hour && after < time.Hour+time.Minute, "deferred is %+v, due %v after it was stored", l, after)
 	}
 
 	h.doesLetter(operate.Discard, ls[0])
