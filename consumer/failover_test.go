@@ -398,7 +398,9 @@ func TestAStaticMemberIsNotSuspectedAndSuspects(t *testing.T) {
 
 func TestASourceIsTheWatchWhereTheSinkIsNone(t *testing.T) {
 	t.Run("no sink", func(t *testing.T) { sourceWatches(t, func(p *process) epoch.Sink[*memsink.Tx] { return p.sink }) })
-	t.Run("not this one", func(t *testing.T) { sourceWatches(t, func(p *process) epoch.Sink[*memsink.Tx] { return sinkWithoutWatch{p.sink} }) })
+	t.Run("not this one", func(t *testing.T) {
+		sourceWatches(t, func(p *process) epoch.Sink[*memsink.Tx] { return sinkWithoutWatch{p.sink} })
+	})
 }
 
 func sourceWatches(t *testing.T, sink func(*process) epoch.Sink[*memsink.Tx]) {

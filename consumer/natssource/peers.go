@@ -101,7 +101,7 @@ func (v *vigil) open(ctx context.Context, self operate.Peer) (err error) {
 		return errors.New("this process is not registered")
 	}
 	v.prefix = "epochfence." + v.s.Bucket + "." + v.s.store.KeyInBucket(cas.Join(v.s.Group)) + "."
-	if v.nc, err = v.connect(); err != nil {
+	if v.nc, err = v.connect(ctx); err != nil {
 		return err
 	}
 	answer := func(m *nats.Msg) {
@@ -127,7 +127,7 @@ func (v *vigil) open(ctx context.Context, self operate.Peer) (err error) {
 
 // connect opens a connection like the user's, whose callbacks it does not call. The watch is attended anew
 // when it is lost.
-func (v *vigil) connect() (*nats.Conn, error) {
+func (v *vigil) connect(ctx context.Context) (*nats.Conn, error) {
 	user := v.s.JetStream.Conn()
 	o := user.Opts
 	o.Name += " (watch)"
@@ -142,7 +142,21 @@ func (v *vigil) connect() (*nats.Conn, error) {
 			v.fail(fmt.Errorf("%w: %w; allow it (the package documentation lists what is needed)", operate.ErrNoWatch, err))
 		}
 	}
-	return o.Connect()
+	var nc *nats.Conn
+	connected := make(chan error, 1)
+	go func() { // it tries each server for a while, also after ctx has ended
+		made, err := o.Connect()
+		if nc = made; err == nil {
+			context.AfterFunc(v.over, made.Close)
+		}
+		connected <- err
+	}()
+	select {
+	case err := <-connected:
+		return nc, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // Close implements [operate.Vigil]. A process that leaves has left the group before, so that nobody asks it. One

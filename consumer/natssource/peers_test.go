@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -314,6 +316,49 @@ func TestAWatchThatTheServerDoesNotPermitIsNone(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+// onceDialer connects once. A second attempt hangs.
+type onceDialer struct {
+	dialed atomic.Bool
+	hangs  chan struct{}
+	over   <-chan struct{}
+}
+
+func (d *onceDialer) Dial(network, address string) (net.Conn, error) {
+	if d.dialed.Swap(true) {
+		close(d.hangs)
+		<-d.over
+		return nil, net.ErrClosed
+	}
+	return net.Dial(network, address)
+}
+
+func TestAProcessThatEndsDoesNotWaitForTheConnectionOfItsWatch(t *testing.T) {
+	t.Parallel()
+	s := natstest.Start(t)
+	d := &onceDialer{hangs: make(chan struct{}), over: t.Context().Done()}
+	o := newGroupRigOn(t, s, 1, 2, 20*time.Second).options()
+	o.JetStream = s.JetStream(t, nats.SetCustomDialer(d))
+	source, err := New(o)
+	must(t, err)
+	runs(t, source)
+	ctx, cancel := context.WithCancel(inTime(t))
+	attended := make(chan error, 1)
+	go func() {
+		_, err := source.Attend(ctx, operate.Peer{Run: "run", Patience: testPatience})
+		attended <- err
+	}()
+	<-d.hangs
+	cancel()
+	select {
+	case err := <-attended:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-inTime(t).Done():
+		t.Error("it waits")
 	}
 }
 

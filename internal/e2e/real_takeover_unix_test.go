@@ -151,19 +151,30 @@ func (s *takeovers) start() *victim {
 	return v
 }
 
-// fault is what happens to a process, and what ends it.
+// fault is what happens to a process, and what ends it; without the latter it is dead.
 type fault struct {
-	name   string
-	begins func(v *victim)
-	ends   func(s *takeovers, i int)
+	name         string
+	begins, ends func(v *victim)
 }
 
 var faults = []fault{
-	{"kill -9", func(v *victim) { _ = v.cmd.Process.Kill() }, func(s *takeovers, i int) { s.processes[i] = s.start() }},
-	{"SIGSTOP", func(v *victim) { _ = v.cmd.Process.Signal(syscall.SIGSTOP) },
-		func(s *takeovers, i int) { _ = s.processes[i].cmd.Process.Signal(syscall.SIGCONT) }},
-	{"packets dropped", func(v *victim) { v.kafka.Freeze(); v.database.Freeze() },
-		func(s *takeovers, i int) { s.processes[i].kafka.Pass(); s.processes[i].database.Pass() }},
+	{"kill -9", func(v *victim) { _ = v.cmd.Process.Kill() }, nil},
+	{"SIGSTOP", func(v *victim) { _ = v.cmd.Process.Signal(syscall.SIGSTOP) }, func(v *victim) { _ = v.cmd.Process.Signal(syscall.SIGCONT) }},
+	{"packets dropped", func(v *victim) { v.kafka.Freeze(); v.database.Freeze() }, func(v *victim) { v.kafka.Pass(); v.database.Pass() }},
+}
+
+// replace ends the fault, waits until the process has joined again, and starts another one in its place: with one
+// that was suspected wrongly, the group would have twice as much patience in the next trial.
+func (s *takeovers) replace(f fault, i int) {
+	s.Helper()
+	v := s.processes[i]
+	if f.ends != nil {
+		f.ends(v)
+		s.balanced()
+		_ = v.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	_ = v.cmd.Wait()
+	s.processes[i] = s.start()
 }
 
 func (s *takeovers) measure(trials int) {
@@ -173,7 +184,7 @@ func (s *takeovers) measure(trials int) {
 			s.balanced()
 			i := n % 2 // of whom one may be the group's leader
 			took = append(took, s.trial(f, i))
-			f.ends(s, i)
+			s.replace(f, i)
 		}
 		slices.Sort(took)
 		s.Logf("| %s | %s | median %.2f s | 95 %% %.2f s | %v", s.Name(), f.name, took[len(took)/2].Seconds(), took[(len(took)*95+99)/100-1].Seconds(), took)

@@ -118,7 +118,6 @@ func TestAnUnstablePositionIsCompletedAsKafkaHadDecided(t *testing.T) {
 				})
 				return resp, nil, true // once
 			})
-			r.unstable(c, func() bool { mu.Lock(); defer mu.Unlock(); return !ended })
 			c.ControlKey(stepFetch, func(kreq kmsg.Request) (kmsg.Response, error, bool) { // Kafka has forgotten the result by now
 				resp := kreq.ResponseKind().(*kmsg.OffsetFetchResponse)
 				group := kmsg.NewOffsetFetchResponseGroup()
@@ -126,6 +125,7 @@ func TestAnUnstablePositionIsCompletedAsKafkaHadDecided(t *testing.T) {
 				resp.Groups = append(resp.Groups, group)
 				return resp, nil, true // once
 			})
+			r.unstable(c, func() bool { mu.Lock(); defer mu.Unlock(); return !ended })
 			c.Control(func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 				c.KeepControl()
 				mu.Lock()

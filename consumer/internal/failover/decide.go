@@ -164,8 +164,8 @@ type limit struct {
 }
 
 // limits are all caps that depend on what one process knows. That the group removes one member a second at
-// most is up to the watch. A ghost, which has died on this host under this name before this process started, is
-// removed by a process that has no member id yet, and even if it is the majority: nobody else may be there.
+// most is up to the watch. A ghost, which has died on this host under this name, is removed by a process that has no
+// member id yet, and even if it is the majority: nobody else may be there.
 var limits = []limit{
 	{"once per member id", func(s *State, p suspect) bool { _, done := s.removed[p.Member]; return !done }},
 	{"with a member id of its own", func(s *State, p suspect) bool { return s.self.Member != "" || p.ghost }},
@@ -274,7 +274,8 @@ func (s *State) dead(now time.Time, p operate.Peer, k *peer) (Why, bool) {
 // patienceWith returns how long to wait for p: as it says, or longer after wrong suspicions.
 func (s *State) patienceWith(p operate.Peer, k *peer) time.Duration { return max(p.Patience, k.raised) }
 
-// ghost reports whether p ran on this host under this name before this process started.
+// ghost reports whether p, which is gone, ran on this host under this name: before this process started, or beside it
+// while its first connection lasts.
 func (s *State) ghost(p operate.Peer) bool {
 	if s.attended != 1 || p.Host != s.self.Host {
 		return false
