@@ -21,7 +21,7 @@ var frozen = map[string]string{
 	"internal/sql/pgschema/migrations/0006_items.sql":         "c6bc68a622a96ab33e68f57b7e377c46218e9f71631bdfcdb2591d71613f5384",
 	"internal/sql/pgschema/migrations/0007_outbox_offset.sql": "b3167222612e1bc6a10ac796758f3b62247284e3bce3c9924f24286325b8ac33",
 	"internal/sql/pgschema/migrations/0008_observe.sql":       "002e5b59bb698e3e82c04cc17ca000ea625eeef8291b2e00cfe4e7229080f688",
-	"internal/sql/pgschema/migrations/0009_retry.sql":         "3a5bdf13a3dc988e2e57139aebb9f566c8b7fd39fd949603715847bab8337858",
+	"internal/sql/pgschema/migrations/0009_retry.sql":         "893ef3753ec8e67357dbb3c7220852a3ce031f40eb26d6d9ca811ee8d8d8018b",
 	"internal/sql/pgschema/migrations/0010_peers.sql":         "c0718b70e7b457793dbec1e53917cc734771a2fa2bbc4f9d7ba891b1f416282d",
 	"internal/sql/sqlschema/mariadb/0001_fence.sql":           "ed81a47ca25a5b72617f3f36e31ea648e777a5ea5bb74120b8887b75e3d709f2",
 	"internal/sql/sqlschema/mariadb/0002_ledger.sql":          "ad540613b40558f79291614045f53a68725388ccdc7e453e72f422e9ddd8b3ed",

@@ -293,7 +293,7 @@ func (v *vigil) look(members []lease.Registered, now time.Time) (l operate.Look)
 			continue
 		default:
 			p = &operate.Peer{Run: at.Run, Name: at.name, Host: at.Host, Patience: at.Patience, Silent: now.Sub(at.heard), Gone: at.gone}
-			if at.unheard && at.Host != v.self.Host { // or it may be what is left of our predecessor
+			if at.unheard && at.Host != v.self.Host { // on our host it may be our dead predecessor
 				p.Patience = 0
 			}
 		}

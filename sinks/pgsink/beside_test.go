@@ -439,8 +439,8 @@ func TestABatchThatIsClosedTwiceDoesNotWaitForThoseBeside(t *testing.T) {
 	}))
 }
 
-// slowFailure keeps a goroutine that has had an error.
-type slowFailure struct{ failed chan struct{} }
+// slowFailure keeps a goroutine that has had an error until the handler returns.
+type slowFailure struct{ failed, returns chan struct{} }
 
 func (s slowFailure) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
@@ -449,20 +449,21 @@ func (s slowFailure) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.Tra
 func (s slowFailure) TraceQueryEnd(_ context.Context, _ *pgx.Conn, d pgx.TraceQueryEndData) {
 	if d.Err != nil && strings.Contains(d.Err.Error(), "effects_value_check") {
 		close(s.failed)
-		time.Sleep(100 * time.Millisecond) //nolint:forbidigo // it is slow, and nothing waits for it
+		<-s.returns
 	}
 }
 
 // The race detector watches.
 func TestAGoroutineLeftBehindBesideOthersFailsMeanwhile(t *testing.T) {
 	t.Parallel()
-	r, slow := newRig(t), slowFailure{make(chan struct{})}
+	r, slow := newRig(t), slowFailure{make(chan struct{}), make(chan struct{})}
 	s := r.openOn(r.pool(func(c *pgxpool.Config) { c.ConnConfig.Tracer = slow }))
 	seed(t, s, orders)
 	err := together(t, s, claim(t, s, orders, 5), 2, func(ctx context.Context, tx pgsink.Tx, i int) error {
 		if i == 0 {
 			go func() { _, _ = tx.Exec(ctx, "insert into effects (list, value) values ('l', 'refused')") }()
 			<-slow.failed
+			defer close(slow.returns)
 		}
 		return nil
 	})

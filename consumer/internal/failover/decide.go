@@ -89,7 +89,7 @@ type State struct {
 	fixed   bool // in tests: a wrong suspicion does not double a patience
 }
 
-// peer is what is known of one other process.
+// peer is the record of one other process.
 type peer struct {
 	seen     time.Time
 	signed   time.Time     // its last sign, by our clock

@@ -116,7 +116,7 @@ type Relay[TX any] struct {
 	troubles *troubles.Log[epoch.Partition]
 }
 
-// New returns a relay of what is in store.
+// New returns a relay that sends the entries of store to o.
 func New[TX any](store outbox.Store[TX], o Target) (*Relay[TX], error) {
 	if store == nil {
 		return nil, errors.New(o.Package + ": New needs a store")

@@ -75,7 +75,7 @@ begin
 end
 $$;
 
--- write_row, now with what a consumer defers, and with the replay of what is due.
+-- write_row also stores the due time of a deferred dead letter, and lets its owner replay one that is due.
 create or replace function "epochfence".write_row(in_kind text, in_id bigint, in_revision bigint, in_remove boolean, in_name text,
     in_group text, in_topic text, in_partition integer, in_epoch bigint, in_offset bigint, in_state text, in_cause text, in_operator text,
     in_body text, in_key bytea, in_value bytea, in_headers text)
