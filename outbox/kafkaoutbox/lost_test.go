@@ -22,15 +22,15 @@ func TestADatabaseThatLostCommitsIsADoubt(t *testing.T) {
 				r.stop(run)
 			}
 			r.add("a", "b", "a", "b", "a")
-			r.db.mu.Lock()
-			standby := r.db.state // it has the handler's commit, and none of the relay's
-			r.db.mu.Unlock()
+			r.db.Lock()
+			standby := r.db.State // it has the handler's commit, and none of the relay's
+			r.db.Unlock()
 			run := r.takeOver(&process{})
 			r.awaitSent()
 			r.stop(run)
-			r.db.mu.Lock()
-			r.db.state = standby
-			r.db.mu.Unlock()
+			r.db.Lock()
+			r.db.State = standby
+			r.db.Unlock()
 			r.inDoubt()
 		})
 	}
@@ -57,7 +57,7 @@ func TestABatchThatWasDiscardedAfterKafkaHadItIsADoubt(t *testing.T) {
 	first := r.takeOver(p)
 	r.await("its end", p.killed)
 	r.stop(first)
-	r.db.discard(r.batch().ID)
+	r.db.Discard(r.batch().ID)
 	r.inDoubt()
 }
 
@@ -73,7 +73,7 @@ func (r *rig) inDoubt() {
 		default:
 		}
 	}
-	left := r.db.records()
+	left := r.db.Records()
 	run := r.takeOver(&process{})
 	group := r.o.Prefix + "/billing/orders/3"
 	r.await("an error for the operator", func() bool { return strings.Contains(log.String(), "delete the group "+group) })
@@ -97,10 +97,10 @@ func (r *rig) inDoubt() {
 	}
 	r.wantAll()
 	for _, row := range left { // the topic has them
-		r.db.discard(row.ID)
+		r.db.Discard(row.ID)
 	}
-	for _, row := range r.db.left() {
-		r.db.discard(row.ID)
+	for _, row := range r.db.Left() {
+		r.db.Discard(row.ID)
 	}
 	r.add("b", "a")
 	r.awaitEmpty()

@@ -57,7 +57,7 @@ func TestAnUnstablePositionOfAnUnknownResultIsADoubt(t *testing.T) {
 			r.add("a")
 			r.takeOver(&process{})
 			r.await("an error for the operator", func() bool { return strings.Contains(log.String(), "find-hanging") })
-			if len(r.db.records()) != 1 {
+			if len(r.db.Records()) != 1 {
 				t.Error("the record was sent")
 			}
 		})

@@ -16,30 +16,30 @@ import (
 func (r *rig) addValue(topic, key string, value []byte) (id int64) {
 	r.Helper()
 	box := r.box(&process{})
-	err := r.db.do(0, func(tx *tx) error {
+	err := r.db.Do(0, func(tx *tx) error {
 		return box.Add(r.Context(), tx, epoch.Message{Partition: orders}, kafkaoutbox.Record{Topic: topic, Key: []byte(key), Value: value})
 	})
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.db.mu.Lock()
-	defer r.db.mu.Unlock()
-	return r.db.last
+	r.db.Lock()
+	defer r.db.Unlock()
+	return r.db.Last
 }
 
 func (r *rig) ask(ids ...int64) {
-	r.db.mu.Lock()
-	defer r.db.mu.Unlock()
-	r.db.asked = ids
+	r.db.Lock()
+	defer r.db.Unlock()
+	r.db.Asked = ids
 }
 
 // awaitAsked waits until the relay has read the requests of ask.
 func (r *rig) awaitAsked() {
 	r.Helper()
 	r.await("the request to be read", func() bool {
-		r.db.mu.Lock()
-		defer r.db.mu.Unlock()
-		return r.db.asked == nil
+		r.db.Lock()
+		defer r.db.Unlock()
+		return r.db.Asked == nil
 	})
 }
 
@@ -73,19 +73,19 @@ func TestAKeyWaitsForEachOfItsRefusedRecords(t *testing.T) {
 	second := r.addValue(r.smallTopic(), "k", []byte(strings.Repeat("2", 5000)))
 	r.takeOver(&process{})
 	r.await("two refusals", func() bool { return len(r.observed(outbox.Refused)) == 2 })
-	r.db.discard(second)
+	r.db.Discard(second)
 	r.ask(second)
 	r.awaitAsked()
 	r.add("k", "z", "z", "z")
-	r.await("the others", func() bool { return len(r.db.records()) == 2 })
+	r.await("the others", func() bool { return len(r.db.Records()) == 2 })
 	for range 3 { // more turns
 		r.add("z")
-		r.await("one more", func() bool { return len(r.db.records()) == 2 })
+		r.await("one more", func() bool { return len(r.db.Records()) == 2 })
 	}
 	if got := r.read(r.target)["k"]; got != nil {
 		t.Errorf("%v overtook entry %d of its key, which is refused", got, first)
 	}
-	r.db.discard(first)
+	r.db.Discard(first)
 	r.ask(first)
 	r.awaitSent()
 	r.wantAll()
@@ -133,7 +133,7 @@ func TestARetryThatFailsWithoutARefusalWaitsAsTheOthersDo(t *testing.T) {
 		r.add("z")
 		r.await("another", func() bool { return len(r.observed(outbox.Delivered)) == n+1 })
 	}
-	if left := r.db.records(); len(left) != 1 || left[0].ID != id {
+	if left := r.db.Records(); len(left) != 1 || left[0].ID != id {
 		t.Errorf("left: %+v, want entry %d alone", left, id)
 	}
 	r.ask(id)
@@ -143,7 +143,7 @@ func TestARetryThatFailsWithoutARefusalWaitsAsTheOthersDo(t *testing.T) {
 // Requests of others, and records that wait, are not read in one transaction however many they are.
 func TestOneTransactionReadsFewEntriesOfOthers(t *testing.T) {
 	r := newRig(t, onKfake(t))
-	err := r.db.do(0, func(tx *tx) error {
+	err := r.db.Do(0, func(tx *tx) error {
 		for range 3000 {
 			if err := (table{}).Add(t.Context(), tx, epoch.Message{Partition: orders}, outbox.Entry{Method: "POST", URL: "https://example.com"}); err != nil {
 				return err
@@ -157,9 +157,9 @@ func TestOneTransactionReadsFewEntriesOfOthers(t *testing.T) {
 	r.add("a", "b")
 	r.takeOver(&process{})
 	r.awaitSent()
-	r.db.mu.Lock()
-	most := r.db.read
-	r.db.mu.Unlock()
+	r.db.Lock()
+	most := r.db.Read
+	r.db.Unlock()
 	if most > 600 {
 		t.Errorf("a transaction has read %d entries", most)
 	}

@@ -59,11 +59,11 @@ func TestAnEntryThatCommitsLateIsNotMissed(t *testing.T) {
 	r := newRig(t, onKfake(t))
 	r.add("a", "b")
 	var late outbox.Row
-	_ = r.db.do(0, func(tx *tx) error { // as if its transaction were open
-		for id, row := range tx.rows {
+	_ = r.db.Do(0, func(tx *tx) error { // as if its transaction were open
+		for id, row := range tx.Rows {
 			if row.Key == "kafka:=a" {
 				late = row
-				delete(tx.rows, id)
+				delete(tx.Rows, id)
 			}
 		}
 		return nil
@@ -72,8 +72,8 @@ func TestAnEntryThatCommitsLateIsNotMissed(t *testing.T) {
 	r.awaitEmpty()
 	r.add("b", "b", "b", "b")
 	r.awaitEmpty()
-	_ = r.db.do(0, func(tx *tx) error {
-		tx.rows[late.ID], tx.added[late.ID] = late, tx.commit
+	_ = r.db.Do(0, func(tx *tx) error {
+		tx.Rows[late.ID], tx.Added[late.ID] = late, tx.Commit
 		return nil
 	})
 	r.add("b")
@@ -86,7 +86,7 @@ func TestALargeBacklogGoesInBatchesOfBoundedBytes(t *testing.T) {
 	r.o.Batch = 1000
 	box := r.box(&process{})
 	const n, size = 20, 900_000
-	err := r.db.do(0, func(tx *tx) error {
+	err := r.db.Do(0, func(tx *tx) error {
 		for range n {
 			err := box.Add(t.Context(), tx, epoch.Message{Partition: orders}, kafkaoutbox.Record{Topic: r.target, Value: []byte("1" + strings.Repeat(" ", size))})
 			if err != nil {
@@ -102,7 +102,7 @@ func TestALargeBacklogGoesInBatchesOfBoundedBytes(t *testing.T) {
 	var before int
 	r.takeOver(&process{at: func(step int) {
 		if step == stepCommitted {
-			left := len(r.db.records())
+			left := len(r.db.Records())
 			if left < before {
 				batches = append(batches, before-left)
 			}
@@ -136,8 +136,8 @@ func TestALargeBatchIsReadInSmallParts(t *testing.T) {
 	if most < 1000 {
 		t.Errorf("the largest batch has about %d records, want all 1000", most)
 	}
-	if r.db.once > 64 {
-		t.Errorf("one Scan was to read %d entries, want at most 64", r.db.once)
+	if r.db.Once > 64 {
+		t.Errorf("one Scan was to read %d entries, want at most 64", r.db.Once)
 	}
 	r.wantAll()
 }
@@ -165,13 +165,13 @@ func poisonedAndOthers(t *testing.T, seed string) {
 			r.add("a", "b")
 			box, large := r.box(&process{}), []byte("1"+strings.Repeat(" ", 5000))
 			bad := func(key string) int64 {
-				err := r.db.do(0, func(tx *tx) error {
+				err := r.db.Do(0, func(tx *tx) error {
 					return box.Add(t.Context(), tx, epoch.Message{Partition: orders}, kafkaoutbox.Record{Topic: topic, Key: []byte(key), Value: large})
 				})
 				if err != nil {
 					t.Fatal(err)
 				}
-				return r.db.last
+				return r.db.Last
 			}
 			first := bad("bad")
 			second := bad("bad")
@@ -184,7 +184,7 @@ func poisonedAndOthers(t *testing.T, seed string) {
 				got := r.observed(outbox.Refused)
 				return slices.Contains(got, first) && slices.Contains(got, third)
 			})
-			r.await("all others to be sent", func() bool { return len(r.db.records()) == 4 })
+			r.await("all others to be sent", func() bool { return len(r.db.Records()) == 4 })
 			r.wantAll()
 			if got := r.read(r.target)["bad"]; got != nil {
 				t.Errorf("%v overtook an entry of its key that is refused", got)
@@ -194,15 +194,15 @@ func poisonedAndOthers(t *testing.T, seed string) {
 			}
 
 			// An operator discards one, and wants another to be tried again.
-			r.db.discard(second)
-			r.db.discard(first)
-			r.db.mu.Lock()
-			r.db.asked = []int64{first, third}
-			r.db.mu.Unlock()
-			r.await("what waited for it", func() bool { return len(r.db.records()) == 1 })
+			r.db.Discard(second)
+			r.db.Discard(first)
+			r.db.Lock()
+			r.db.Asked = []int64{first, third}
+			r.db.Unlock()
+			r.await("what waited for it", func() bool { return len(r.db.Records()) == 1 })
 			r.added["bad"] = held
 			r.wantAll()
-			if left := r.db.records(); left[0].ID != third {
+			if left := r.db.Records(); left[0].ID != third {
 				t.Errorf("left: %+v, want entry %d", left, third)
 			}
 		})
@@ -214,12 +214,12 @@ func TestARefusedRecordHoldsUpItsKeyAlone(t *testing.T) { poisonedAndOthers(t, o
 // batch returns the entry of the assigned batch.
 func (r *rig) batch() outbox.Row {
 	r.Helper()
-	for _, row := range r.db.left() {
+	for _, row := range r.db.Left() {
 		if row.Method == "BATCH" {
 			return row
 		}
 	}
-	r.Fatalf("no batch is assigned; left: %+v", r.db.left())
+	r.Fatalf("no batch is assigned; left: %+v", r.db.Left())
 	return outbox.Row{}
 }
 
@@ -244,10 +244,10 @@ func TestABatchWhosePositionIsLostWaitsForAnOperator(t *testing.T) {
 	if text := log.String(); !strings.Contains(text, "discard entry "+itoa(batch.ID)) {
 		t.Errorf("the log has no remedy: %s", text)
 	}
-	if n := len(r.db.left()); n != 4 {
+	if n := len(r.db.Left()); n != 4 {
 		t.Errorf("%d entries; want three and their batch", n)
 	}
-	r.db.discard(batch.ID) // the topic does not have its records
+	r.db.Discard(batch.ID) // the topic does not have its records
 	r.awaitEmpty()
 	r.wantAll()
 }
@@ -265,14 +265,14 @@ func TestNoBatchIsAssignedBeforeThereIsAPosition(t *testing.T) {
 	frozen := freezeAt(stepBegin, 1) // it has seen the batch, and has a session
 	r.takeOver(&process{at: func(step int) {
 		frozen.at(step)
-		for _, row := range r.db.left() {
+		for _, row := range r.db.Left() {
 			if strings.Contains(string(row.Body), `"number":0,`) {
 				t.Errorf("assigned: %s", row.Body)
 			}
 		}
 	}})
 	frozen.await(r)
-	r.db.discard(r.batch().ID)
+	r.db.Discard(r.batch().ID)
 	frozen.thaw()
 	r.awaitEmpty()
 	r.wantAll()
@@ -289,9 +289,9 @@ func TestAPositionOfAnotherHistoryIsADoubt(t *testing.T) {
 	stopped := r.takeOver(killedAt(stepProduce))
 	r.await("its end", stopped.of.killed)
 	r.stop(stopped)
-	r.db.mu.Lock()
-	restored := r.db.state
-	r.db.mu.Unlock()
+	r.db.Lock()
+	restored := r.db.State
+	r.db.Unlock()
 	r.takeOver(&process{})
 	r.awaitEmpty()
 	r.add("b")
@@ -299,9 +299,9 @@ func TestAPositionOfAnotherHistoryIsADoubt(t *testing.T) {
 	for _, run := range r.all() {
 		r.stop(run)
 	}
-	r.db.mu.Lock()
-	r.db.state = restored
-	r.db.mu.Unlock()
+	r.db.Lock()
+	r.db.State = restored
+	r.db.Unlock()
 	var log lines
 	r.o.Logger = log.logger()
 	r.takeOver(&process{})
@@ -345,9 +345,9 @@ func TestAnIdlePartitionHasNoProducer(t *testing.T) {
 		}
 	}})
 	transactions := func() int {
-		r.db.mu.Lock()
-		defer r.db.mu.Unlock()
-		return r.db.begun
+		r.db.Lock()
+		defer r.db.Unlock()
+		return r.db.Begun
 	}
 	r.await("some looks", func() bool { return transactions() > 5 })
 	mu.Lock()
@@ -395,7 +395,7 @@ func TestTheBacklogIsReported(t *testing.T) {
 // Requests over HTTP are in the same store, and another relay sends them.
 func TestOnlyRecordsAreSent(t *testing.T) {
 	r := newRig(t, onKfake(t))
-	err := r.db.do(0, func(tx *tx) error {
+	err := r.db.Do(0, func(tx *tx) error {
 		return table{}.Add(t.Context(), tx, epoch.Message{Partition: orders}, outbox.Entry{Key: "a", Method: "POST", URL: "https://example.com"})
 	})
 	if err != nil {
@@ -410,7 +410,7 @@ func TestOnlyRecordsAreSent(t *testing.T) {
 	}
 	r.add("a", "b")
 	run := r.takeOver(&process{})
-	r.await("the request alone", func() bool { return len(r.db.left()) == 1 })
+	r.await("the request alone", func() bool { return len(r.db.Left()) == 1 })
 	r.wantAll()
 	r.stop(run)
 	if backlogs[0] != 3 || backlogs[len(backlogs)-1] != 1 { // the request is still there

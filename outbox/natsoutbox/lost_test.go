@@ -40,7 +40,7 @@ func TestALostPositionIsADoubtUntilAnOperatorDecides(t *testing.T) {
 	if text := log.String(); !strings.Contains(text, "discard entry "+itoa(batch)) {
 		t.Errorf("the log has no remedy: %s", text)
 	}
-	r.db.discard(batch) // the stream does not have its messages
+	r.db.Discard(batch) // the stream does not have its messages
 	r.awaitEmpty()
 	r.wantAll()
 }
@@ -48,16 +48,16 @@ func TestALostPositionIsADoubtUntilAnOperatorDecides(t *testing.T) {
 func TestADatabaseThatLostCommitsIsADoubt(t *testing.T) {
 	r := newRig(t, natstest.Start(t).URL())
 	r.add("a", "b", "a")
-	r.db.mu.Lock()
-	standby := r.db.state
-	r.db.mu.Unlock()
+	r.db.Lock()
+	standby := r.db.State
+	r.db.Unlock()
 	r.o.RetryMax = time.Hour // the session does not end
 	run := r.takeOver(&process{})
 	r.awaitSent()
 	r.stop(run)
-	r.db.mu.Lock()
-	r.db.state = standby
-	r.db.mu.Unlock()
+	r.db.Lock()
+	r.db.State = standby
+	r.db.Unlock()
 	var log lines
 	r.o.Logger = log.logger()
 	r.takeOver(&process{})
@@ -68,12 +68,12 @@ func TestADatabaseThatLostCommitsIsADoubt(t *testing.T) {
 // batch returns the ID of the entry of the assigned batch.
 func (r *rig) batch() int64 {
 	r.Helper()
-	for _, row := range r.db.left() {
+	for _, row := range r.db.Left() {
 		if row.Method == "BATCH" {
 			return row.ID
 		}
 	}
-	r.Fatalf("no batch is assigned; left: %+v", r.db.left())
+	r.Fatalf("no batch is assigned; left: %+v", r.db.Left())
 	return 0
 }
 

@@ -55,7 +55,7 @@ func TestARefusedMessageHoldsUpItsKeyAlone(t *testing.T) {
 			r.add("a", "b")
 			r.takeOver(&process{})
 			r.await("a refusal", func() bool { return slices.Contains(r.observed(outbox.Refused), bad) })
-			r.await("all others to be sent", func() bool { return len(r.db.records()) == 2 })
+			r.await("all others to be sent", func() bool { return len(r.db.Records()) == 2 })
 			if got := r.read(); len(got["other"]) > 0 || len(got["a"]) != 2 || len(got["b"]) != 2 {
 				t.Errorf("a reader has %v; want two of a, two of b, and none of the Key that waits", got)
 			}
@@ -92,7 +92,7 @@ func TestASubjectThatTheUserMayNotPublishToHoldsUpItsKeyAlone(t *testing.T) {
 	r.url = at("app")
 	r.add("a", "bad", "b", "bad")
 	r.takeOver(&process{})
-	r.await("the others", func() bool { return len(r.db.records()) == 2 })
+	r.await("the others", func() bool { return len(r.db.Records()) == 2 })
 	r.await("a refusal", func() bool { return len(r.observed(outbox.Refused)) > 0 })
 	if got := r.read(); len(got["bad"]) > 0 || len(got["a"]) != 1 || len(got["b"]) != 1 {
 		t.Errorf("a reader has %v", got)

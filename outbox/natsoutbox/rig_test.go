@@ -2,11 +2,9 @@ package natsoutbox_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"net"
 	"os"
 	"slices"
@@ -22,146 +20,19 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/jsapi"
 	"github.com/epochfence/epochfence/outbox"
+	"github.com/epochfence/epochfence/outbox/internal/batches/batchestest"
 	"github.com/epochfence/epochfence/outbox/natsoutbox"
 )
 
 const patience = time.Minute
 
-// database is one in memory: the entries of one partition, and its fence.
-type database struct {
-	mu    sync.Mutex
-	state state
-	last  int64
-	owner epoch.Epoch
-	asked []int64
-	begun int
-	read  int // the most entries that a transaction has read
-	once  int // the most that one Scan was asked for
-}
+type (
+	database = batchestest.Database
+	tx       = batchestest.Tx
+	table    = batchestest.Table
+)
 
-type state struct {
-	rows   map[int64]outbox.Row
-	added  map[int64]int // the commit of each entry
-	commit int
-}
-
-type tx struct {
-	db   *database
-	read int
-	state
-}
-
-func newDatabase() *database {
-	return &database{state: state{rows: map[int64]outbox.Row{}, added: map[int64]int{}}}
-}
-
-// do runs a transaction. A claim's needs the fence; that of a handler has epoch 0.
-func (db *database) do(under epoch.Epoch, apply func(*tx) error) error {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	db.begun++
-	t := &tx{db: db, state: db.state}
-	t.rows, t.added, t.state.commit = maps.Clone(t.rows), maps.Clone(t.added), t.state.commit+1
-	if err := apply(t); err != nil {
-		return err
-	}
-	if under != 0 && under != db.owner {
-		return &epoch.StaleError{Partition: orders}
-	}
-	db.state = t.state
-	return nil
-}
-
-func (db *database) left() []outbox.Row {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	return slices.SortedFunc(maps.Values(db.state.rows), func(a, b outbox.Row) int { return cmp.Compare(a.ID, b.ID) })
-}
-
-// records returns the records that are left.
-func (db *database) records() []outbox.Row {
-	return slices.DeleteFunc(db.left(), func(row outbox.Row) bool { return row.Method != "PUBLISH" })
-}
-
-// discard deletes an entry, as an operator does.
-func (db *database) discard(id int64) {
-	_ = db.do(0, func(t *tx) error { delete(t.rows, id); return nil })
-}
-
-// table is the outbox.Store of a database.
-type table struct{}
-
-func (table) Add(_ context.Context, t *tx, m epoch.Message, e outbox.Entry) error {
-	t.db.last++
-	t.rows[t.db.last], t.added[t.db.last] = outbox.Row{ID: t.db.last, Offset: m.Offset, Entry: e}, t.state.commit
-	return nil
-}
-
-func (table) Retries(_ context.Context, t *tx, _ epoch.Partition) ([]int64, error) {
-	asked := t.db.asked
-	t.db.asked = nil
-	return asked, nil
-}
-
-func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, from outbox.Cursor, limit int) (all []outbox.Row, at outbox.Cursor, err error) {
-	seen, _ := strconv.Atoi(from.Seen)
-	for id, commit := range t.added {
-		if _, there := t.rows[id]; there && id <= from.ID && commit > seen {
-			from.ID = id - 1
-		}
-	}
-	at = outbox.Cursor{ID: from.ID, Seen: strconv.Itoa(t.state.commit)}
-	for _, id := range slices.Sorted(maps.Keys(t.rows)) {
-		if id > from.ID && len(all) < limit {
-			all = append(all, t.rows[id])
-			at.ID = id
-		}
-	}
-	t.db.once = max(t.db.once, limit)
-	t.read += len(all)
-	t.db.read = max(t.db.read, t.read)
-	return all, at, nil
-}
-
-func (table) Next(_ context.Context, t *tx, _ epoch.Partition, at outbox.Cursor, after []outbox.Place) (all []outbox.Row, err error) {
-	seen, _ := strconv.Atoi(at.Seen)
-	for _, a := range after {
-		for _, id := range slices.Sorted(maps.Keys(t.rows)) {
-			if id > a.ID && t.rows[id].Key == a.Key {
-				if t.added[id] <= seen && id <= at.ID {
-					all = append(all, t.rows[id])
-				}
-				break
-			}
-		}
-	}
-	return all, nil
-}
-
-func (table) Load(_ context.Context, t *tx, _ epoch.Partition, ids []int64) (all []outbox.Row, err error) {
-	for _, id := range ids {
-		if row, ok := t.rows[id]; ok {
-			all = append(all, row)
-		}
-	}
-	return all, nil
-}
-
-func (table) Count(_ context.Context, t *tx, _ epoch.Partition, limit int) (int, time.Time, error) {
-	return min(len(t.rows), limit), time.Time{}, nil
-}
-
-func (table) Delete(_ context.Context, t *tx, _ epoch.Partition, ids []int64) (there []int64, err error) {
-	for _, id := range ids {
-		if _, ok := t.rows[id]; ok {
-			there = append(there, id)
-			delete(t.rows, id)
-		}
-	}
-	return there, nil
-}
-
-var orders = epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
+var orders = batchestest.Orders
 
 // The steps of a relay: two in the database, and the requests to NATS.
 const (
@@ -326,7 +197,7 @@ func (c *claim) Do(ctx context.Context, apply func(context.Context, *tx) error) 
 	if c.of.killed() {
 		return errKilled
 	}
-	err := c.db.do(c.epoch, func(t *tx) error { return apply(ctx, t) })
+	err := c.db.Do(c.epoch, func(t *tx) error { return apply(ctx, t) })
 	if errors.Is(err, epoch.ErrStale) {
 		c.end()
 	}
@@ -370,7 +241,7 @@ func newRig(t *testing.T, url string, configure ...func(*jetstream.StreamConfig)
 	streams.n++
 	name := "S" + strconv.Itoa(streams.n)
 	streams.mu.Unlock()
-	r := &rig{T: t, db: newDatabase(), url: url, added: map[string][]int{}}
+	r := &rig{T: t, db: batchestest.NewDatabase("PUBLISH"), url: url, added: map[string][]int{}}
 	r.js = (&process{at: func(int) {}}).connect(t, url)
 	r.o = natsoutbox.Options{
 		Stream: name, Positions: "epochfence-positions." + name, Batch: 3, RetryMin: time.Millisecond, RetryMax: 50 * time.Millisecond, RequestTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
@@ -436,11 +307,11 @@ func (r *rig) takeOver(p *process) *running {
 		p.at = func(int) {}
 	}
 	box := r.box(p)
-	r.db.mu.Lock()
-	r.db.owner++
+	r.db.Lock()
+	r.db.Owner++
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	run := &running{&claim{db: r.db, of: p, epoch: r.db.owner, applied: make(chan struct{}, 1), end: cancel}, make(chan struct{})}
-	r.db.mu.Unlock()
+	run := &running{&claim{db: r.db, of: p, epoch: r.db.Owner, applied: make(chan struct{}, 1), end: cancel}, make(chan struct{})}
+	r.db.Unlock()
 	r.mu.Lock()
 	r.running = append(r.running, run)
 	r.mu.Unlock()
@@ -493,9 +364,9 @@ func (r *rig) put(m natsoutbox.Message) int64 {
 		})
 	}
 	var id int64
-	err := r.db.do(0, func(t *tx) error {
+	err := r.db.Do(0, func(t *tx) error {
 		err := r.adder.Add(r.Context(), t, epoch.Message{Partition: orders, Offset: 7}, m)
-		id = t.db.last
+		id = r.db.Last
 		return err
 	})
 	if err != nil {
@@ -519,20 +390,20 @@ func (r *rig) await(what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			r.Fatalf("not within %v: %s; left: %+v", patience, what, r.db.left())
+			r.Fatalf("not within %v: %s; left: %+v", patience, what, r.db.Left())
 		}
 	}
 }
 
 func (r *rig) awaitEmpty() {
 	r.Helper()
-	r.await("an empty outbox", func() bool { return len(r.db.left()) == 0 })
+	r.await("an empty outbox", func() bool { return len(r.db.Left()) == 0 })
 }
 
 // awaitSent does not wait until the partition is idle.
 func (r *rig) awaitSent() {
 	r.Helper()
-	r.await("all records to be sent", func() bool { return len(r.db.records()) == 0 })
+	r.await("all records to be sent", func() bool { return len(r.db.Records()) == 0 })
 }
 
 // read returns what a plain consumer of the stream finds, by the last token of the subject, or by the

@@ -1,0 +1,166 @@
+// Package batchestest has a database in memory for tests of relays, whose owners can be replaced and whose commits can be
+// lost.
+package batchestest
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/outbox"
+)
+
+// Orders is the partition of a Database.
+var Orders = epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
+
+// Database is one in memory: the entries of one partition, and its fence. Its lock guards its fields.
+type Database struct {
+	sync.Mutex
+	State State
+	Last  int64 // ID of an entry
+	Owner epoch.Epoch
+	Asked []int64 // entries that an operator wants retried
+	Begun int     // transactions
+	Read  int     // the most entries that a transaction has read
+	Once  int     // the most that one Scan was asked for
+
+	method string
+}
+
+// State is what a transaction changes. A test that keeps one and sets it later loses the commits in between.
+type State struct {
+	Rows   map[int64]outbox.Row
+	Added  map[int64]int // the commit of each entry
+	Commit int
+}
+
+// Tx is a transaction of a Database.
+type Tx struct {
+	db   *Database
+	read int
+	State
+}
+
+// NewDatabase returns an empty database for entries of this Method.
+func NewDatabase(method string) *Database {
+	return &Database{method: method, State: State{Rows: map[int64]outbox.Row{}, Added: map[int64]int{}}}
+}
+
+// Do runs a transaction. A claim's needs the fence; that of a handler has epoch 0.
+func (db *Database) Do(under epoch.Epoch, apply func(*Tx) error) error {
+	db.Lock()
+	defer db.Unlock()
+	db.Begun++
+	t := &Tx{db: db, State: db.State}
+	t.Rows, t.Added, t.Commit = maps.Clone(t.Rows), maps.Clone(t.Added), t.Commit+1
+	if err := apply(t); err != nil {
+		return err
+	}
+	if under != 0 && under != db.Owner {
+		return &epoch.StaleError{Partition: Orders}
+	}
+	db.State = t.State
+	return nil
+}
+
+// Left returns all entries, in the order of their IDs.
+func (db *Database) Left() []outbox.Row {
+	db.Lock()
+	defer db.Unlock()
+	return slices.SortedFunc(maps.Values(db.State.Rows), func(a, b outbox.Row) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// Records returns the entries of the relay, without what it keeps for itself.
+func (db *Database) Records() []outbox.Row {
+	return slices.DeleteFunc(db.Left(), func(row outbox.Row) bool { return row.Method != db.method })
+}
+
+// Discard deletes an entry, as an operator does.
+func (db *Database) Discard(id int64) {
+	_ = db.Do(0, func(t *Tx) error { delete(t.Rows, id); return nil })
+}
+
+// Table is the [outbox.Store] of a Database.
+type Table struct{}
+
+// Add implements [outbox.Store].
+func (Table) Add(_ context.Context, t *Tx, m epoch.Message, e outbox.Entry) error {
+	t.db.Last++
+	t.Rows[t.db.Last], t.Added[t.db.Last] = outbox.Row{ID: t.db.Last, Offset: m.Offset, Entry: e}, t.Commit
+	return nil
+}
+
+// Retries implements [outbox.Store].
+func (Table) Retries(_ context.Context, t *Tx, _ epoch.Partition) ([]int64, error) {
+	asked := t.db.Asked
+	t.db.Asked = nil
+	return asked, nil
+}
+
+// Scan implements [outbox.Store].
+func (Table) Scan(_ context.Context, t *Tx, _ epoch.Partition, from outbox.Cursor, limit int) (all []outbox.Row, at outbox.Cursor, err error) {
+	seen, _ := strconv.Atoi(from.Seen)
+	for id, commit := range t.Added {
+		if _, there := t.Rows[id]; there && id <= from.ID && commit > seen {
+			from.ID = id - 1
+		}
+	}
+	at = outbox.Cursor{ID: from.ID, Seen: strconv.Itoa(t.Commit)}
+	for _, id := range slices.Sorted(maps.Keys(t.Rows)) {
+		if id > from.ID && len(all) < limit {
+			all = append(all, t.Rows[id])
+			at.ID = id
+		}
+	}
+	t.db.Once = max(t.db.Once, limit)
+	t.read += len(all)
+	t.db.Read = max(t.db.Read, t.read)
+	return all, at, nil
+}
+
+// Next implements [outbox.Store].
+func (Table) Next(_ context.Context, t *Tx, _ epoch.Partition, at outbox.Cursor, after []outbox.Place) (all []outbox.Row, err error) {
+	seen, _ := strconv.Atoi(at.Seen)
+	for _, a := range after {
+		for _, id := range slices.Sorted(maps.Keys(t.Rows)) {
+			if id > a.ID && t.Rows[id].Key == a.Key {
+				if t.Added[id] <= seen && id <= at.ID {
+					all = append(all, t.Rows[id])
+				}
+				break
+			}
+		}
+	}
+	return all, nil
+}
+
+// Load implements [outbox.Store].
+func (Table) Load(_ context.Context, t *Tx, _ epoch.Partition, ids []int64) (all []outbox.Row, err error) {
+	for _, id := range ids {
+		if row, ok := t.Rows[id]; ok {
+			all = append(all, row)
+		}
+	}
+	return all, nil
+}
+
+// Count implements [outbox.Store].
+func (Table) Count(_ context.Context, t *Tx, _ epoch.Partition, limit int) (int, time.Time, error) {
+	return min(len(t.Rows), limit), time.Time{}, nil
+}
+
+// Delete implements [outbox.Store].
+func (Table) Delete(_ context.Context, t *Tx, _ epoch.Partition, ids []int64) (there []int64, err error) {
+	for _, id := range ids {
+		if _, ok := t.Rows[id]; ok {
+			there = append(there, id)
+			delete(t.Rows, id)
+		}
+	}
+	return there, nil
+}
