@@ -30,7 +30,7 @@ func TestHistoriesInAStreamThatKeepsTheLastPositionOnly(t *testing.T) {
 	histories(t, natstest.Start(t).URL(), func(c *jetstream.StreamConfig) { c.AllowRollup, c.Storage = true, jetstream.MemoryStorage })
 }
 
-func TestHistoriesOnThreeNodes(t *testing.T) {
+func TestClusterHistories(t *testing.T) {
 	c := natstest.StartCluster(t, 3)
 	histories(t, strings.Join(c.URLs(), ","), func(c *jetstream.StreamConfig) { c.Replicas = 3 })
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +50,9 @@ const (
 type process struct {
 	at   func(step int) // called before each step; it may block
 	lose func(step int) bool
+
+	opening atomic.Bool // a box: its requests are no steps
+
 	mu   sync.Mutex
 	dead bool
 }
@@ -111,7 +115,7 @@ func (c *conn) Write(b []byte) (int, error) {
 		var one []byte
 		one, rest = cut(rest)
 		step, is := stepOf(one)
-		if is {
+		if is = is && !c.of.opening.Load(); is {
 			c.of.at(step)
 		}
 		if c.of.killed() {
@@ -280,8 +284,8 @@ func (r *rig) all() []*running {
 func (r *rig) box(p *process) *natsoutbox.Box[*tx] {
 	r.Helper()
 	o := r.o
-	at, lose := p.at, p.lose
-	p.at, p.lose = func(int) {}, nil
+	p.opening.Store(true)
+	defer p.opening.Store(false)
 	o.JetStream = p.connect(r.T, r.url)
 	o.Observe = func(e outbox.Event) {
 		r.mu.Lock()
@@ -296,7 +300,6 @@ func (r *rig) box(p *process) *natsoutbox.Box[*tx] {
 		}
 		return err == nil
 	})
-	p.at, p.lose = at, lose
 	return box
 }
 

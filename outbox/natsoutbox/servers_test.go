@@ -91,7 +91,7 @@ func TestAServerIsKilledInTheCommit(t *testing.T) {
 	r.wantAll()
 }
 
-func TestALeaderOfThreeIsKilledOrStepsDownWhileARelaySends(t *testing.T) {
+func TestClusterLosesItsLeaderWhileARelaySends(t *testing.T) {
 	c := natstest.StartCluster(t, 3)
 	r := newRig(t, strings.Join(c.URLs(), ","), func(c *jetstream.StreamConfig) { c.Replicas = 3 })
 	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
