@@ -29,9 +29,10 @@ type least struct {
 
 func (*least) Facts() epoch.Facts { return epoch.Facts{Guarantee: epoch.PerItem, Partitions: 1} }
 
-func (s *least) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
-	return s.in.Fence(ctx, p)
+func (s *least) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	return s.in.Look(ctx, ps)
 }
+
 func (s *least) Seed(ctx context.Context, starts []epoch.Start) error { return s.in.Seed(ctx, starts) }
 func (s *least) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {
 	return s.in.Claim(ctx, seen, c)

@@ -97,7 +97,7 @@ func (p *partition) ensureClaim(tenure context.Context) error {
 func (p *partition) stillOurs(ctx context.Context) (bool, error) {
 	ctx, done := context.WithTimeout(ctx, p.timeout)
 	defer done()
-	f, err := p.run.effects.Fence(ctx, p.id)
+	f, err := epoch.FenceOf(ctx, p.run.effects, p.id)
 	if err == nil {
 		err = f.Check(p.tenure.Origin())
 	}
@@ -134,7 +134,7 @@ func (p *partition) noticeBack(now epoch.Fence) (back bool) {
 func (p *partition) look(ctx context.Context) (changed, failed error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	f, err := p.run.effects.Fence(ctx, p.id)
+	f, err := epoch.FenceOf(ctx, p.run.effects, p.id)
 	switch {
 	case errors.Is(err, epoch.ErrMissing):
 		return err, nil
@@ -232,7 +232,7 @@ func (r *runner) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
 	p := t.Origin().Partition
 	err := r.seedings.once(ctx, p.Topic, func() error {
 		// Another partition may have created it meanwhile.
-		if _, err := r.effects.Fence(ctx, p); !errors.Is(err, epoch.ErrMissing) {
+		if _, err := epoch.FenceOf(ctx, r.effects, p); !errors.Is(err, epoch.ErrMissing) {
 			return err
 		}
 		starts, err := t.Starts(ctx, r.Start)
@@ -251,7 +251,7 @@ func (r *runner) seed(ctx context.Context, t Tenure) (epoch.Fence, error) {
 	case err != nil:
 		return epoch.Fence{}, err
 	}
-	return r.effects.Fence(ctx, p)
+	return epoch.FenceOf(ctx, r.effects, p)
 }
 
 // errCutOff means that the partition that created the fences was lost meanwhile.

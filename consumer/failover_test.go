@@ -49,7 +49,7 @@ type memMember = memsource.Member
 // watchedSink is a sink that is a watch.
 type watchedSink struct {
 	*memsink.Sink
-	*peer
+	operate.Watch
 }
 
 // sinkWithoutWatch could show processes each other, but for its schema.

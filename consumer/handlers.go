@@ -224,9 +224,8 @@ func (c valued) Value(key any) any {
 
 // effects is what a Run does in its sink.
 type effects interface {
-	Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error)
+	epoch.Looker
 	Seed(ctx context.Context, starts []epoch.Start) error
-	look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error)
 
 	// takeOver is [epoch.TakeOver]. limit is the time that each step in the sink may take.
 	takeOver(ctx context.Context, limit time.Duration, c epoch.Candidate) (got, seen epoch.Fence, err error)
@@ -256,10 +255,6 @@ type door[TX any] struct {
 	records  *operate.Records[TX] // nil where the sink has none
 }
 
-func (d *door[TX]) look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
-	return epoch.Look(ctx, d.Sink, ps)
-}
-
 func (d *door[TX]) takeOver(ctx context.Context, limit time.Duration, c epoch.Candidate) (got, seen epoch.Fence, err error) {
 	return epoch.TakeOver(ctx, timed[TX]{d.Sink, limit}, c)
 }
@@ -270,10 +265,10 @@ type timed[TX any] struct {
 	limit time.Duration
 }
 
-func (s timed[TX]) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
+func (s timed[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	ctx, done := context.WithTimeout(ctx, s.limit)
 	defer done()
-	return s.Sink.Fence(ctx, p)
+	return s.Sink.Look(ctx, ps)
 }
 
 func (s timed[TX]) Claim(ctx context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {

@@ -52,7 +52,7 @@ func TestATenureIsAskedForTheNextBatchOnceTheLastOneWasApplied(t *testing.T) {
 								return
 							}
 							asked++
-							f, err := r.sink.Fence(r.Context(), t.Origin().Partition)
+							f, err := epoch.FenceOf(r.Context(), r.sink, t.Origin().Partition)
 							if err != nil || f.Next != b.Next {
 								r.Errorf("the next batch is asked for at position %d, and the last one ends at %d: %v", f.Next, b.Next, err)
 							}

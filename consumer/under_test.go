@@ -55,7 +55,7 @@ func TestAHandlerGuardsItemsOfAnotherStoreWithItsMessages(t *testing.T) {
 		if got := items(); got != "0 1 2 4 5 3" {
 			t.Errorf("the item has %q", got)
 		}
-		f, err := r.sink.Fence(t.Context(), r.partition(0))
+		f, err := epoch.FenceOf(t.Context(), r.sink, r.partition(0))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func TestNoMessageFailsBecauseAnItemHasSeenAHigherEpoch(t *testing.T) {
 			r.acts(operate.ActRewind, 0, to(1))
 			r.acts(operate.ActResume, 0)
 			r.pass(2 * time.Minute)
-			if f, err := r.sink.Fence(r.Context(), r.partition(0)); err != nil || f.Next != 4 {
+			if f, err := epoch.FenceOf(r.Context(), r.sink, r.partition(0)); err != nil || f.Next != 4 {
 				r.Errorf("after the remedy the fence is %+v, %v", f, err)
 			}
 		})
@@ -128,7 +128,7 @@ func loseEpochs(t *testing.T, era epoch.Epoch, check func(r *rig, p *process, f 
 		r.fill(0, 3)
 		p = r.start("b", h, options{MaxAttempts: 1})
 		r.pass(time.Minute)
-		f, err := r.sink.Fence(r.Context(), r.partition(0))
+		f, err := epoch.FenceOf(r.Context(), r.sink, r.partition(0))
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -163,7 +163,7 @@ func TestSkippingAMessageDoesNotRepeatWhatThoseBehindItHaveDoneToItems(t *testin
 		values := r.fill(0, 5)
 		p := r.start("a", h, options{})
 		r.pass(time.Minute)
-		f, err := r.sink.Fence(r.Context(), r.partition(0))
+		f, err := epoch.FenceOf(r.Context(), r.sink, r.partition(0))
 		if err != nil || f.Next != 1 {
 			r.Fatalf("it halts at %+v, %v", f, err)
 		}

@@ -170,7 +170,7 @@ func (w *watch) look(ctx context.Context) {
 			ps[i] = d.was.Partition
 		}
 		ctx, cancel := context.WithTimeout(ctx, idlers[0].p.tenure.Term())
-		now, err := w.run.effects.look(ctx, ps)
+		now, err := w.run.effects.Look(ctx, ps)
 		cancel()
 		if err != nil { // which proves nothing
 			w.run.Logger.Debug("could not look at the fences of idle partitions", "partitions", len(ps), "err", err)

@@ -16,7 +16,6 @@ import (
 // capabilities returns which interfaces a sink implements.
 func capabilities[TX any](s epoch.Sink[TX]) map[string]bool {
 	is := map[string]bool{}
-	_, is["`epoch.Looker`"] = s.(epoch.Looker)
 	_, is["`epoch.Holding`"] = s.(epoch.Holding[TX])
 	_, is["`epoch.Sharded`"] = s.(epoch.Sharded)
 	_, is["`operate.Ledger`"] = s.(operate.Ledger[TX])

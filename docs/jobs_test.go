@@ -71,7 +71,7 @@ func TestTheJobOfThePageRunsInSteps(t *testing.T) {
 func runNow(t *testing.T, operator operate.Operator, sink *sqlsink.Sink, job string) {
 	t.Helper()
 	eventually(t, func() (bool, string) {
-		f, err := sink.Fence(t.Context(), epoch.Partition{Group: "billing", Topic: job})
+		f, err := epoch.FenceOf(t.Context(), sink, epoch.Partition{Group: "billing", Topic: job})
 		if errors.Is(err, epoch.ErrMissing) || err == nil && f.Epoch == 0 {
 			return false, job + " was not claimed"
 		}

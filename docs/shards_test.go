@@ -120,7 +120,7 @@ func TestADatabaseIsAddedAndAPartitionMovedAsTheGuideSays(t *testing.T) {
 	want(1, "1/1 3/3 3/4")
 
 	// It moves: the effects, then the fence. A process that was frozen still holds it.
-	was, err := sinkOn(t, pools[1]).Fence(t.Context(), epoch.Partition{Group: "shipping", Topic: "orders", Number: 3})
+	was, err := epoch.FenceOf(t.Context(), sinkOn(t, pools[1]), epoch.Partition{Group: "shipping", Topic: "orders", Number: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestADatabaseIsAddedAndAPartitionMovedAsTheGuideSays(t *testing.T) {
 	if err := zombie(); !errors.Is(err, epoch.ErrStale) {
 		t.Errorf("a process that was frozen commits after the partition was moved: %v", err)
 	}
-	left, err := sinkOn(t, pools[1]).Fence(t.Context(), was.Partition)
+	left, err := epoch.FenceOf(t.Context(), sinkOn(t, pools[1]), was.Partition)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestADatabaseIsAddedAndAPartitionMovedAsTheGuideSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = old.Fence(t.Context(), epoch.Partition{Group: "shipping", Topic: "orders", Number: 3})
+	_, err = epoch.FenceOf(t.Context(), old, epoch.Partition{Group: "shipping", Topic: "orders", Number: 3})
 	if !errors.Is(err, epoch.ErrElsewhere) || !strings.Contains(err.Error(), "to shard 1, but shard 1 says that it is in shard 2") {
 		t.Errorf("err = %v", err)
 	}

@@ -2,39 +2,11 @@ package epoch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 )
 
 // This file has what only some sinks can do. Package consumer finds each capability with As, and
 // manages without it.
-
-// Looker is implemented by a [Sink] that reads many fences faster than one by one. Like
-// [Sink.Fence], Look must not read a replica: a consumer concludes from an older fence that the
-// sink went back.
-type Looker interface {
-	// Look returns the committed fences of ps that exist.
-	Look(ctx context.Context, ps []Partition) (Fences, error)
-}
-
-// Look calls [Looker.Look], or reads the fences one by one if the sink does not implement it.
-func Look[TX any](ctx context.Context, sink Sink[TX], ps []Partition) (Fences, error) {
-	if l, ok := As[Looker](sink); ok {
-		return l.Look(ctx, ps)
-	}
-	found := Fences{}
-	for _, p := range ps {
-		f, err := sink.Fence(ctx, p)
-		if errors.Is(err, ErrMissing) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		found[p] = f
-	}
-	return found, nil
-}
 
 // Holding is implemented by a [Sink] that can commit under a claim without moving the position. The
 // outbox's relay needs it.

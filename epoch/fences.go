@@ -22,6 +22,17 @@ func (fs Fences) Read(p Partition) (Fence, error) {
 	return f, nil
 }
 
+// Look returns the fences of ps that exist.
+func (fs Fences) Look(ps []Partition) Fences {
+	found := Fences{}
+	for _, p := range ps {
+		if f, ok := fs[p]; ok {
+			found[p] = f
+		}
+	}
+	return found
+}
+
 // Seed adds an unclaimed fence for each start whose partition has none. All starts must be of one
 // group and topic. A fence begins at Start.Next if the group had no fence of that topic before the
 // call, and otherwise at Start.Earliest. If a start has no fence and another one has a fence of

@@ -33,6 +33,17 @@ func (p Partition) String() string {
 	return readable(p.Group) + "/" + readable(p.Topic) + "/" + strconv.Itoa(int(p.Number))
 }
 
+// Names names ps in an error: the first one, and how many more.
+func Names(ps []Partition) string {
+	switch len(ps) {
+	case 0:
+		return "no partition"
+	case 1:
+		return ps[0].String()
+	}
+	return ps[0].String() + " and " + strconv.Itoa(len(ps)-1) + " more"
+}
+
 func readable(name string) string {
 	odd := func(r rune) bool {
 		return r == '/' || r == '"' || r == unicode.ReplacementChar || unicode.IsSpace(r) || !unicode.IsPrint(r)

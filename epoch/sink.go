@@ -16,15 +16,14 @@ import "context"
 // A Sink is safe for concurrent use. Its errors name the partition and wrap the errors of this
 // package.
 //
-// Every Sink has these five methods. The optional interfaces are [Looker], [Holding], [Sharded] and
+// Every Sink has these five methods. The optional interfaces are [Holding], [Sharded] and
 // operate.Ledger. A consumer finds them with [As].
 type Sink[TX any] interface {
 	// Facts returns what the sink is. The comments below are for [Transactional]. The constants say how other
 	// sinks differ.
 	Facts() Facts
 
-	// Fence returns the committed fence of p, or [ErrMissing].
-	Fence(ctx context.Context, p Partition) (Fence, error)
+	Looker
 
 	// Seed adds fences as [Fences.Seed] does. The start of a partition is decided once: Seed never
 	// changes an existing fence. If a Seed was interrupted, the next Seed completes it as the first
@@ -34,7 +33,7 @@ type Sink[TX any] interface {
 	// Claim replaces the claim as [Fences.Claim] does. It returns [ErrStale] if the fence is no
 	// longer as seen. It may terminate the connection of an open transaction of the claim that it
 	// replaces. If that transaction has just ended, and a pool has given its connection to another call of
-	// the methods Fence or Claim, that call returns [ErrTransient]. If the outcome is unknown, claim again with a new id.
+	// the methods Look or Claim, that call returns [ErrTransient]. If the outcome is unknown, claim again with a new id.
 	Claim(ctx context.Context, seen Fence, c Claim) (Fence, error)
 
 	// Commit runs calls in a transaction, as [TxOptions.Each] does, then moves the fences of as and
@@ -63,4 +62,20 @@ type Sink[TX any] interface {
 	//   - [ErrTooLarge] if the transaction is larger than the store allows;
 	//   - a [*LowEpochError] if the store has seen a higher epoch than the claim's.
 	Commit(ctx context.Context, as []Advance, o TxOptions, calls ...func(ctx context.Context, tx TX) error) error
+}
+
+// Looker reads fences.
+type Looker interface {
+	// Look returns the committed fences of ps that exist. It must not read a replica: a consumer concludes
+	// from an older fence that the sink went back.
+	Look(ctx context.Context, ps []Partition) (Fences, error)
+}
+
+// FenceOf returns the committed fence of p, or a [*MissingError].
+func FenceOf(ctx context.Context, in Looker, p Partition) (Fence, error) {
+	found, err := in.Look(ctx, []Partition{p})
+	if err != nil {
+		return Fence{}, err
+	}
+	return found.Read(p)
 }

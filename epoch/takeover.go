@@ -33,7 +33,7 @@ type Candidate struct {
 // The errors are those of the sink, of [Fence.Check] and [Fence.CheckRunning], and of the candidate.
 // [ErrStale] means that another claim came in between: try again.
 func TakeOver[TX any](ctx context.Context, sink Sink[TX], c Candidate) (got, seen Fence, err error) {
-	seen, err = sink.Fence(ctx, c.Origin.Partition)
+	seen, err = FenceOf(ctx, sink, c.Origin.Partition)
 	if errors.Is(err, ErrMissing) && c.Missing != nil {
 		seen, err = c.Missing(ctx)
 	}

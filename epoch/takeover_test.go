@@ -16,9 +16,9 @@ type steps struct {
 	taken  []string
 }
 
-func (s *steps) Fence(_ context.Context, p epoch.Partition) (epoch.Fence, error) {
+func (s *steps) Look(_ context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	s.taken = append(s.taken, "read")
-	return s.fences.Read(p)
+	return s.fences.Look(ps), nil
 }
 
 func (s *steps) Claim(_ context.Context, seen epoch.Fence, c epoch.Claim) (epoch.Fence, error) {

@@ -452,5 +452,5 @@ func (c *Claimed[TX]) add(ctx context.Context) (epoch.Fence, error) {
 	if err := c.sink.Seed(ctx, []epoch.Start{{Origin: c.origin, Next: first, Earliest: first}}); err != nil {
 		return epoch.Fence{}, err
 	}
-	return c.sink.Fence(ctx, c.origin.Partition)
+	return epoch.FenceOf(ctx, c.sink, c.origin.Partition)
 }

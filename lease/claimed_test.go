@@ -256,7 +256,7 @@ func TestAnOperatorPausesALock(t *testing.T) {
 		m := join(t, store)
 		does(t, m, sink, writes("before"))
 		act := func(kind operate.ActKind) {
-			seen, err := sink.Fence(t.Context(), epoch.Partition{Group: "billing", Topic: nightly})
+			seen, err := epoch.FenceOf(t.Context(), sink, epoch.Partition{Group: "billing", Topic: nightly})
 			if err == nil {
 				_, err = sink.Operator().Act(t.Context(), operate.NewAct(kind, seen, "anna", "stocktaking"))
 			}

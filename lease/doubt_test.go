@@ -99,7 +99,7 @@ func TestAPauseDuringTheWorkLeavesNoDoubt(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		store, sink := memstore.New(), memsink.New()
 		loses := scripted(sink, memsink.Hooks{Commit: func(ctx context.Context, as []epoch.Advance, do func() error) error {
-			seen, err := sink.Fence(ctx, as[0].Partition)
+			seen, err := epoch.FenceOf(ctx, sink, as[0].Partition)
 			if seen.Pause.Mode == epoch.Paused {
 				return do()
 			}

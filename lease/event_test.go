@@ -358,7 +358,7 @@ func TestTheGapIsThatOfTheClaimsAndAfterARefusalThatOfTheFence(t *testing.T) {
 			for range n { // claims of others in between
 				does(t, b, sink, writes("b"))
 			}
-			before, _ := sink.Fence(t.Context(), epoch.Partition{Group: "billing", Topic: nightly})
+			before, _ := epoch.FenceOf(t.Context(), sink, epoch.Partition{Group: "billing", Topic: nightly})
 			does(t, a, sink, func(_ context.Context, _ *memsink.Tx, e epoch.Epoch) error {
 				last = e
 				return nil

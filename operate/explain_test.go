@@ -32,7 +32,7 @@ func past(t *testing.T) *memsink.Sink {
 		<-time.After(time.Minute)
 	}
 	claim := func(owner string) {
-		seen, err := s.Fence(t.Context(), orders)
+		seen, err := epoch.FenceOf(t.Context(), s, orders)
 		if err == nil {
 			f, err = s.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Generation: 1, Owner: owner}))
 		}

@@ -212,7 +212,7 @@ func atWork(t *testing.T) *busy {
 	if err := s.Seed(t.Context(), []epoch.Start{{Origin: o}}); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := s.Fence(t.Context(), orders)
+	seen, err := epoch.FenceOf(t.Context(), s, orders)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func claimed[TX any](t *testing.T, l *ledger[TX]) epoch.Fence {
 	if err := l.Sink.Seed(t.Context(), []epoch.Start{{Origin: o}}); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := l.Sink.Fence(t.Context(), orders)
+	seen, err := epoch.FenceOf(t.Context(), l.Sink, orders)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -134,12 +134,12 @@ func shared[TX any](t *testing.T, l *ledger[TX]) {
 		p := epoch.Partition{Group: memsource.DefaultGroup, Topic: "orders"}
 		group.Grant(members[n%2], "orders", 0)
 		until("some messages are applied", func() bool {
-			f, err := l.Sink.Fence(t.Context(), p)
+			f, err := epoch.FenceOf(t.Context(), l.Sink, p)
 			return err == nil && int(f.Next) >= len(want)-2
 		})
 	}
 	until("all messages are applied, and nothing is left", func() bool {
-		f, err := l.Sink.Fence(t.Context(), epoch.Partition{Group: memsource.DefaultGroup, Topic: "orders"})
+		f, err := epoch.FenceOf(t.Context(), l.Sink, epoch.Partition{Group: memsource.DefaultGroup, Topic: "orders"})
 		return err == nil && int(f.Next) == len(want) && len(left()) == 0
 	})
 	reader, err := kgo.NewClient(seeds, kgo.ConsumeTopics("out"), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(100*time.Millisecond))

@@ -122,7 +122,7 @@ func (d *drill[TX]) note(what, want string, err error, passed bool) {
 }
 
 func (d *drill[TX]) claim(ctx context.Context, o epoch.Origin, owner string) (epoch.Fence, error) {
-	seen, err := d.sink.Fence(ctx, o.Partition)
+	seen, err := epoch.FenceOf(ctx, d.sink, o.Partition)
 	if err != nil {
 		return seen, err
 	}

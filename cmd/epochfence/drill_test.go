@@ -18,7 +18,7 @@ func (l leaky) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions
 	if err == nil {
 		return nil
 	}
-	f, now := l.Fence(ctx, as[0].Partition)
+	f, now := epoch.FenceOf(ctx, l, as[0].Partition)
 	if now != nil {
 		return now
 	}
@@ -34,7 +34,7 @@ type credulous struct {
 }
 
 func (c credulous) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOptions, calls ...func(context.Context, *memsink.Tx) error) error {
-	f, err := c.Fence(ctx, as[0].Partition)
+	f, err := epoch.FenceOf(ctx, c, as[0].Partition)
 	if err != nil {
 		return err
 	}

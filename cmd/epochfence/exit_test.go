@@ -227,7 +227,7 @@ func TestWhatToDoIsPrintedOnceForAReason(t *testing.T) {
 	defer func() { _ = db.Close() }()
 	sink, err := sqlsink.Open(t.Context(), db, sqlsink.SQLite, sqlsink.Options{})
 	must(t, err)
-	f, err := sink.Fence(t.Context(), partition(0))
+	f, err := epoch.FenceOf(t.Context(), sink, partition(0))
 	must(t, err)
 	must(t, operate.RecordsIn[*sqlsink.Tx](sink).Record(t.Context(), []operate.Decision{{
 		Kind: operate.DecidedHalt, Partition: f.Partition, Epoch: f.Epoch, Claim: f.Claim, Owner: f.Owner, From: f.Next, To: f.Next, Reason: "message_failed: it is no order",

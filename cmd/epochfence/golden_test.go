@@ -159,7 +159,7 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 	starts = append(starts, epoch.Start{Origin: epoch.Origin{Partition: partition(6), Log: operate.RedirectLog + "1", Source: now.log}})
 	must(t, sink.Seed(ctx, starts))
 	claim := func(n int32, owner string) epoch.Fence {
-		seen, err := sink.Fence(ctx, partition(n))
+		seen, err := epoch.FenceOf(ctx, sink, partition(n))
 		must(t, err)
 		f, err := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: seen.Origin, Generation: 7, Owner: owner}))
 		must(t, err)
@@ -209,7 +209,7 @@ func (c *cli) add(db *sql.DB, sink *sqlsink.Sink) {
 	must(t, err)
 	box, err := outbox.New(store, outbox.Options[*sqlsink.Tx]{})
 	must(t, err)
-	f, err := sink.Fence(t.Context(), partition(0))
+	f, err := epoch.FenceOf(t.Context(), sink, partition(0))
 	must(t, err)
 	as := []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next, Mark: f.Mark}}
 	must(t, sink.Commit(t.Context(), as, epoch.TxOptions{}, func(ctx context.Context, tx *sqlsink.Tx) error {

@@ -72,7 +72,7 @@ func TestAJobIsOperatedByTimes(t *testing.T) {
 		t.Errorf("it ran %+v", tick)
 	}
 	<-advanced
-	f, err := sink.Fence(t.Context(), epoch.Partition{Group: "reports", Topic: "yearly"})
+	f, err := epoch.FenceOf(t.Context(), sink, epoch.Partition{Group: "reports", Topic: "yearly"})
 	must(t, err)
 	at, _ := operate.JobTime(f.Next) // after the requested run, and before the next tick
 	for _, command := range []string{"history " + job, "history --group reports", "history --kind run"} {

@@ -85,7 +85,7 @@ func grantsInMariaDB(t *testing.T, s *mariatest.Server) {
 	must(t, err)
 	origin := epoch.Origin{Partition: epoch.Partition{Group: "granted", Topic: "orders"}, Log: "log", Source: "broker"}
 	must(t, sink.Seed(t.Context(), []epoch.Start{{Origin: origin}}))
-	seen, err := sink.Fence(t.Context(), origin.Partition)
+	seen, err := epoch.FenceOf(t.Context(), sink, origin.Partition)
 	must(t, err)
 	f, err := sink.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 1, Owner: "a"}))
 	must(t, err)

@@ -57,7 +57,7 @@ func (w *world[TX]) claim() (o owner, err error) {
 		err := w.sink.Seed(w.ctx, []epoch.Start{{Origin: origin}})
 		for tries := 0; err == nil; tries++ {
 			var seen epoch.Fence
-			if seen, err = w.sink.Fence(w.ctx, p); err == nil {
+			if seen, err = epoch.FenceOf(w.ctx, w.sink, p); err == nil {
 				o[p], err = w.sink.Claim(w.ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: firstEpoch + w.claims, Owner: "consumertest"}))
 			}
 			if !errors.Is(err, epoch.ErrTransient) || tries == 10 {

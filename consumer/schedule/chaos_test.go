@@ -90,7 +90,7 @@ func TestChaos(t *testing.T) {
 						pods[i] = start(i)
 					case 5:
 						job := []string{"queued", "steps"}[r.IntN(2)]
-						f, err := w.db.Fence(w.Context(), epoch.Partition{Group: group, Topic: job})
+						f, err := epoch.FenceOf(w.Context(), w.db, epoch.Partition{Group: group, Topic: job})
 						if err == nil && f.Epoch > 0 {
 							_, _ = w.db.Operator().Act(w.Context(), operate.NewAct(operate.ActEvict, f, "amy", "chaos"))
 						}

@@ -136,7 +136,7 @@ func TestAPositionThatIsNoWholeSecondIsRoundedUp(t *testing.T) {
 func (w *world) claimed(job string) epoch.Fence {
 	w.Helper()
 	for {
-		f, err := w.db.Fence(w.Context(), epoch.Partition{Group: group, Topic: job})
+		f, err := epoch.FenceOf(w.Context(), w.db, epoch.Partition{Group: group, Topic: job})
 		if err == nil && f.Epoch > 0 {
 			return f
 		}

@@ -173,7 +173,7 @@ func (w *world) until(at string) {
 
 func (w *world) fence(job string) epoch.Fence {
 	w.Helper()
-	f, err := w.db.Fence(w.Context(), epoch.Partition{Group: group, Topic: job})
+	f, err := epoch.FenceOf(w.Context(), w.db, epoch.Partition{Group: group, Topic: job})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func TestRealEachKeyFrozenAndKilled(t *testing.T) {
 		t.Helper()
 		led.until("every message to be applied", func() bool {
 			for p, n := range sent {
-				if f, err := sink.Fence(t.Context(), epoch.Partition{Group: led.group, Topic: led.topic, Number: p}); err != nil || f.Next < epoch.Offset(n) {
+				if f, err := epoch.FenceOf(t.Context(), sink, epoch.Partition{Group: led.group, Topic: led.topic, Number: p}); err != nil || f.Next < epoch.Offset(n) {
 					return false
 				}
 			}

@@ -183,7 +183,7 @@ func readsNoFenceOf(t *testing.T, standby, primary *pgtest.Server, d *onPostgres
 	}
 	onStandby.Store(true)
 	pool.Reset()
-	_, err = sink.Fence(t.Context(), part(group, topic))
+	_, err = epoch.FenceOf(t.Context(), sink, part(group, topic))
 	wantError(t, err, "pgsink: read fence billing/orders/0", "standby")
 	_, err = sink.Look(t.Context(), []epoch.Partition{part(group, topic)})
 	wantError(t, err, "pgsink: look at 1 fences", "standby")

@@ -156,7 +156,7 @@ func (l *ledger) awaitApplied() {
 	l.Helper()
 	l.until("every message to be applied", func() bool {
 		for p, sent := range l.sent {
-			f, err := l.sink.Fence(l.Context(), epoch.Partition{Group: l.group, Topic: l.topic, Number: p})
+			f, err := epoch.FenceOf(l.Context(), l.sink, epoch.Partition{Group: l.group, Topic: l.topic, Number: p})
 			if err != nil || f.Next < epoch.Offset(len(sent)) {
 				return false
 			}
@@ -168,7 +168,7 @@ func (l *ledger) awaitApplied() {
 // owns returns whether a fence has a claim of p.
 func (l *ledger) owns(p *process) bool {
 	for n := range int32(4) {
-		f, err := l.sink.Fence(l.Context(), epoch.Partition{Group: l.group, Topic: l.topic, Number: n})
+		f, err := epoch.FenceOf(l.Context(), l.sink, epoch.Partition{Group: l.group, Topic: l.topic, Number: n})
 		if err == nil && strings.HasPrefix(f.Owner, p.name+"@") {
 			return true
 		}

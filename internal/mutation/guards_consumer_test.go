@@ -20,7 +20,7 @@ var guardsOfConsumer = []guard{
 	}, "consumer", "TestJudgeSaysWhatATransactionsAnswerMeansForEachPartition"},
 
 	{"R2", "the fence is read again after the confirmation", []edit{
-		{takeover, "\tgot, err = sink.Claim(ctx, seen,", "\tif seen, err = sink.Fence(ctx, c.Origin.Partition); err != nil {\n\t\treturn got, seen, err\n\t}\n\tgot, err = sink.Claim(ctx, seen,"},
+		{takeover, "\tgot, err = sink.Claim(ctx, seen,", "\tif seen, err = FenceOf(ctx, sink, c.Origin.Partition); err != nil {\n\t\treturn got, seen, err\n\t}\n\tgot, err = sink.Claim(ctx, seen,"},
 	}, "consumer", "TestR2TheConfirmationIsAskedForAfterTheRead"},
 	{"R2", "the source is not asked", []edit{
 		{claiming, "lease, err := t.Confirm(ctx, seen)", "lease, err := epoch.Lease{Origin: c.Origin, Generation: max(seen.Generation, 1)}, error(nil)"},
@@ -78,7 +78,7 @@ var guardsOfConsumer = []guard{
 
 	{"R8", "the policy's position replaces the fence's", []edit{
 		{takeover, "errors.Is(err, ErrMissing) && c.Missing", "c.Missing"},
-		{claiming, "\t\tif _, err := r.effects.Fence(ctx, p); !errors.Is(err, epoch.ErrMissing) {\n\t\t\treturn err\n\t\t}\n", ""},
+		{claiming, "\t\tif _, err := epoch.FenceOf(ctx, r.effects, p); !errors.Is(err, epoch.ErrMissing) {\n\t\t\treturn err\n\t\t}\n", ""},
 		{"epoch/fences.go", "\t\tif _, ok := fs[s.Partition]; ok {\n\t\t\tcontinue\n\t\t}\n", ""},
 	}, "consumer", "TestR8ThePositionOfTheSinkIsTheTruth"},
 	{"R8", "what the group had committed is not adopted", []edit{{claiming, "claim.Adopt, claim.Above = adopt, above", "_, claim.Above = adopt, above"}}, "consumer", "TestAPartitionWithoutAFenceStartsAsThePolicySays"},
@@ -107,7 +107,7 @@ var guardsOfConsumer = []guard{
 	}, "consumer", "TestR10ALogThatNoLongerHoldsThePositionHaltsWithBothNumbers"},
 
 	{"R12", "an attempt to claim may last for ever", []edit{
-		{"consumer/handlers.go", "context.WithTimeout(ctx, s.limit)\n\tdefer done()\n\treturn s.Sink.Fence", "context.WithCancel(ctx)\n\tdefer done()\n\treturn s.Sink.Fence"},
+		{"consumer/handlers.go", "context.WithTimeout(ctx, s.limit)\n\tdefer done()\n\treturn s.Sink.Look", "context.WithCancel(ctx)\n\tdefer done()\n\treturn s.Sink.Look"},
 	}, "consumer", "TestR12AnAttemptToClaimIsBoundedInTime"},
 
 	{"R13", "a transaction may be given more time than the lease has", []edit{

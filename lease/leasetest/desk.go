@@ -136,9 +136,9 @@ func (f *frail[TX]) step(next *func(do func() error) error, do func() error) err
 	return do()
 }
 
-func (f *frail[TX]) Fence(ctx context.Context, p epoch.Partition) (got epoch.Fence, err error) {
+func (f *frail[TX]) Look(ctx context.Context, ps []epoch.Partition) (got epoch.Fences, err error) {
 	err = f.step(nil, func() error {
-		got, err = f.Sink.Fence(ctx, p)
+		got, err = f.Sink.Look(ctx, ps)
 		return err
 	})
 	return got, err

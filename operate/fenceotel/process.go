@@ -131,10 +131,12 @@ type traced[TX any] struct {
 // Unwrap returns the sink inside, for [epoch.As].
 func (s traced[TX]) Unwrap() epoch.Sink[TX] { return s.Sink }
 
-// Fence notes the start of an attempt to claim.
-func (s traced[TX]) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
-	s.t.attempts.reads(p)
-	return s.Sink.Fence(ctx, p)
+// Look notes the start of an attempt to claim, which reads one fence.
+func (s traced[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	if len(ps) == 1 {
+		s.t.attempts.reads(ps[0])
+	}
+	return s.Sink.Look(ctx, ps)
 }
 
 // Claim makes the span of an attempt to claim, which began with the read of the fence.

@@ -379,7 +379,7 @@ func TestTheDecisionLogNamesTheTracesOfClaimsRefusalsAndHalts(t *testing.T) {
 		Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
 			if !taken {
 				taken = true
-				f, err := another.Fence(ctx, as[0].Partition)
+				f, err := epoch.FenceOf(ctx, another, as[0].Partition)
 				if err != nil {
 					t.Error(err)
 				}
@@ -437,7 +437,7 @@ func TestTheDecisionLogNamesTheTracesOfClaimsRefusalsAndHalts(t *testing.T) {
 // claims makes a claim as another process would.
 func claims(t *testing.T, s *memsink.Sink, o epoch.Origin) {
 	t.Helper()
-	seen, err := s.Fence(t.Context(), o.Partition)
+	seen, err := epoch.FenceOf(t.Context(), s, o.Partition)
 	if err == nil {
 		_, err = s.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Generation: 1, Owner: "b"}))
 	}

@@ -58,12 +58,12 @@ func orders(n int32) epoch.Partition {
 func (r *rig) claims(p epoch.Partition, owner string) epoch.Fence {
 	r.Helper()
 	origin := epoch.Origin{Partition: p, Log: "log", Source: "issuer"}
-	if _, err := r.sink.Fence(r.Context(), p); errors.Is(err, epoch.ErrMissing) {
+	if _, err := epoch.FenceOf(r.Context(), r.sink, p); errors.Is(err, epoch.ErrMissing) {
 		if err := r.sink.Seed(r.Context(), []epoch.Start{{Origin: origin}}); err != nil {
 			r.Fatal(err)
 		}
 	}
-	seen, err := r.sink.Fence(r.Context(), p)
+	seen, err := epoch.FenceOf(r.Context(), r.sink, p)
 	if err != nil {
 		r.Fatal(err)
 	}

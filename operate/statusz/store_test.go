@@ -24,7 +24,7 @@ func TestASinkInAStoreIsShownAndOperated(t *testing.T) {
 	must(t, err)
 	origin := epoch.Origin{Partition: orders(0), Log: "log", Source: "issuer"}
 	must(t, sink.Seed(ctx, []epoch.Start{{Origin: origin}}))
-	seen, err := sink.Fence(ctx, orders(0))
+	seen, err := epoch.FenceOf(ctx, sink, orders(0))
 	must(t, err)
 	f, err := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 1, Owner: "there"}))
 	must(t, err)
@@ -55,7 +55,7 @@ func TestASinkInAStoreIsShownAndOperated(t *testing.T) {
 	must(t, err)
 	acts(fmt.Sprintf("about=deadletter&kind=discard&id=%d", letters[0].ID))
 	acts("about=partition&group=billing&topic=orders&number=0&kind=" + string(operate.ActPause))
-	now, err := sink.Fence(ctx, orders(0))
+	now, err := epoch.FenceOf(ctx, sink, orders(0))
 	must(t, err)
 	if now.Pause.Mode != epoch.Paused || now.Pause.By != "anna" {
 		t.Errorf("%+v", now)

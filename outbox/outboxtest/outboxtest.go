@@ -137,7 +137,7 @@ func (w *world[TX]) claims(p epoch.Partition) epoch.Fence {
 	w.Helper()
 	o := epoch.Origin{Partition: p, Log: "log", Source: "broker"}
 	w.NoError(w.Sink.Seed(w.Context(), []epoch.Start{{Origin: o}}))
-	seen, err := w.Sink.Fence(w.Context(), p)
+	seen, err := epoch.FenceOf(w.Context(), w.Sink, p)
 	w.NoError(err)
 	f, err := w.Sink.Claim(w.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: o, Generation: 1, Owner: "test"}))
 	w.NoError(err)

@@ -58,7 +58,7 @@ func claimsWith(t *testing.T, store cas.Store, o cassink.Options) (*cassink.Sink
 	must(t, err)
 	at := epoch.Position{Mark: epoch.NoMark}
 	must(t, s.Seed(t.Context(), []epoch.Start{{Origin: origin(), Next: at, Earliest: at}}))
-	seen, err := s.Fence(t.Context(), orders)
+	seen, err := epoch.FenceOf(t.Context(), s, orders)
 	must(t, err)
 	f, err := s.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: origin(), Generation: 1, Owner: "owner"}))
 	must(t, err)
@@ -85,7 +85,7 @@ func TestThePositionStaysWhereAnItemWasNotWritten(t *testing.T) {
 	if !errors.Is(err, epoch.ErrInDoubt) || !errors.Is(err, errLost) {
 		t.Errorf("%v", err)
 	}
-	if now, err := s.Fence(t.Context(), orders); err != nil || now != f {
+	if now, err := epoch.FenceOf(t.Context(), s, orders); err != nil || now != f {
 		t.Errorf("the fence is %+v, %v", now, err)
 	}
 	store.loses = ""
@@ -222,7 +222,7 @@ func TestAFailedTransactionHasChangedNothingWhateverTheHandlerReturns(t *testing
 			t.Errorf("%s: %q, %v", name, got.Value, err)
 		}
 	}
-	if now, err := s.Fence(t.Context(), orders); err != nil || now != f {
+	if now, err := epoch.FenceOf(t.Context(), s, orders); err != nil || now != f {
 		t.Errorf("the fence is %+v, %v", now, err)
 	}
 }

@@ -194,7 +194,7 @@ func (x *exploration) own(ctx context.Context) {
 	var relay sync.WaitGroup
 	defer relay.Wait()
 	defer stop()
-	seen, err := sink.Fence(ctx, orders)
+	seen, err := epoch.FenceOf(ctx, sink, orders)
 	if err != nil {
 		return
 	}

@@ -238,7 +238,7 @@ func (s *Sink) decide(ctx context.Context, starts []epoch.Start) ([]epoch.Fence,
 		added = added || !known
 	}
 	if added { // an operator may have accepted other logs since
-		now, err := epoch.Look(ctx, s, slices.Collect(maps.Keys(fences)))
+		now, err := s.Look(ctx, slices.Collect(maps.Keys(fences)))
 		if err != nil {
 			return nil, err
 		}

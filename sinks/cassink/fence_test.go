@@ -48,7 +48,7 @@ func TestFencesOfATopicAreAddedBesideEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, start := range starts {
-		if f, err := s.Fence(t.Context(), start.Partition); err != nil || f.Next != start.Next.Offset {
+		if f, err := epoch.FenceOf(t.Context(), s, start.Partition); err != nil || f.Next != start.Next.Offset {
 			t.Errorf("%+v, %v", f, err)
 		}
 	}
@@ -81,16 +81,16 @@ func TestAFenceThatIsMissingIsThereForAnOperatorWhileNoneIsAdded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Fence(t.Context(), second); !errors.Is(err, epoch.ErrMissing) {
+	if _, err := epoch.FenceOf(t.Context(), s, second); !errors.Is(err, epoch.ErrMissing) {
 		t.Fatalf("the fence is still there: %v", err)
 	}
 	if err := s.Seed(t.Context(), starts("another", 3)); !errors.Is(err, epoch.ErrLogChanged) {
 		t.Errorf("err = %v", err)
 	}
-	if f, err := s.Fence(t.Context(), second); err != nil || f.Log != "one" {
+	if f, err := epoch.FenceOf(t.Context(), s, second); err != nil || f.Log != "one" {
 		t.Errorf("%+v, %v", f, err)
 	}
-	if _, err := s.Fence(t.Context(), starts("another", 3)[2].Partition); !errors.Is(err, epoch.ErrMissing) {
+	if _, err := epoch.FenceOf(t.Context(), s, starts("another", 3)[2].Partition); !errors.Is(err, epoch.ErrMissing) {
 		t.Errorf("a fence was added: %v", err)
 	}
 }

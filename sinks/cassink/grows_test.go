@@ -61,7 +61,7 @@ func TestTheAuditLogFitsTheStore(t *testing.T) {
 	w := owns(t, s, orders)
 	o := w.sink.Operator()
 	for n := range 40 {
-		f, err := w.sink.Fence(t.Context(), orders)
+		f, err := epoch.FenceOf(t.Context(), w.sink, orders)
 		must(t, err)
 		must(t, second(o.Act(t.Context(), operate.NewAct(operate.ActEvict, f, "anna", fmt.Sprint(n, strings.Repeat("x", 450))))))
 	}

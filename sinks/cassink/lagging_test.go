@@ -55,7 +55,7 @@ func TestAClaimIsNotRefusedByAReadThatLags(t *testing.T) {
 	w.claims()
 	sink, err := cassink.Open(t.Context(), s, cassink.Options{})
 	must(t, err)
-	seen, err := sink.Fence(t.Context(), orders)
+	seen, err := epoch.FenceOf(t.Context(), sink, orders)
 	must(t, err)
 	s.old, s.n = old, 1
 	_, err = sink.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: seen.Origin, Generation: 1, Owner: "b"}))

@@ -98,7 +98,7 @@ func TestAFenceOfANewerVersionIsRefusedAndListed(t *testing.T) {
 	must(t, err)
 	seen := w.fence
 	for what, do := range map[string]func() error{
-		"read": func() error { return second(w.sink.Fence(t.Context(), orders)) },
+		"read": func() error { return second(epoch.FenceOf(t.Context(), w.sink, orders)) },
 		"look": func() error { return second(w.sink.Look(t.Context(), []epoch.Partition{orders})) },
 		"claim": func() error {
 			return second(w.sink.Claim(t.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: seen.Origin, Generation: 2, Owner: "o"})))
@@ -269,7 +269,7 @@ func TestAnOperatorWhoseRecordIsOfANewerVersionIsRefused(t *testing.T) {
 	adds(t, mem, "epochfence/log/billing/orders/3", `"v":2`)
 	_, err = op.Act(t.Context(), operate.Act{Kind: operate.ActPause, Partition: orders, Seen: w.fence, By: "ana", Reason: "why", Claim: epoch.NewClaimID()})
 	refused("an action", err)
-	if f, err := w.sink.Fence(t.Context(), orders); err != nil || f.Claim != w.fence.Claim || f.Pause.Mode != epoch.Running {
+	if f, err := epoch.FenceOf(t.Context(), w.sink, orders); err != nil || f.Claim != w.fence.Claim || f.Pause.Mode != epoch.Running {
 		t.Errorf("%+v, %v", f, err)
 	}
 }

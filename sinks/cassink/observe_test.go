@@ -19,7 +19,7 @@ func TestEachUpdateIsObservedOnceItsItemIsWrittenAndBeforeThePositionIs(t *testi
 	var s *cassink.Sink
 	var said []string
 	observe := func(e guard.Event) {
-		f, err := s.Fence(t.Context(), orders)
+		f, err := epoch.FenceOf(t.Context(), s, orders)
 		must(t, err)
 		said = append(said, fmt.Sprintf("%s@%d under %d: %v, seen %d, position %d", e.Key, e.Stamp.Offset, e.Stamp.Epoch, e.Decision, e.Seen, f.Next))
 	}

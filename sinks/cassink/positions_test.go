@@ -33,7 +33,7 @@ func TestSkippingAMessageDoesNotRepeatThoseAfterIt(t *testing.T) {
 	if err := w.applies(3, handle); !errors.Is(err, epoch.ErrInDoubt) || words(t, s, "list") != "1 2" {
 		t.Fatal(err)
 	}
-	seen, err := w.sink.Fence(t.Context(), orders)
+	seen, err := epoch.FenceOf(t.Context(), w.sink, orders)
 	must(t, err)
 	a := operate.NewAct(operate.ActSkip, seen, "anna", "poison")
 	a.To = &epoch.Position{Offset: 1, Mark: epoch.NoMark}
@@ -60,7 +60,7 @@ func TestAMessageThatWasPassedIsNotBlamedForTheGapBehindIt(t *testing.T) {
 	must(t, err)
 	sink, err := cassink.Open(t.Context(), mem, cassink.Options{})
 	must(t, err)
-	f, err := sink.Fence(t.Context(), orders)
+	f, err := epoch.FenceOf(t.Context(), sink, orders)
 	must(t, err)
 	err = sink.Commit(t.Context(), []epoch.Advance{{Partition: orders, Claim: f.Claim, From: f.Next, To: 4, Mark: epoch.NoMark}}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		return sets(ctx, tx, epoch.Message{Partition: orders, Offset: 0, Mark: epoch.NoMark}, "item")
@@ -68,7 +68,7 @@ func TestAMessageThatWasPassedIsNotBlamedForTheGapBehindIt(t *testing.T) {
 	if !errors.Is(err, epoch.ErrMoved) {
 		t.Error(err)
 	}
-	if f, err = sink.Fence(t.Context(), orders); err != nil || f.Next != 2 {
+	if f, err = epoch.FenceOf(t.Context(), sink, orders); err != nil || f.Next != 2 {
 		t.Errorf("%d, %v", f.Next, err)
 	}
 }
@@ -164,7 +164,7 @@ func TestAnActionThatTheOwnerIsNotNotifiedOfIsDone(t *testing.T) {
 	a.To = &epoch.Position{Offset: 7, Mark: epoch.NoMark}
 	after, err := w.sink.Operator().Act(t.Context(), a)
 	must(t, err)
-	now, err := w.sink.Fence(t.Context(), orders)
+	now, err := epoch.FenceOf(t.Context(), w.sink, orders)
 	must(t, err)
 	if after.Next != 7 || now != after {
 		t.Errorf("the act says %+v, and the fence is %+v", after, now)

@@ -32,7 +32,7 @@ func owns(t *testing.T, s cas.Store, p epoch.Partition) *owner {
 
 func (w *owner) claims() {
 	w.Helper()
-	seen, err := w.sink.Fence(w.Context(), w.partition)
+	seen, err := epoch.FenceOf(w.Context(), w.sink, w.partition)
 	must(w.T, err)
 	w.fence, err = w.sink.Claim(w.Context(), seen, epoch.NewClaim(epoch.Lease{Origin: seen.Origin, Generation: 1, Owner: "owner"}))
 	must(w.T, err)

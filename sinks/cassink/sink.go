@@ -60,7 +60,6 @@ type Sink struct {
 // The suite skips the histories of interfaces that a sink lacks, so the compiler checks them here.
 var (
 	_ epoch.Sink[*Tx]    = (*Sink)(nil)
-	_ epoch.Looker       = (*Sink)(nil)
 	_ epoch.Holding[*Tx] = (*Sink)(nil)
 )
 
@@ -85,16 +84,7 @@ func (s *Sink) Facts() epoch.Facts {
 	return epoch.Facts{Guarantee: epoch.PerItem, Partitions: 1, Transactions: 8}
 }
 
-// Fence implements [epoch.Sink].
-func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
-	at, err := s.fence(ctx, p)
-	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("cassink: read fence %s: %w", p, err)
-	}
-	return at.record.Fence, nil
-}
-
-// Look implements [epoch.Looker].
+// Look implements [epoch.Sink].
 func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	var mu sync.Mutex
 	found := epoch.Fences{}
@@ -113,7 +103,7 @@ func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, er
 		})
 	}
 	if err := readers.Wait(); err != nil {
-		return nil, fmt.Errorf("cassink: look at %d fences: %w", len(ps), err)
+		return nil, fmt.Errorf("cassink: read fence %s: %w", epoch.Names(ps), err)
 	}
 	return found, nil
 }

@@ -22,7 +22,7 @@ func TestAHandlerReadsWhileItsFirstChangeBeginsAReplay(t *testing.T) {
 	if err := s.Seed(t.Context(), []epoch.Start{{Origin: origin(), Next: start, Earliest: start}}); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := s.Fence(t.Context(), orders)
+	seen, err := epoch.FenceOf(t.Context(), s, orders)
 	if err != nil {
 		t.Fatal(err)
 	}

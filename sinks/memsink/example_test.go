@@ -59,7 +59,7 @@ func ExampleSink_Commit() {
 	// What consumer.Run does for each partition:
 	ctx := context.Background()
 	_ = sink.Seed(ctx, []epoch.Start{{Origin: origin}})
-	seen, _ := sink.Fence(ctx, partition)
+	seen, _ := epoch.FenceOf(ctx, sink, partition)
 	ours, _ := sink.Claim(ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 4}))
 
 	// And for each transaction:

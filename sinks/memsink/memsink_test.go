@@ -23,7 +23,7 @@ func claim(t *testing.T, s *memsink.Sink, number int64) epoch.Fence {
 	if err := s.Seed(t.Context(), []epoch.Start{{Origin: o}}); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := s.Fence(t.Context(), orders0)
+	seen, err := epoch.FenceOf(t.Context(), s, orders0)
 	if err != nil {
 		t.Fatal(err)
 	}

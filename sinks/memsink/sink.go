@@ -31,7 +31,6 @@ type Sink struct {
 // The suite skips the histories of what a sink does not implement, so the compiler checks it here.
 var (
 	_ epoch.Sink[*Tx]    = (*Sink)(nil)
-	_ epoch.Looker       = (*Sink)(nil)
 	_ epoch.Holding[*Tx] = (*Sink)(nil)
 )
 
@@ -78,36 +77,21 @@ func New() *Sink {
 // Open returns another process's sink on the same database, without hooks.
 func (s *Sink) Open() *Sink { return &Sink{db: s.db} }
 
-// Fence implements [epoch.Sink].
-func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
-	var f epoch.Fence
-	err := run(ctx, s.hook().Fence, p, func() (err error) {
-		s.db.mu.Lock()
-		defer s.db.mu.Unlock()
-		f, err = s.db.state.fences.Read(p)
-		return err
-	})
-	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("memsink: read fence %s: %w", p, err)
-	}
-	return f, nil
-}
-
-// Look implements [epoch.Looker].
+// Look implements [epoch.Sink].
 func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
-	found := epoch.Fences{}
-	err := run(ctx, s.hook().Look, ps, func() error {
+	hook := s.hook().Look
+	if one := s.hook().Fence; one != nil && len(ps) == 1 {
+		hook = func(ctx context.Context, ps []epoch.Partition, do func() error) error { return one(ctx, ps[0], do) }
+	}
+	var found epoch.Fences
+	err := run(ctx, hook, ps, func() error {
 		s.db.mu.Lock()
 		defer s.db.mu.Unlock()
-		for _, p := range ps {
-			if f, ok := s.db.state.fences[p]; ok {
-				found[p] = f
-			}
-		}
+		found = s.db.state.fences.Look(ps)
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("memsink: look at %d fences: %w", len(ps), err)
+		return nil, fmt.Errorf("memsink: read fence %s: %w", epoch.Names(ps), err)
 	}
 	return found, nil
 }

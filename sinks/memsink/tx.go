@@ -167,12 +167,12 @@ type Hook[T any] func(ctx context.Context, about T, do func() error) error
 
 // Hooks are the faults of one sink. A nil hook runs the step.
 type Hooks struct {
+	// Fence stands before the read of one fence, with which a claim begins. Look stands before the other reads, with
+	// which a consumer watches partitions that have nothing to commit, and where Fence is not set before each.
 	Fence Hook[epoch.Partition]
-	Seed  Hook[[]epoch.Start]
+	Look  Hook[[]epoch.Partition]
 
-	// Look stands before the reads with which a consumer watches partitions that have nothing to
-	// commit.
-	Look Hook[[]epoch.Partition]
+	Seed Hook[[]epoch.Start]
 
 	// Claim stands before the swap: a process frozen here has confirmed.
 	Claim Hook[epoch.Claim]

@@ -96,7 +96,7 @@ func TestWhatNoMessageIsAtFaultForIsSaid(t *testing.T) {
 			t.Errorf("%s: %v; want it to say %q if something is missing", sql, err, whose)
 		}
 	}
-	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+	if again, err := epoch.FenceOf(t.Context(), s, orders); err != nil || again != f {
 		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
 	}
 }
@@ -114,7 +114,7 @@ func TestAMissingRightOnTheFenceIsNoMessagesFault(t *testing.T) {
 		wantBlame(t, form, err, epoch.ErrUnhealthy)
 	}
 	r.sql("alter schema epochfence rename to elsewhere")
-	_, err := s.Fence(t.Context(), orders)
+	_, err := epoch.FenceOf(t.Context(), s, orders)
 	wantBlame(t, "Fence", err, epoch.ErrUnhealthy)
 	_, err = s.Claim(t.Context(), f, epoch.NewClaim(lease(orders, 6)))
 	wantBlame(t, "Claim", err, epoch.ErrUnhealthy)

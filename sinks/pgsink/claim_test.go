@@ -87,7 +87,7 @@ func (c *crowd) claimAll(bid func(p epoch.Partition) (epoch.Fence, epoch.Claim))
 	}
 	var waiting sync.WaitGroup
 	for _, p := range c.locked {
-		seen, err := c.sink.Fence(c.Context(), p)
+		seen, err := epoch.FenceOf(c.Context(), c.sink, p)
 		if err != nil {
 			c.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func (c *crowd) claimAll(bid func(p epoch.Partition) (epoch.Fence, epoch.Claim))
 
 func (c *crowd) fresh(p epoch.Partition) (epoch.Fence, epoch.Claim) {
 	c.Helper()
-	seen, err := c.sink.Fence(c.Context(), p)
+	seen, err := epoch.FenceOf(c.Context(), c.sink, p)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestClaimsThatComeTogetherShareTransactions(t *testing.T) {
 		t.Errorf("%d claims of 100 partitions took %d transactions", claims, transactions)
 	}
 	for p, f := range fs {
-		stored, err := c.sink.Fence(t.Context(), p)
+		stored, err := epoch.FenceOf(t.Context(), c.sink, p)
 		if err != nil || stored != f || f.Partition != p || f.Epoch != 9 {
 			t.Errorf("%s: the claim returned %+v and left %+v, %v", p, f, stored, err)
 		}
@@ -245,7 +245,7 @@ func TestFencesThatAreReadTogetherAreThoseThatWereAskedFor(t *testing.T) {
 	for n := range 300 {
 		p := epoch.Partition{Group: "billing", Topic: "orders", Number: int32(n)}
 		all.Go(func() {
-			f, err := c.sink.Fence(t.Context(), p)
+			f, err := epoch.FenceOf(t.Context(), c.sink, p)
 			switch {
 			case n >= len(c.locked)+len(c.free):
 				want(t, err, epoch.ErrMissing)

@@ -125,7 +125,7 @@ func TestARefusalOfTheCommitItselfIsDefinite(t *testing.T) {
 				t.Errorf("err = %v, which is %v", err, other)
 			}
 		}
-		if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+		if again, err := epoch.FenceOf(t.Context(), s, orders); err != nil || again != f {
 			t.Fatalf("the fence is %+v, %v; want %+v", again, err, f)
 		}
 	}

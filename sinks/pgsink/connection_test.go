@@ -25,7 +25,7 @@ func TestALostConnectionMayLeadToAnotherServerAndIsSaid(t *testing.T) {
 	default:
 	}
 	r.sql("select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = '" + r.role + "'")
-	if _, err := s.Fence(t.Context(), orders); err != nil {
+	if _, err := epoch.FenceOf(t.Context(), s, orders); err != nil {
 		t.Fatal(err)
 	}
 	select {

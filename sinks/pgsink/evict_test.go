@@ -391,7 +391,7 @@ func TestACallWhoseBackendsAreTerminatedInAnothersPlacePasses(t *testing.T) {
 	seed(t, s, orders)
 	f := claim(t, s, orders, 5)
 	for name, call := range map[string]func() error{
-		"Fence": func() error { _, err := s.Fence(t.Context(), orders); return err },
+		"Fence": func() error { _, err := epoch.FenceOf(t.Context(), s, orders); return err },
 		"Claim": func() error {
 			_, err := s.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: origin(orders), Generation: 6, Owner: "b"}))
 			return err

@@ -83,31 +83,12 @@ func inUTC(t *time.Time) time.Time {
 	return t.UTC()
 }
 
-// Fence implements [epoch.Sink].
-func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
-	if err := checkPartition(p); err != nil {
-		return epoch.Fence{}, err
-	}
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	found, err := s.fences.do(ctx, p, func() ([]epoch.Fence, error) {
-		return collect(ctx, s, scanFence, s.sql.read, p.Group, p.Topic, p.Number)
-	})
-	if err == nil && len(found) == 0 {
-		err = &epoch.MissingError{Partition: p}
-	}
-	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("pgsink: read fence %s: %w", p, passed(ended(ctx, explain(err))))
-	}
-	return found[0], nil
-}
-
 // fenceMany returns the fence of each partition, or nothing for one that has none.
 func (s *Sink) fenceMany(ctx context.Context, ps []epoch.Partition) ([][]epoch.Fence, error) {
 	return perPartition(ctx, s, ps, func(f epoch.Fence) epoch.Partition { return f.Partition }, scanFence, s.sql.look)
 }
 
-// Look implements [epoch.Looker].
+// Look implements [epoch.Sink].
 func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	for _, p := range ps {
 		if err := checkPartition(p); err != nil {
@@ -116,10 +97,19 @@ func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, er
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	groups, topics, numbers := keys(ps)
-	rows, err := collect(ctx, s, scanFence, s.sql.look, groups, topics, numbers)
+	read := func() ([]epoch.Fence, error) {
+		groups, topics, numbers := keys(ps)
+		return collect(ctx, s, scanFence, s.sql.look, groups, topics, numbers)
+	}
+	var rows []epoch.Fence
+	var err error
+	if len(ps) == 1 { // for a claim, of which there may be many at the same time
+		rows, err = s.fences.do(ctx, ps[0], read)
+	} else {
+		rows, err = read()
+	}
 	if err != nil {
-		return nil, fmt.Errorf("pgsink: look at %d fences: %w", len(ps), passed(ended(ctx, explain(err))))
+		return nil, fmt.Errorf("pgsink: read fence %s: %w", epoch.Names(ps), passed(ended(ctx, explain(err))))
 	}
 	found := epoch.Fences{}
 	for _, f := range rows {

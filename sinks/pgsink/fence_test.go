@@ -124,7 +124,7 @@ func TestConcurrentSeedsOfOneTopicComeOneAfterTheOther(t *testing.T) {
 	if err := <-second; err != nil {
 		t.Fatal(err)
 	}
-	if f, err := s.Fence(t.Context(), orders); err != nil || f.Next != 7 {
+	if f, err := epoch.FenceOf(t.Context(), s, orders); err != nil || f.Next != 7 {
 		t.Errorf("the second begins at %d, %v; want its earliest, 7: the group has a fence of the topic", f.Next, err)
 	}
 }
@@ -188,7 +188,7 @@ func TestAnAdvanceJudgesNoVersionThatIsBeingReplaced(t *testing.T) {
 	if err := <-result; err != nil {
 		t.Error(err)
 	}
-	if f, err := s.Fence(t.Context(), orders); err != nil || f.Next != 2 {
+	if f, err := epoch.FenceOf(t.Context(), s, orders); err != nil || f.Next != 2 {
 		t.Errorf("the fence is at offset %d, %v; want 2", f.Next, err)
 	}
 }

@@ -70,7 +70,7 @@ func TestAHandlerThatLeavesTheTransactionIsFoundOut(t *testing.T) {
 				if err == nil || refused == hidden || left != (len(escaped) > 0) || c.result != nil && !errors.Is(err, c.result) {
 					t.Errorf("%s, hidden %v, in a transaction of %s, and returns %v: err = %v; %d effects", c.sql, hidden, form, c.result, err, len(escaped))
 				}
-				if again, err := s.Fence(t.Context(), orders); err != nil || again.Next != f.Next {
+				if again, err := epoch.FenceOf(t.Context(), s, orders); err != nil || again.Next != f.Next {
 					t.Errorf("%s: the fence moved to %d, %v", c.sql, again.Next, err)
 				}
 			}
@@ -176,7 +176,7 @@ func TestAHandlerThatHidesAnErrorIsToldWhichOne(t *testing.T) {
 			t.Errorf("%s: err = %v; want the check that was violated", name, err)
 		}
 	}
-	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+	if again, err := epoch.FenceOf(t.Context(), s, orders); err != nil || again != f {
 		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
 	}
 }
@@ -283,7 +283,7 @@ func TestAGoroutineThatOutlivesItsHandlerCommitsNothing(t *testing.T) {
 	if err := <-leaked; err == nil {
 		t.Error("the goroutine's statement succeeded")
 	}
-	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+	if again, err := epoch.FenceOf(t.Context(), s, orders); err != nil || again != f {
 		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
 	}
 }
@@ -356,7 +356,7 @@ func TestAConnectionThatTheHandlerBrokeIsTheHandlersFault(t *testing.T) {
 			t.Errorf("%s: err = %v", name, err)
 		}
 	}
-	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+	if again, err := epoch.FenceOf(t.Context(), s, orders); err != nil || again != f {
 		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
 	}
 }
@@ -389,7 +389,7 @@ func TestTheServerKnowsATransactionThatTheHandlerHasBegun(t *testing.T) {
 			t.Errorf("%s in another transaction: err = %v; want XF004", name, err)
 		}
 	}
-	if now, err := s.Fence(t.Context(), orders); err != nil || now.Next != f.Next {
+	if now, err := epoch.FenceOf(t.Context(), s, orders); err != nil || now.Next != f.Next {
 		t.Errorf("the fence moved to %d, %v", now.Next, err)
 	}
 }

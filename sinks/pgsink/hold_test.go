@@ -339,7 +339,7 @@ func TestALostAcknowledgementUnderAHeldClaim(t *testing.T) {
 				again := claim(t, s, orders, 6)
 				r.wantList("list", c.want...)
 				want(t, commit("third", cutNothing), epoch.ErrStale)
-				if now, err := s.Fence(t.Context(), orders); err != nil || now != again {
+				if now, err := epoch.FenceOf(t.Context(), s, orders); err != nil || now != again {
 					t.Errorf("the fence is %+v, %v; want %+v", now, err, again)
 				}
 			})

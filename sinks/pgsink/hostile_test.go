@@ -110,7 +110,7 @@ func TestAValueThatPanicsInACopyPanicsInItsHandler(t *testing.T) {
 			if !failed {
 				t.Errorf("%v, %s: it was committed", mode, name)
 			}
-			if now, err := s.Fence(t.Context(), orders); err != nil || now != f {
+			if now, err := epoch.FenceOf(t.Context(), s, orders); err != nil || now != f {
 				t.Fatalf("%v, %s: the fence is %+v, %v", mode, name, now, err)
 			}
 		}

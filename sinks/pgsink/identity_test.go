@@ -57,7 +57,7 @@ func TestAnIdentityThatIsBehindItsRowsIsFoundBeforeTheFirstNewOne(t *testing.T) 
 			if remedy(t, err) != sql {
 				t.Errorf("a claim: err = %v; want %q in it", err, sql)
 			}
-			if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+			if again, err := epoch.FenceOf(t.Context(), s, orders); err != nil || again != f {
 				t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
 			}
 			r.sql(sql)
@@ -91,13 +91,13 @@ func TestIdentitiesAreLookedAtWhenTheServerIsAnotherOne(t *testing.T) {
 			claim(t, s, orders, 5)
 			claim(t, s, orders, 5)
 			r.sql("alter table epochfence.fence_ledger alter id restart")
-			if _, err := s.Fence(t.Context(), orders); err != nil {
+			if _, err := epoch.FenceOf(t.Context(), s, orders); err != nil {
 				t.Errorf("looked at again though the server is the same: %v", err)
 			}
 			r.anotherServer()
-			_, err := s.Fence(t.Context(), orders)
+			_, err := epoch.FenceOf(t.Context(), s, orders)
 			sql := remedy(t, err)
-			_, err = s.Fence(t.Context(), orders)
+			_, err = epoch.FenceOf(t.Context(), s, orders)
 			remedy(t, err) // until it is fixed
 			r.sql(sql)
 			claim(t, s, orders, 5)

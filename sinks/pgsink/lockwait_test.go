@@ -76,7 +76,7 @@ func TestAWaitForALockThatIsNotTheFirstIsTransientToo(t *testing.T) {
 	if err == nil || errors.Is(err, epoch.ErrTransient) || errors.Is(err, epoch.ErrInDoubt) {
 		t.Errorf("a slow statement that waits for nobody: err = %v; want one that is its message's", err)
 	}
-	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+	if again, err := epoch.FenceOf(t.Context(), s, orders); err != nil || again != f {
 		t.Errorf("the fence is %+v, %v; want %+v", again, err, f)
 	}
 }

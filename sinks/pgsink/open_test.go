@@ -174,7 +174,7 @@ func TestNamesThatTextCannotHoldAreRefusedByNameOfTheField(t *testing.T) {
 				t.Errorf("claim with %s %q: err = %v", word, bad, err)
 			}
 		}
-		if _, err := s.Fence(t.Context(), epoch.Partition{Group: bad}); err == nil || errors.Is(err, epoch.ErrMissing) {
+		if _, err := epoch.FenceOf(t.Context(), s, epoch.Partition{Group: bad}); err == nil || errors.Is(err, epoch.ErrMissing) {
 			t.Errorf("read: err = %v", err)
 		}
 		as := advance(f, 1)
@@ -216,7 +216,7 @@ func TestAnUnreachableServerIsDoubtToACommitAndBlamesNoHandler(t *testing.T) {
 		t.Error("the handler was called without a transaction")
 	}
 	want(t, s.Queued().Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, queueing("x", "1")), epoch.ErrInDoubt)
-	if _, err := s.Fence(t.Context(), orders); err == nil || errors.Is(err, epoch.ErrMissing) {
+	if _, err := epoch.FenceOf(t.Context(), s, orders); err == nil || errors.Is(err, epoch.ErrMissing) {
 		t.Errorf("read: err = %v", err)
 	}
 	// What was committed is there when the server is, and the sink continues
@@ -248,7 +248,7 @@ func TestConnectionsThatDiedInThePoolAreReplacedUnseen(t *testing.T) {
 		}
 	}
 	kill()
-	if _, err := s.Fence(t.Context(), orders); err != nil {
+	if _, err := epoch.FenceOf(t.Context(), s, orders); err != nil {
 		t.Errorf("read: %v", err)
 	}
 	kill()

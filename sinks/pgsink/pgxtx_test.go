@@ -224,7 +224,7 @@ func TestAHandleMeansWhatItMeansToPgxAsFarAsItsCallIsConcerned(t *testing.T) {
 			t.Errorf("%s: err = %v; want %v", name, err, c.err)
 		}
 		r.wantList("list", c.want...)
-		if now, err := s.Fence(t.Context(), orders); err != nil || now.Next != f.Next {
+		if now, err := epoch.FenceOf(t.Context(), s, orders); err != nil || now.Next != f.Next {
 			t.Errorf("%s: the fence is at %d, %v; want %d", name, now.Next, err, f.Next)
 		}
 	}

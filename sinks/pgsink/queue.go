@@ -28,7 +28,6 @@ type Queued struct{ *Sink }
 
 var (
 	_ epoch.Sink[*Queue]    = Queued{}
-	_ epoch.Looker          = Queued{}
 	_ epoch.Holding[*Queue] = Queued{}
 )
 

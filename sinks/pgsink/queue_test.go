@@ -62,7 +62,7 @@ func TestAFailedQueuedStatementIsNamed(t *testing.T) {
 				t.Errorf("%s, %s: err = %v; want %s", name, bad.what, err, bad.code)
 			}
 		}
-		if again, err := s.Fence(t.Context(), p); err != nil || again != f {
+		if again, err := epoch.FenceOf(t.Context(), s, p); err != nil || again != f {
 			t.Errorf("%s: the fence is %+v, %v; want %+v", name, again, err, f)
 		}
 	}

@@ -195,7 +195,7 @@ func claim(t testing.TB, s *pgsink.Sink, p epoch.Partition, number int64) epoch.
 }
 
 func tryClaim(ctx context.Context, s *pgsink.Sink, p epoch.Partition, number int64) (epoch.Fence, error) {
-	seen, err := s.Fence(ctx, p)
+	seen, err := epoch.FenceOf(ctx, s, p)
 	if err != nil {
 		return seen, err
 	}

@@ -46,7 +46,7 @@ func TestMigratingAgainChangesNothing(t *testing.T) {
 	if err := pgsink.Migrate(t.Context(), r.admin, pgsink.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := s.Fence(t.Context(), orders); err != nil || again != f {
+	if again, err := epoch.FenceOf(t.Context(), s, orders); err != nil || again != f {
 		t.Fatalf("the fence is %+v, %v; want %+v", again, err, f)
 	}
 }
@@ -345,7 +345,7 @@ func TestTwoGroupsOnOneTableAreIndependent(t *testing.T) {
 	if err := s.Commit(t.Context(), advance(a, 3), epoch.TxOptions{}, putting("a", "1")); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := s.Fence(t.Context(), shipping); err != nil || f != b {
+	if f, err := epoch.FenceOf(t.Context(), s, shipping); err != nil || f != b {
 		t.Fatalf("the other group's fence is %+v, %v; want %+v", f, err, b)
 	}
 	claim(t, s, shipping, 10)

@@ -189,7 +189,6 @@ type Sink struct {
 // The suite skips the histories of what a sink does not implement, so that is said here.
 var (
 	_ epoch.Sink[Tx]    = (*Sink)(nil)
-	_ epoch.Looker      = (*Sink)(nil)
 	_ epoch.Holding[Tx] = (*Sink)(nil)
 )
 
@@ -200,7 +199,7 @@ type statements struct {
 	restore, hold                        string // how it ends, before COMMIT
 	shared, alone                        advanceStatements
 	server, behind                       string
-	read, look, seed, claim              string
+	look, seed, claim                    string
 	write, rows, contents, requests      string // of the ledger
 	peers, suspect, leave                string
 }
@@ -216,7 +215,6 @@ func newStatements(o Options) statements {
 		begin:  "begin isolation level " + string(o.Isolation),
 		server: "select system, timeline, started from " + s + "server()",
 		behind: "select " + s + "identity_behind()",
-		read:   "select " + fenceColumns + " from " + s + "read_fence($1::text, $2::text, $3::int)",
 		look:   "select " + fenceColumns + " from " + s + "read_fences($1::text[], $2::text[], $3::int[])",
 		seed: "select " + s + "seed($1::text, $2::text, $3::int, $4::int[], $5::text[], $6::text[], " +
 			"$7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[])",

@@ -87,7 +87,7 @@ func TestWhateverAHandlerSendsItsOutcomeIsTold(t *testing.T) {
 					} else {
 						err = s.Commit(t.Context(), advance(f, 1), epoch.TxOptions{}, func(ctx context.Context, tx pgsink.Tx) error { return send(ctx, tx) })
 					}
-					again, ferr := s.Fence(t.Context(), p)
+					again, ferr := epoch.FenceOf(t.Context(), s, p)
 					effects, lerr := r.list(t.Context(), list)
 					if ferr != nil || lerr != nil {
 						t.Fatal(ferr, lerr)
@@ -158,7 +158,7 @@ func TestAHandlerThatHasLeftTheTransactionCommitsNothingOfItsOwn(t *testing.T) {
 				t.Errorf("%s: %q, queued: err = %v; %d effects", name, texts, err, len(after)-len(before))
 			}
 		}
-		if again, err := s.Fence(t.Context(), p); err != nil || again != f {
+		if again, err := epoch.FenceOf(t.Context(), s, p); err != nil || again != f {
 			t.Errorf("%s: the fence is %+v, %v; want %+v", name, again, err, f)
 		}
 	}
@@ -181,7 +181,7 @@ func TestAnAnswerIsThatOfItsStatement(t *testing.T) {
 			_, err := q.Exec(ctx, text)
 			return err
 		})
-		again, _ := s.Fence(t.Context(), orders)
+		again, _ := epoch.FenceOf(t.Context(), s, orders)
 		if !errors.Is(err, result) || (again.Next > f.Next) != (err == nil) {
 			t.Errorf("%s: err = %v, want %v; the fence went from %d to %d", text, err, result, f.Next, again.Next)
 		}
@@ -230,7 +230,7 @@ func TestAnArgumentThatPanicsCostsItsTransaction(t *testing.T) {
 			t.Errorf("%s: Commit returned %v after its goroutine had ended", name, err)
 		}()
 		<-done
-		if again, err := s.Fence(t.Context(), p); err != nil || again != f {
+		if again, err := epoch.FenceOf(t.Context(), s, p); err != nil || again != f {
 			t.Errorf("%s: the fence is %+v, %v; want %+v", name, again, err, f)
 		}
 		if err := commit(hostileArg(func() {})); err != nil {

@@ -106,7 +106,7 @@ func TestEpochsThatAreUsedUpGoOnAfterTheDocumentedStatement(t *testing.T) {
 	zombie := claim(t, s, orders, 41)
 	must(t, s.Commit(t.Context(), advance(zombie, 1), epoch.TxOptions{}, putting("l", "1")))
 	r.sql(string(text))
-	if f, err := s.Fence(t.Context(), orders); err != nil || f.Claim != zombie.Claim {
+	if f, err := epoch.FenceOf(t.Context(), s, orders); err != nil || f.Claim != zombie.Claim {
 		t.Errorf("a fence with epochs left was changed: %+v, %v", f, err)
 	}
 	r.sql("update epochfence.fence set epoch = 9223372036854775807")

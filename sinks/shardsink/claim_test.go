@@ -178,8 +178,11 @@ func TestAShardThatIsDownHoldsUpFirstClaimsAndNoOthers(t *testing.T) {
 func TestRedirectRowsAreNoFences(t *testing.T) {
 	dbs := newDatabases(2)
 	seed(t, newSink(t, toThe(0), dbs...), orders(0))
-	found, err := newSink(t, toThe(1), dbs...).Look(t.Context(), []epoch.Partition{orders(0)})
-	if err != nil || len(found) > 0 {
+	s := newSink(t, toThe(1), dbs...)
+	if found, err := s.Look(t.Context(), []epoch.Partition{orders(0), orders(1)}); err != nil || len(found) > 0 {
 		t.Errorf("a look shows %+v, %v", found, err)
+	}
+	if found, err := s.Look(t.Context(), []epoch.Partition{orders(0)}); !errors.Is(err, epoch.ErrElsewhere) {
+		t.Errorf("a look at it alone shows %+v, %v", found, err)
 	}
 }

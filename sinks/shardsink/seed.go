@@ -76,7 +76,7 @@ func (s *Sink[TX]) seed(ctx context.Context, starts []epoch.Start) error {
 	if err := s.shards[0].Seed(ctx, first); err != nil {
 		return errors.Join(err, wrong)
 	}
-	decided, err := epoch.Look(ctx, s.shards[0], ps)
+	decided, err := s.shards[0].Look(ctx, ps)
 	if err != nil {
 		return errors.Join(fmt.Errorf("look into shard 0: %w", err), wrong)
 	}
@@ -171,7 +171,7 @@ func (s *Sink[TX]) rows(ctx context.Context, ps []epoch.Partition) ([]epoch.Fenc
 	rows := make([]epoch.Fences, len(s.shards))
 	for i, shard := range s.shards {
 		var err error
-		if rows[i], err = epoch.Look(ctx, shard, ps); err != nil {
+		if rows[i], err = shard.Look(ctx, ps); err != nil {
 			return nil, fmt.Errorf("look into shard %d: %w", i, err)
 		}
 	}

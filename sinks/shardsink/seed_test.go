@@ -16,7 +16,7 @@ var errCrash = errors.New("the process died here")
 
 func wantBegin(t testing.TB, s epoch.Sink[*memsink.Tx], p epoch.Partition, at epoch.Offset) {
 	t.Helper()
-	f, err := s.Fence(t.Context(), p)
+	f, err := epoch.FenceOf(t.Context(), s, p)
 	if want := start(p).Origin; err != nil || f.Origin != want || f.Next != at || f.Mark != epoch.Mark(at)+1000 || f.Epoch != 0 {
 		t.Errorf("the fence of %s is %+v, %v; want one of %+v that begins at %d", p, f, err, want, at)
 	}
@@ -112,10 +112,10 @@ func TestNoPartitionIsAddedWhileOneOfAnotherShardIsOfAnotherLog(t *testing.T) {
 	if err := s.Seed(t.Context(), recreated); !errors.Is(err, epoch.ErrLogChanged) {
 		t.Errorf("err = %v", err)
 	}
-	if _, err := s.Fence(t.Context(), orders(0)); !errors.Is(err, epoch.ErrMissing) {
+	if _, err := epoch.FenceOf(t.Context(), s, orders(0)); !errors.Is(err, epoch.ErrMissing) {
 		t.Errorf("a fence was added: %v", err)
 	}
-	seen, err := dbs[1].Fence(t.Context(), orders(1))
+	seen, err := epoch.FenceOf(t.Context(), dbs[1], orders(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestNoPartitionIsAddedWhileOneOfAnotherShardIsOfAnotherLog(t *testing.T) {
 	if err := s.Seed(t.Context(), recreated); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := s.Fence(t.Context(), orders(0)); err != nil || f.Log != "another log" || f.Next != 7 {
+	if f, err := epoch.FenceOf(t.Context(), s, orders(0)); err != nil || f.Log != "another log" || f.Next != 7 {
 		t.Errorf("the new fence is %+v, %v", f, err)
 	}
 }

@@ -20,7 +20,6 @@ type Sink[TX any] struct {
 
 var (
 	_ epoch.Sink[any]    = (*Sink[any])(nil)
-	_ epoch.Looker       = (*Sink[any])(nil)
 	_ epoch.Holding[any] = (*Sink[any])(nil)
 	_ epoch.Sharded      = (*Sink[any])(nil)
 )
@@ -96,33 +95,8 @@ func (s *Sink[TX]) Facts() epoch.Facts {
 // ReplacedIn implements [epoch.Sharded].
 func (s *Sink[TX]) ReplacedIn(shard int) <-chan struct{} { return s.shards[shard].Facts().Replaced }
 
-// Fence reads the fence of p in its shard. If it is not there, the error is [epoch.ErrElsewhere]
-// and names both shards if another one has it, and [epoch.ErrMissing] otherwise.
-func (s *Sink[TX]) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
-	home, err := s.home(p)
-	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("shardsink: read fence %s: %w", p, err)
-	}
-	f, err := s.shards[home].Fence(ctx, p)
-	switch {
-	case err == nil:
-		err = agrees(f, home, home)
-	case errors.Is(err, epoch.ErrMissing):
-		if rows, looked := s.rows(ctx, []epoch.Partition{p}); looked != nil {
-			err = looked
-		} else if found := agree(rows, p, home); found != nil {
-			err = found
-		}
-	default:
-		return epoch.Fence{}, err
-	}
-	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("shardsink: read fence %s: %w", p, err)
-	}
-	return f, nil
-}
-
-// Look reads the fences of ps, each in its shard. It fails if any shard fails.
+// Look reads the fences of ps, each in its shard. It fails if any shard fails. If p alone is asked for, and is not
+// there, the error is [epoch.ErrElsewhere] and names both shards if another one has it.
 func (s *Sink[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	of := make([][]epoch.Partition, len(s.shards))
 	for _, p := range ps {
@@ -133,17 +107,27 @@ func (s *Sink[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences
 		of[home] = append(of[home], p)
 	}
 	found := epoch.Fences{}
-	for i, ps := range of {
+	for home, ps := range of {
 		if len(ps) == 0 {
 			continue
 		}
-		here, err := epoch.Look(ctx, s.shards[i], ps)
+		here, err := s.shards[home].Look(ctx, ps)
 		if err != nil {
 			return nil, err
 		}
 		maps.Copy(found, here)
 	}
 	maps.DeleteFunc(found, func(_ epoch.Partition, f epoch.Fence) bool { return isRedirect(f) })
+	if len(ps) == 1 && len(found) == 0 {
+		home, _ := s.home(ps[0])
+		rows, err := s.rows(ctx, ps)
+		if err == nil {
+			err = agree(rows, ps[0], home)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("shardsink: read fence %s: %w", ps[0], err)
+		}
+	}
 	return found, nil
 }
 
@@ -214,7 +198,7 @@ func (s *Sink[TX]) first(ctx context.Context, p epoch.Partition, home int) error
 		if err := s.shards[in].Seed(ctx, []epoch.Start{placed(as(fence, fence.Source), in, home)}); err != nil {
 			return fmt.Errorf("shard %d: %w", in, err)
 		}
-		if rows[in], err = epoch.Look(ctx, s.shards[in], ps); err != nil {
+		if rows[in], err = s.shards[in].Look(ctx, ps); err != nil {
 			return fmt.Errorf("look into shard %d: %w", in, err)
 		}
 		if _, ok := rows[in][p]; !ok {

@@ -40,12 +40,12 @@ func seed(t testing.TB, s epoch.Sink[*memsink.Tx], ps ...epoch.Partition) {
 
 // claims is what consumer.Run does for a partition: read, seed if need be, check, swap.
 func claims(ctx context.Context, s epoch.Sink[*memsink.Tx], from epoch.Start, others ...epoch.Start) (epoch.Fence, error) {
-	seen, err := s.Fence(ctx, from.Partition)
+	seen, err := epoch.FenceOf(ctx, s, from.Partition)
 	if errors.Is(err, epoch.ErrMissing) {
 		if err := s.Seed(ctx, append(others, from)); err != nil {
 			return epoch.Fence{}, err
 		}
-		seen, err = s.Fence(ctx, from.Partition)
+		seen, err = epoch.FenceOf(ctx, s, from.Partition)
 	}
 	if err != nil {
 		return epoch.Fence{}, err
@@ -179,7 +179,7 @@ func TestARouteThatIsWrongIsAnErrorOfWhateverWasAsked(t *testing.T) {
 		"shard 2": toThe(2), "shard -1": toThe(-1), "panicked: no such tenant": func(epoch.Partition, int) int { panic("no such tenant") },
 	} {
 		s := newSink(t, r, newDatabases(2)...)
-		_, fence := s.Fence(t.Context(), p)
+		_, fence := epoch.FenceOf(t.Context(), s, p)
 		_, look := s.Look(t.Context(), []epoch.Partition{p})
 		_, swap := s.Claim(t.Context(), epoch.Fence{Origin: start(p).Origin}, epoch.NewClaim(epoch.Lease{Origin: start(p).Origin, Generation: 1}))
 		for call, err := range map[string]error{

@@ -268,7 +268,7 @@ func wentBack(w *world) {
 	now.Next = moved.Next
 	fell(now, t1, "by the refusal")
 
-	looked, err := epoch.Look(w.ctx, standby.sink, []epoch.Partition{orders0, orders1})
+	looked, err := standby.sink.Look(w.ctx, []epoch.Partition{orders0, orders1})
 	w.NoError(err)
 	fell(looked[orders0], t0, "by a look")
 	fell(looked[orders1], t1, "by a look")

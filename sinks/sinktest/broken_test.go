@@ -81,6 +81,9 @@ var broken = []struct {
 	{"a look shows what it saw before", "R5", func(db *toy) {
 		before := epoch.Fences{}
 		db.look = func(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error) {
+			if len(ps) == 1 {
+				return soundLook(fs, ps)
+			}
 			for p, f := range fs {
 				if _, ok := before[p]; !ok {
 					before[p] = f

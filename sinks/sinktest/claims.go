@@ -34,7 +34,7 @@ func missingFence(w *world) {
 	w.seed(orders1)
 	a := w.process("A")
 	for name, err := range map[string]error{
-		"read": func() error { _, err := a.sink.Fence(w.ctx, orders0); return err }(),
+		"read": func() error { _, err := epoch.FenceOf(w.ctx, a.sink, orders0); return err }(),
 		"claim": func() error {
 			_, err := a.sink.Claim(w.ctx, epoch.Fence{Origin: origin(orders0), Mark: epoch.NoMark}, epoch.NewClaim(lease(orders0, 5, "A")))
 			return err
@@ -44,7 +44,7 @@ func missingFence(w *world) {
 		missing, ok := errors.AsType[*epoch.MissingError](err)
 		w.Wantf(ok && missing.Partition == orders0, "%s: the refusal is %#v; want a MissingError of %s", name, missing, orders0)
 	}
-	if _, err := a.sink.Fence(w.ctx, orders0); !errors.Is(err, epoch.ErrMissing) {
+	if _, err := epoch.FenceOf(w.ctx, a.sink, orders0); !errors.Is(err, epoch.ErrMissing) {
 		w.Errorf("a refused claim made a fence: err = %v", err)
 	}
 }
@@ -65,7 +65,7 @@ func readBack(w *world) {
 func lookAtMany(w *world) {
 	look := func(a *process, ps ...epoch.Partition) epoch.Fences {
 		w.Helper()
-		got, err := epoch.Look(w.ctx, a.sink, ps)
+		got, err := a.sink.Look(w.ctx, ps)
 		w.NoErrorf(err, "%s looks at %v", a.name, ps)
 		return got
 	}
@@ -215,7 +215,7 @@ func concurrentClaimers(w *world) {
 	var issued []epoch.Epoch
 	w.together(4, func(n int, a *process) {
 		for accepted := 0; accepted < each; {
-			seen, err := a.sink.Fence(w.ctx, orders0)
+			seen, err := epoch.FenceOf(w.ctx, a.sink, orders0)
 			if err != nil {
 				w.Errorf("read: %v", err)
 				return

@@ -281,7 +281,7 @@ func oppositeOrders(w *world) {
 		for done := 0; done < rounds; {
 			as := []epoch.Advance{}
 			for _, t := range []*tenure{t0, t1} {
-				f, err := a.sink.Fence(w.ctx, t.Partition)
+				f, err := epoch.FenceOf(w.ctx, a.sink, t.Partition)
 				if err != nil {
 					w.Errorf("read: %v", err)
 					return

@@ -49,9 +49,9 @@ func NewStore() *Store {
 
 func (s *Store) Facts() epoch.Facts { return epoch.Facts{Guarantee: epoch.Transactional} }
 
-func (s *Store) Fence(ctx context.Context, p epoch.Partition) (f epoch.Fence, err error) {
-	err = s.locked(ctx, func() error { f, err = s.fences.Read(p); return err })
-	return f, err
+func (s *Store) Look(ctx context.Context, ps []epoch.Partition) (found epoch.Fences, err error) {
+	err = s.locked(ctx, func() error { found = s.fences.Look(ps); return nil })
+	return found, err
 }
 
 func (s *Store) Seed(ctx context.Context, starts []epoch.Start) error {

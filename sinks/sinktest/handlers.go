@@ -107,7 +107,7 @@ func contextEndedBefore(w *world) {
 	if _, err := ta.sink.Claim(ctx, ta.Fence, epoch.NewClaim(lease(orders0, 6, "A"))); !errors.Is(err, context.Canceled) {
 		w.Errorf("Claim: err = %v, want the context's", err)
 	}
-	if _, err := ta.sink.Fence(ctx, orders0); !errors.Is(err, context.Canceled) {
+	if _, err := epoch.FenceOf(ctx, ta.sink, orders0); !errors.Is(err, context.Canceled) {
 		w.Errorf("Fence: err = %v, want the context's", err)
 	}
 	if err := ta.sink.Seed(ctx, []epoch.Start{start(orders1, 0, 0)}); !errors.Is(err, context.Canceled) {

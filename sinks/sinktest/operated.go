@@ -372,7 +372,7 @@ func (h *person) spans(p epoch.Partition) (all []operate.Span) {
 
 func (a *process) worksUntil(ctx context.Context, p epoch.Partition) {
 	for ctx.Err() == nil {
-		seen, err := a.sink.Fence(a.w.ctx, p)
+		seen, err := epoch.FenceOf(a.w.ctx, a.sink, p)
 		if errors.Is(err, epoch.ErrTransient) {
 			continue
 		}

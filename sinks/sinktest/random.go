@@ -118,7 +118,7 @@ func (m *model) claim(t *rapid.T) {
 // takeOver reads a fence and swaps into it, sometimes with one wrong field.
 func (m *model) takeOver(t *rapid.T) {
 	p := m.partition(t)
-	seen, gotErr := m.process(t).sink.Fence(m.ctx, p)
+	seen, gotErr := epoch.FenceOf(m.ctx, m.process(t).sink, p)
 	_, wantErr := m.fences.Read(p)
 	m.agree(t, "read "+p.String(), gotErr, wantErr)
 	if wantErr != nil {
@@ -216,7 +216,7 @@ func (m *model) transact(t *rapid.T, as []epoch.Advance, fails error) {
 
 func (m *model) check(t *rapid.T) {
 	for _, p := range m.touched {
-		got, gotErr := m.processes[0].sink.Fence(m.ctx, p)
+		got, gotErr := epoch.FenceOf(m.ctx, m.processes[0].sink, p)
 		want, wantErr := m.fences.Read(p)
 		m.agree(t, "read "+p.String(), gotErr, wantErr)
 		if got != want {
@@ -247,7 +247,7 @@ func manyAtATime(w *world) {
 		for {
 			through := true
 			for _, p := range ps {
-				f, err := a.sink.Fence(w.ctx, p)
+				f, err := epoch.FenceOf(w.ctx, a.sink, p)
 				if errors.Is(err, epoch.ErrTransient) {
 					through = false // see below
 					continue

@@ -89,7 +89,7 @@ func seedOtherLog(w *world) {
 	var of *epoch.LogChangedError
 	want := epoch.LogChangedError{Partition: orders1, Fence: "cluster-1/topic-1", Source: changed.Log, Next: 100}
 	w.Wantf(errors.As(err, &of) && *of == want, "the refusal is %#v; want %#v", of, want)
-	_, err = a.sink.Fence(w.ctx, orders2)
+	_, err = epoch.FenceOf(w.ctx, a.sink, orders2)
 	w.wantOnly(err, epoch.ErrMissing, "read the third partition")
 	a.wantStart(orders1, 100)
 }
@@ -104,7 +104,7 @@ func seedMixed(w *world) {
 			w.Errorf("two %s were seeded together", name)
 		}
 		for _, p := range []epoch.Partition{orders0, p} {
-			_, err := a.sink.Fence(w.ctx, p)
+			_, err := epoch.FenceOf(w.ctx, a.sink, p)
 			w.wantOnly(err, epoch.ErrMissing, "read %s after a refused seeding", p)
 		}
 	}

@@ -184,10 +184,6 @@ func (e erased[TX]) Commit(ctx context.Context, as []epoch.Advance, o epoch.TxOp
 	return e.Sink.Commit(ctx, as, o, typed...)
 }
 
-func (e erased[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
-	return epoch.Look(ctx, e.Sink, ps)
-}
-
 func (e erased[TX]) CommitHeld(ctx context.Context, h epoch.Hold, o epoch.TxOptions, apply func(context.Context, any) error) error {
 	return epoch.CommitHeld(ctx, e.Sink, h, o, func(ctx context.Context, tx TX) error { return apply(ctx, tx) })
 }

@@ -50,8 +50,7 @@ func allUnblocked() []history {
 // narrow is a sound sink of the five methods, whose transactions have one partition.
 type narrow struct{ toySink }
 
-func (narrow) Look()       {} // it has none of what a consumer asks for
-func (narrow) CommitHeld() {}
+func (narrow) CommitHeld() {} // it has none of what a consumer asks for
 func (narrow) Facts() epoch.Facts {
 	return epoch.Facts{Guarantee: epoch.Transactional, Partitions: 1}
 }

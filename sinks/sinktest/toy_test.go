@@ -133,15 +133,7 @@ func (db *toy) unlocked(looks int, ok func() bool) bool {
 	return false
 }
 
-func soundLook(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error) {
-	found := epoch.Fences{}
-	for _, p := range ps {
-		if f, ok := fs[p]; ok {
-			found[p] = f
-		}
-	}
-	return found, nil
-}
+func soundLook(fs epoch.Fences, ps []epoch.Partition) (epoch.Fences, error) { return fs.Look(ps), nil }
 
 // call runs one call with a view of its own, which ends with it.
 func (tx *toyTx) call(ctx context.Context, do func(context.Context, *toyTx) error) error {
@@ -223,15 +215,6 @@ func (db *toy) database() Database[any] {
 }
 
 type toySink struct{ db *toy }
-
-func (s toySink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
-	if err := ctx.Err(); err != nil {
-		return epoch.Fence{}, err
-	}
-	s.db.mu.Lock()
-	defer s.db.mu.Unlock()
-	return s.db.fences.Read(p)
-}
 
 func (s toySink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	if err := ctx.Err(); err != nil {

@@ -110,7 +110,7 @@ func (a *process) withEffects(as []epoch.Advance) (with []epoch.Advance) {
 
 func (a *process) reads(p epoch.Partition) epoch.Fence {
 	a.w.Helper()
-	f, err := a.sink.Fence(a.w.ctx, p)
+	f, err := epoch.FenceOf(a.w.ctx, a.sink, p)
 	a.w.NoErrorf(err, "%s reads the fence of %s", a.name, p)
 	return f
 }

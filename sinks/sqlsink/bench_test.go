@@ -24,7 +24,7 @@ func BenchmarkCommit(b *testing.B) {
 				if err := s.Seed(b.Context(), []epoch.Start{{Origin: o}}); err != nil {
 					b.Fatal(err)
 				}
-				f, err := s.Fence(b.Context(), o.Partition)
+				f, err := epoch.FenceOf(b.Context(), s, o.Partition)
 				if err != nil {
 					b.Fatal(err)
 				}

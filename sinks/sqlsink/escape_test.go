@@ -25,7 +25,7 @@ func claimOf(t testing.TB, s *sqlsink.Sink, p epoch.Partition, number int64) epo
 	if err := s.Seed(t.Context(), []epoch.Start{{Origin: o}}); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := s.Fence(t.Context(), p)
+	seen, err := epoch.FenceOf(t.Context(), s, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func advance(f epoch.Fence, messages int) []epoch.Advance {
 // wantNext fails the test unless the fence is at next.
 func wantNext(t testing.TB, s *sqlsink.Sink, next epoch.Offset) {
 	t.Helper()
-	f, err := s.Fence(t.Context(), orders0)
+	f, err := epoch.FenceOf(t.Context(), s, orders0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func Example() {
 	if err := sink.Seed(ctx, []epoch.Start{{Origin: origin}}); err != nil {
 		log.Fatal(err)
 	}
-	seen, err := sink.Fence(ctx, p)
+	seen, err := epoch.FenceOf(ctx, sink, p)
 	if err != nil {
 		log.Fatal(err)
 	}

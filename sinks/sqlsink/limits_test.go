@@ -56,7 +56,7 @@ func TestAWaitForTheWriteLockIsBoundedAndSaysSo(t *testing.T) {
 	wantTransient(t, err)
 	wantError(t, s.Seed(t.Context(), []epoch.Start{{Origin: f.Origin}}), "sqlsink: seed", "write lock was not free")
 
-	if _, err := s.Fence(t.Context(), orders0); err != nil {
+	if _, err := epoch.FenceOf(t.Context(), s, orders0); err != nil {
 		t.Errorf("a reader waits for a writer: %v", err)
 	}
 	release()

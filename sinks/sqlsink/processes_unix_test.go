@@ -73,7 +73,7 @@ func work(role, file string) error {
 		return share(ctx, s)
 	}
 
-	seen, err := s.Fence(ctx, orders0)
+	seen, err := epoch.FenceOf(ctx, s, orders0)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func consume(ctx context.Context, s *sqlsink.Sink) error {
 	for {
 		through := 0
 		for n := range partitions {
-			seen, err := s.Fence(ctx, partition(n).Partition)
+			seen, err := epoch.FenceOf(ctx, s, partition(n).Partition)
 			if err != nil {
 				return err
 			}
@@ -264,7 +264,7 @@ func TestAProcessFrozenWithTheWriteLockHoldsAllUpUntilItGoesOn(t *testing.T) {
 	w.says("paused")
 	w.Signal(syscall.SIGSTOP)
 	impatient := newSink(t, db, sqlsink.Options{LockTimeout: 50 * time.Millisecond})
-	seen, err := impatient.Fence(t.Context(), orders0)
+	seen, err := epoch.FenceOf(t.Context(), impatient, orders0)
 	if err != nil {
 		t.Fatalf("reading a fence: %v", err)
 	}
@@ -345,7 +345,7 @@ func TestSeveralProcessesOnOneFileFrozenAndKilledApplyEachMessageOnce(t *testing
 		if len(list) != messages {
 			t.Errorf("%s: %d effects of %d messages", p, len(list), messages)
 		}
-		f, err := s.Fence(t.Context(), p)
+		f, err := epoch.FenceOf(t.Context(), s, p)
 		if err != nil || f.Next != messages {
 			t.Errorf("%s is at offset %d, %v", p, f.Next, err)
 		}

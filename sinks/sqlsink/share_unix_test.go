@@ -37,7 +37,7 @@ func share(ctx context.Context, s *sqlsink.Sink) error {
 	if err := s.Seed(ctx, []epoch.Start{{Origin: o}}); err != nil {
 		return err
 	}
-	seen, err := s.Fence(ctx, o.Partition)
+	seen, err := epoch.FenceOf(ctx, s, o.Partition)
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,6 @@ type Sink struct {
 // The suite skips the histories of what a sink does not implement, so that is said here.
 var (
 	_ epoch.Sink[*Tx]    = (*Sink)(nil)
-	_ epoch.Looker       = (*Sink)(nil)
 	_ epoch.Holding[*Tx] = (*Sink)(nil)
 )
 
@@ -89,20 +88,7 @@ func Open(ctx context.Context, db *sql.DB, d Dialect, o Options) (*Sink, error) 
 	return &Sink{db: db, d: d, transactions: transactions, q: newQueries(d, schema, o.TablePrefix)}, nil
 }
 
-// Fence implements [epoch.Sink]. It waits for no transaction.
-func (s *Sink) Fence(ctx context.Context, p epoch.Partition) (epoch.Fence, error) {
-	var f epoch.Fence
-	err := s.transactions.Patiently(ctx, func(ctx context.Context) (err error) {
-		f, err = s.read(ctx, s.db, s.q.fence, p)
-		return err
-	})
-	if err != nil {
-		return epoch.Fence{}, fmt.Errorf("sqlsink: read fence %s: %w", p, s.explain(err))
-	}
-	return f, nil
-}
-
-// Look implements [epoch.Looker]. It waits for no transaction.
+// Look implements [epoch.Sink]. It waits for no transaction.
 func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
 	found := epoch.Fences{}
 	err := s.transactions.Patiently(ctx, func(ctx context.Context) error {
@@ -124,7 +110,7 @@ func (s *Sink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, er
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("sqlsink: look at %d fences: %w", len(ps), s.explain(err))
+		return nil, fmt.Errorf("sqlsink: read fence %s: %w", epoch.Names(ps), s.explain(err))
 	}
 	return found, nil
 }

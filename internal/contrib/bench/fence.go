@@ -116,7 +116,7 @@ func claimed(ctx context.Context, pool *pgxpool.Pool, j job) (*pgsink.Sink, epoc
 	if err := sink.Seed(ctx, []epoch.Start{{Origin: origin}}); err != nil {
 		return nil, epoch.Fence{}, err
 	}
-	seen, err := sink.Fence(ctx, origin.Partition)
+	seen, err := epoch.FenceOf(ctx, sink, origin.Partition)
 	if err != nil {
 		return nil, epoch.Fence{}, err
 	}

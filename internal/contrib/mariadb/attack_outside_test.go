@@ -68,7 +68,7 @@ var statements = []string{"SET @epochfence", "START", "SAVEPOINT", "INSERT INTO 
 // committed checks that the effects and the position agree with each other and with what Commit has said.
 func committed(t *testing.T, what string, s *sqlsink.Sink, db *sql.DB, said error) {
 	t.Helper()
-	now, err := s.Fence(t.Context(), orders.Partition)
+	now, err := epoch.FenceOf(t.Context(), s, orders.Partition)
 	got, errList := effects(t.Context(), db, "orders")
 	landed := now.Next == 1
 	if err := errors.Join(err, errList); err != nil || int(now.Next) != len(got) || said == nil && !landed || landed && said != nil && !errors.Is(said, epoch.ErrInDoubt) {

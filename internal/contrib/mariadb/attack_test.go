@@ -121,7 +121,7 @@ func TestNoTextCommitsWithoutTheFence(t *testing.T) {
 				})
 				after := state(db)
 				name := fmt.Sprintf("%s %q", w.name, text)
-				now, errFence := s.Fence(t.Context(), orders.Partition)
+				now, errFence := epoch.FenceOf(t.Context(), s, orders.Partition)
 				got, errList := effects(t.Context(), side, "orders")
 				if e := errors.Join(errFence, errList); e != nil {
 					t.Fatal(name, e)
@@ -318,7 +318,7 @@ func TestNamesThatACollationTakesForTheSameAreSeveralPartitions(t *testing.T) {
 			if err := s.Seed(t.Context(), []epoch.Start{{Origin: o}}); err != nil {
 				t.Fatalf("%.20q: %v", name, err)
 			}
-			f, err := s.Fence(t.Context(), o.Partition)
+			f, err := epoch.FenceOf(t.Context(), s, o.Partition)
 			if err != nil || f.Epoch != 0 {
 				t.Fatalf("%.20q: epoch %d, %v", name, f.Epoch, err)
 			}
@@ -334,7 +334,7 @@ func TestNamesThatACollationTakesForTheSameAreSeveralPartitions(t *testing.T) {
 			}
 		}
 		for i, name := range names {
-			f, err := s.Fence(t.Context(), epoch.Partition{Group: name, Topic: name})
+			f, err := epoch.FenceOf(t.Context(), s, epoch.Partition{Group: name, Topic: name})
 			if err != nil || f.Next != 1+epoch.Offset(i) || f.Owner != name {
 				t.Errorf("with %q, %.20q is at %d, of owner %.20q, %v", parameters, name, f.Next, f.Owner, err)
 			}

@@ -240,7 +240,7 @@ func TestATransactionThatAProcedureHasEndedIsNotCommitted(t *testing.T) {
 	if !errors.Is(err, epoch.ErrTxEndedByHandler) {
 		t.Errorf("%v, want %v", err, epoch.ErrTxEndedByHandler)
 	}
-	now, err := s.Fence(t.Context(), orders.Partition)
+	now, err := epoch.FenceOf(t.Context(), s, orders.Partition)
 	if got, errList := effects(t.Context(), db, "orders"); err != nil || errList != nil || now.Next != 0 || len(got) > 0 {
 		t.Errorf("the fence is at %d, effects %q, %v, %v", now.Next, got, err, errList)
 	}
@@ -271,7 +271,7 @@ func TestALostConnectionIsInDoubtAndTheFenceTells(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, err, epoch.ErrInDoubt)
 		}
 		lose.Store("nothing")
-		now, err := s.Fence(t.Context(), orders.Partition)
+		now, err := epoch.FenceOf(t.Context(), s, orders.Partition)
 		got, errList := effects(t.Context(), open(t, dsn), "orders")
 		if err := errors.Join(err, errList); err != nil || (now.Next == 1) != landed || (len(got) == 1) != landed {
 			t.Errorf("%s: the fence is at %d, effects %q, %v; landed: %v", what, now.Next, got, err, landed)

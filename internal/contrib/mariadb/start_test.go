@@ -54,7 +54,7 @@ func TestTheLinesOfThePageOpenASinkForAUserWithFourPrivileges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = sink.Fence(t.Context(), epoch.Partition{Group: "nobody"})
+	_, err = epoch.FenceOf(t.Context(), sink, epoch.Partition{Group: "nobody"})
 	if !errors.Is(err, epoch.ErrMissing) {
 		t.Error(err)
 	}

@@ -76,7 +76,7 @@ var orders = epoch.Origin{Partition: epoch.Partition{Group: "billing", Topic: "o
 
 // claim claims orders from whoever has it.
 func claim(ctx context.Context, s *sqlsink.Sink, generation int64) (epoch.Fence, error) {
-	seen, err := s.Fence(ctx, orders.Partition)
+	seen, err := epoch.FenceOf(ctx, s, orders.Partition)
 	if err != nil {
 		return epoch.Fence{}, err
 	}

@@ -219,7 +219,7 @@ func (w *world) drains() {
 
 // at returns an error unless the fence has this position.
 func (w *world) at(n int32, next epoch.Offset) error {
-	f, err := w.sink.Fence(w.ctx, w.partition(n))
+	f, err := epoch.FenceOf(w.ctx, w.sink, w.partition(n))
 	if err == nil && f.Next != next {
 		err = fmt.Errorf("its position is %d, want %d: %+v", f.Next, next, f)
 	}

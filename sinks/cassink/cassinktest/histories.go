@@ -33,7 +33,7 @@ func comeAndGo(w *world) {
 }
 
 func (w *world) claimed(n int32) error {
-	f, err := w.sink.Fence(w.ctx, w.partition(n))
+	f, err := epoch.FenceOf(w.ctx, w.sink, w.partition(n))
 	if err == nil && f.Epoch == 0 {
 		err = errors.New("it was not claimed")
 	}

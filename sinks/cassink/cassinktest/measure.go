@@ -97,7 +97,7 @@ func (w *world) owns(partition int32) *owned {
 	at := epoch.Position{Mark: epoch.NoMark}
 	origin := epoch.Origin{Partition: w.partition(partition), Log: "log", Source: "source"}
 	w.NoError(w.sink.Seed(w.ctx, []epoch.Start{{Origin: origin, Next: at, Earliest: at}}))
-	seen, err := w.sink.Fence(w.ctx, origin.Partition)
+	seen, err := epoch.FenceOf(w.ctx, w.sink, origin.Partition)
 	w.NoError(err)
 	mine, err := w.sink.Claim(w.ctx, seen, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 1, Owner: "a"}))
 	w.NoError(err)

@@ -41,7 +41,7 @@ func TestCodeThatSqlcGeneratesRunsOnATx(t *testing.T) {
 	if err := sink.Seed(t.Context(), []epoch.Start{{Origin: origin}}); err != nil {
 		t.Fatal(err)
 	}
-	seen, err := sink.Fence(t.Context(), origin.Partition)
+	seen, err := epoch.FenceOf(t.Context(), sink, origin.Partition)
 	if err != nil {
 		t.Fatal(err)
 	}

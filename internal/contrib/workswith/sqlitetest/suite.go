@@ -72,7 +72,7 @@ func (open Opener) RowsOfACall(t *testing.T) {
 	if err := sink.Seed(t.Context(), []epoch.Start{{Origin: origin}}); err != nil {
 		t.Fatal(err)
 	}
-	f, err := sink.Fence(t.Context(), p)
+	f, err := epoch.FenceOf(t.Context(), sink, p)
 	if err == nil {
 		f, err = sink.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: origin, Generation: 1, Owner: "test"}))
 	}
