@@ -49,7 +49,7 @@ func FormatOffset(log string, o epoch.Offset) string {
 }
 
 // NewRun returns the operator action that runs a job of package schedule now, beside its ticks. f is the
-// job's fence, as [epoch.Sink.Fence] returns it. Carry it out with [Operator]. The audit log has by and reason.
+// job's fence, as [epoch.FenceOf] returns it. Carry it out with [Operator]. The audit log has by and reason.
 //
 // The run uses the offset of the job's position. A tick at that offset is replaced. A transaction of Do or
 // of a first step that is open is rolled back, and runs again after the requested run. Items of a store

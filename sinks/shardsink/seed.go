@@ -22,7 +22,7 @@ import (
 //
 // All shards must answer before anything is written. An error may leave rows missing: a repeated call
 // writes them. Seed writes nothing for a partition whose fence is in another shard than the
-// route's: [Sink.Fence] returns [epoch.ErrElsewhere] for it.
+// route's: [Sink.Look] returns [epoch.ErrElsewhere] for it.
 func (s *Sink[TX]) Seed(ctx context.Context, starts []epoch.Start) error {
 	if err := s.seed(ctx, starts); err != nil {
 		return fmt.Errorf("shardsink: seed: %w", err)
