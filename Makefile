@@ -158,6 +158,7 @@ store/%:
 # What takes long, or shows one thing.
 MESSAGES := 10000000
 TAKEOVER := -takeover.trials=10 -takeover.without=2
+STORMS   := -storm.balancers=range,cooperative,KIP-848
 BEFORE   := 800c7a289676d79f73d2e9e9e198a3da86cd71fe
 CHAOS    := -chaos.ticks 500 -chaos.incidents 100
 SCALE    := -scale.partitions=10000 -scale.members=10 -scale.term=6s -scale.nats=500 -scale.ttl=15s
@@ -186,6 +187,8 @@ long/dead-group: ## all processes of a group are killed: what check, describe an
 	go test -count 1 -timeout 10m -v -run 'NobodyIsLeft' ./operate/fenceprom
 long/failover: kafka ## from a kill, a freeze or a cut to the survivor's commits in all partitions, per group type, with the zero Options and without patience (TAKEOVER=…; needs Java 17 and Maven)
 	$(on_kafka) EPOCHFENCE_LONG=1 go test -count 1 -timeout 3h -v -run '^TestRealTakeover$$' ./internal/e2e $(TAKEOVER)
+long/storms: kafka ## ten minutes of wrong suspicions, all suspect all, a frozen majority, a slow and a partitioned database, under load and per group type, also through PgBouncer (STORMS=…, such as -storm.lasts=1m; two hours; needs Java 17, Maven and pgbouncer)
+	$(on_kafka) EPOCHFENCE_LONG=1 go test -count 1 -timeout 4h -v -run '^TestRealStorms$$' ./internal/e2e $(STORMS)
 long/moveover: kafka ## a live Kafka group and a durable JetStream consumer, replaced process by process and put back; the five steps of docs/move-over.md, with the truth of each figure of observe (needs Java 17 and Maven)
 	go test -count 1 -timeout 10m -v -run '^TestMoving' ./internal/e2e -moveover.step=2000
 	$(on_kafka) go test -count 1 -timeout 10m -v -run '^TestRealProcessesAreMovedOver' ./cmd/epochfence

@@ -26,15 +26,12 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(processEnv); spec != "" {
 		os.Exit(processMain(spec))
 	}
-	if spec := os.Getenv(takeoverEnv); spec != "" {
-		if err := takeoverMain(spec); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	for env, main := range map[string]func(spec string) error{takeoverEnv: takeoverMain, stormEnv: stormMain, brokerEnv: brokerMain} {
+		spec := os.Getenv(env)
+		if spec == "" {
+			continue
 		}
-		os.Exit(0)
-	}
-	if partitions := os.Getenv(brokerEnv); partitions != "" {
-		if err := brokerMain(partitions); err != nil {
+		if err := main(spec); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

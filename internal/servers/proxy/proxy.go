@@ -21,6 +21,7 @@ type Proxy struct {
 	state  state
 	armed  int // times that state was set
 	struck int
+	slow   time.Duration
 	conns  map[net.Conn]bool
 }
 
@@ -76,6 +77,13 @@ func (p *Proxy) Cut() { p.set(cut) }
 
 // Freeze delivers nothing more in either direction, until Pass.
 func (p *Proxy) Freeze() { p.set(frozen) }
+
+// Slow delivers everything so much later, in either direction. It lasts until it is called with 0.
+func (p *Proxy) Slow(by time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slow = by
+}
 
 // LoseRequest ends the next connection on which the client sends something, and does not deliver it.
 // After that it passes.
@@ -201,6 +209,7 @@ func pipe(to, from net.Conn, pass func() bool) {
 
 // request reports whether to deliver what the client has sent.
 func (l *link) request() bool {
+	l.proxy.delay()
 	l.proxy.mu.Lock()
 	defer l.proxy.mu.Unlock()
 	l.proxy.waitWhileFrozen()
@@ -215,6 +224,7 @@ func (l *link) request() bool {
 
 // answer reports whether to deliver what the server has sent.
 func (l *link) answer() bool {
+	l.proxy.delay()
 	l.proxy.mu.Lock()
 	defer l.proxy.mu.Unlock()
 	l.proxy.waitWhileFrozen()
@@ -222,6 +232,15 @@ func (l *link) answer() bool {
 		return l.proxy.strikes()
 	}
 	return true
+}
+
+func (p *Proxy) delay() {
+	p.mu.Lock()
+	by := p.slow
+	p.mu.Unlock()
+	if by > 0 {
+		<-time.After(by)
+	}
 }
 
 func (p *Proxy) waitWhileFrozen() {

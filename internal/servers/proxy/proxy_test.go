@@ -108,4 +108,11 @@ func TestAProxyLosesWhatItIsToldTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(4, 2)
+	p.Slow(30 * time.Millisecond)
+	c, began := dial(), time.Now()
+	if err := ask(c, time.Minute); err != nil || time.Since(began) < 60*time.Millisecond {
+		t.Fatalf("through a slow proxy: %v after %v", err, time.Since(began))
+	}
+	p.Slow(0)
+	want(5, 2)
 }
