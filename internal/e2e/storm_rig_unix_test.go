@@ -66,7 +66,7 @@ func newStorms(t *testing.T, addr, balancer string, pooled bool) *storms {
 	for i := range stormProcesses {
 		s.processes = append(s.processes, s.start(i+1))
 	}
-	s.settles()
+	s.balanced()
 	return s
 }
 
@@ -201,21 +201,27 @@ func (s *storms) positions() []int64 {
 	return all
 }
 
-// settles waits until each process applies messages of a third of the partitions, and returns how long that takes.
+// settles waits until the group is balanced after a storm, and returns how long that takes.
 func (s *storms) settles() time.Duration {
+	s.Helper()
+	took := s.balanced()
+	if took > *stormFlags.settles {
+		s.Errorf("it took %v until the group was balanced, want %v", took, *stormFlags.settles)
+	}
+	return took
+}
+
+// balanced waits until each process applies messages of a third of the partitions, and returns how long that takes.
+func (s *storms) balanced() time.Duration {
 	s.Helper()
 	var since time.Time
 	if err := s.db.QueryRow(s.Context(), "select clock_timestamp()").Scan(&since); err != nil {
 		s.Fatal(err)
 	}
-	took := s.until("each process to have a third of the partitions", `select coalesce(sum(n) = $1 and count(*) = $2 and max(n) * $2 = $1, false) from (
+	return s.until("each process to have a third of the partitions", `select coalesce(sum(n) = $1 and count(*) = $2 and max(n) * $2 = $1, false) from (
 		select worker, count(*) as n from generate_series(0, $1::int - 1) p cross join lateral (
 			select worker, at from effect where partition = p order by message_offset desc limit 1) last
 		where at > $3::timestamptz group by worker) x`, stormParts, stormProcesses, since)
-	if took > *stormFlags.settles {
-		s.Errorf("it took %v until the group was balanced, want %v", took, *stormFlags.settles)
-	}
-	return took
 }
 
 // finish ends the messages, and checks that each was applied once, and those of a partition in order.
