@@ -213,8 +213,8 @@ func (f *fetcher) stop(s stops) {
 // space again long before that. grace is short, because the other partitions wait meanwhile.
 //
 // graceAlone applies if only full feeds got records, so that the others probably have none to come.
-// It was measured: with 100 ms, bench's row kafka/hot had 0.61 instead of 0.92, and with 20 ms
-// 0.55. It may take 150 ms to apply the records of one response.
+// It was measured: with one busy partition of eight, throughput was 0.92 of that with eight even
+// ones, with 100 ms 0.61, and with 20 ms 0.55. It may take 150 ms to apply the records of one response.
 const (
 	grace      = 20 * time.Millisecond
 	graceAlone = 200 * time.Millisecond

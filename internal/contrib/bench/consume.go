@@ -16,7 +16,6 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/operate/stats"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -32,12 +31,6 @@ type source func(job) (consumer.Source, func(), error)
 
 // consume runs a consumer with the zero options until all messages are applied.
 func consume[TX any, S epoch.Sink[TX]](from source, form func(*pgsink.Sink) S, handlers func(table string) consumer.Handlers[TX]) func(context.Context, job) (outcome, error) {
-	return consumeObserved(from, form, handlers, unobserved)
-}
-
-func consumeObserved[TX any, S epoch.Sink[TX]](
-	from source, form func(*pgsink.Sink) S, handlers func(table string) consumer.Handlers[TX], observer func(context.Context) func(consumer.Event),
-) func(context.Context, job) (outcome, error) {
 	return func(ctx context.Context, j job) (outcome, error) {
 		config, err := pgxpool.ParseConfig(j.Database)
 		if err != nil {
@@ -53,20 +46,11 @@ func consumeObserved[TX any, S epoch.Sink[TX]](
 		if err != nil {
 			return outcome{}, err
 		}
-		ctx, stop := context.WithCancel(ctx)
-		defer stop()
-		return consumeInto[TX](ctx, j, from, form(sink), handlers(j.Table), observer(ctx))
+		return consumeInto[TX](ctx, j, from, form(sink), handlers(j.Table))
 	}
 }
 
-func committers(n int, variant func(context.Context, job) (outcome, error)) func(context.Context, job) (outcome, error) {
-	return func(ctx context.Context, j job) (outcome, error) {
-		j.Committers = n
-		return variant(ctx, j)
-	}
-}
-
-func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sink[TX], handlers consumer.Handlers[TX], observe func(consumer.Event)) (outcome, error) {
+func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sink[TX], handlers consumer.Handlers[TX]) (outcome, error) {
 	src, end, err := from(j)
 	if err != nil {
 		return outcome{}, err
@@ -84,9 +68,8 @@ func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sin
 		result  outcome
 	)
 	err = consumer.Run(ctx, src, timed(sink, &c), handlers, consumer.Options{
-		Logger: quiet, Committers: j.Committers, MaxBatch: j.MaxBatch,
+		Logger: quiet,
 		Observe: func(e consumer.Event) {
-			observe(e)
 			switch e := e.(type) {
 			case consumer.Advanced:
 				pace.appliedAt(e.Partition.Number, int64(e.From), int64(e.To))
@@ -103,26 +86,6 @@ func consumeInto[TX any](ctx context.Context, j job, from source, sink epoch.Sin
 		err = fmt.Errorf("%d of %d messages were applied", applied.Load(), j.Messages)
 	}
 	return pace.in(result), err
-}
-
-func unobserved(context.Context) func(consumer.Event) { return func(consumer.Event) {} }
-
-// scraped counts everything, and reads the metrics once a second, like a monitoring system.
-func scraped(ctx context.Context) func(consumer.Event) {
-	s := stats.New()
-	go func() {
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				total.Add(int64(len(s.Read())))
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return s.Observe
 }
 
 // timed makes sink start the clock with the first transaction.

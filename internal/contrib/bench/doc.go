@@ -1,4 +1,4 @@
-// Command bench compares the fence with code written by hand and with other libraries:
+// Command bench compares the fence with code written by hand:
 //
 //	make bench                    # all rows: half an hour
 //	make bench BENCH='-row fence' # those whose names contain it
@@ -11,9 +11,7 @@
 // with another variant. A figure is the median over the rounds of the ratio within a round, because
 // a noisy machine slows both sides of a ratio. After each process, bench counts and sums the rows
 // in the database. A run that has written a row twice, or not at all, fails. A peer without a guard
-// that has written a row twice is run again instead, and bench reports that.
+// that has written a row twice is run again instead.
 //
 // CI's rows are measured in another way, so that they mean something on a busy machine: see ciRows.
-//
-// Command bench is a separate module, so that epochfence does not depend on the other libraries.
 package main

@@ -201,20 +201,6 @@ func insertOne(ctx context.Context, tx execer, table string, value []byte) error
 
 func insertRow(table string) string { return `insert into ` + table + ` values ($1, $2, $3)` }
 
-// insertOneUnseen writes the row of one message unless the table of ids has it, and reports whether
-// it did.
-func insertOneUnseen(ctx context.Context, tx execer, table string, value []byte) (unseen bool, err error) {
-	id, err := strconv.ParseInt(string(value), 10, 64)
-	if err != nil {
-		return false, err
-	}
-	tag, err := tx.Exec(ctx, `insert into `+seen(table)+` values ($1) on conflict do nothing`, id)
-	if err != nil || tag.RowsAffected() == 0 {
-		return false, err
-	}
-	return true, insertOne(ctx, tx, table, value)
-}
-
 func seen(table string) string { return table + "_seen" }
 
 // createTables makes the tables of a variant.
@@ -222,7 +208,6 @@ func createTables(ctx context.Context, pool *pgxpool.Pool, table string) error {
 	for _, sql := range []string{
 		`create table ` + table + ` (id bigint not null, account int not null, amount int not null)`,
 		`create table ` + seen(table) + ` (id bigint primary key)`,
-		`grant all on ` + table + `, ` + seen(table) + ` to public`,
 	} {
 		if _, err := pool.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("%s: %w", sql, err)

@@ -27,9 +27,6 @@ type job struct {
 	Messages     int // in the topic; without a topic, the messages to apply
 	Batch        int // messages in a transaction, for a variant without a source
 	Rate         int // messages per second that are produced meanwhile; 0: all exist at the start
-	Hot          bool
-	Committers   int // of consumer.Options; set by the variant, because the others of its row have none
-	MaxBatch     int // the same
 
 	Postgres int    // process ID of the server whose processor time is measured too; 0: none
 	Profile  string // prefix of the profiles' file names; "": no profiles
@@ -44,11 +41,6 @@ type outcome struct {
 	Bytes    float64       // allocated per message
 
 	P50, P99 time.Duration // from the production of a message until it was applied, at a rate
-
-	// Only for an idle process.
-	Traffic    float64 // messages per second in and out
-	Goroutines float64 // per partition
-	KiB        float64 // per partition, on the heap and in stacks
 }
 
 var variants = map[string]func(context.Context, job) (outcome, error){}
@@ -136,19 +128,4 @@ func profile(name string) (end func() error, err error) {
 		}
 		return errors.Join(pprof.Lookup("allocs").WriteTo(allocs, 0), allocs.Close(), cpu.Close())
 	}, nil
-}
-
-func snapshot(name string) error {
-	if name == "" {
-		return nil
-	}
-	var errs []error
-	for _, kind := range []string{"heap", "goroutine"} {
-		f, err := os.Create(name + "." + kind)
-		if err != nil {
-			return err
-		}
-		errs = append(errs, pprof.Lookup(kind).WriteTo(f, 0), f.Close())
-	}
-	return errors.Join(errs...)
 }

@@ -15,8 +15,6 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/kafkasource"
-	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/sinks/memsink"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -46,14 +44,6 @@ func init() {
 			}
 			return tx.SendBatch(ctx, &b).Close()
 		},
-		"kafka/each-dedupe": func(ctx context.Context, tx pgx.Tx, table string, _ *set, rs []*kgo.Record) error {
-			for _, r := range rs {
-				if _, err := insertOneUnseen(ctx, tx, table, r.Value); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
 	} {
 		variants[name] = byHand(apply, eachTime)
 		variants[name+background] = byHand(apply, inBackground)
@@ -70,10 +60,6 @@ func init() {
 			return apply(ctx, tx, ms, 0)
 		})
 	})
-	variants["kafka/run-sets-1"] = committers(1, variants["kafka/run-sets"])
-	variants["kafka/run-observed"] = consumeObserved(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
-		return consumer.Batches(applySet[pgsink.Tx](table))
-	}, scraped)
 	variants["kafka/run-each"] = consume(fromKafka, ordinary, func(table string) consumer.Handlers[pgsink.Tx] {
 		return consumer.Each(applyOne[pgsink.Tx](table))
 	})
@@ -85,7 +71,7 @@ func init() {
 }
 
 // produceKafka fills a new topic. Message i has the value i and is in partition i modulo the number
-// of partitions; if hot, all but one in sixteen are in partition 0.
+// of partitions.
 func produceKafka(ctx context.Context, broker string, j job) error {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(broker), kgo.DefaultProduceTopic(j.Topic), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.MaxBufferedRecords(100_000), kgo.DisableIdempotentWrite(), kgo.RequiredAcks(kgo.LeaderAck()))
@@ -116,16 +102,7 @@ func produceKafka(ctx context.Context, broker string, j job) error {
 	return nil
 }
 
-func partition(j job, i int) int32 {
-	switch {
-	case !j.Hot:
-		return int32(i % j.Partitions)
-	case i%16 != 0:
-		return 0
-	default:
-		return int32(i / 16 % j.Partitions)
-	}
-}
+func partition(j job, i int) int32 { return int32(i % j.Partitions) }
 
 func client(j job, opts ...kgo.Opt) (*kgo.Client, error) {
 	return kgo.NewClient(append(opts, kgo.SeedBrokers(j.Kafka), kgo.ConsumerGroup(j.Group), kgo.ConsumeTopics(j.Topic),
@@ -256,105 +233,4 @@ func fromKafka(j job) (consumer.Source, func(), error) {
 		Group: j.Group, Topics: []string{j.Topic}, Client: []kgo.Opt{kgo.SeedBrokers(j.Kafka)}, Logger: quiet,
 	})
 	return s, func() {}, err
-}
-
-// The cost of a group with many partitions, and of a group with a hot partition.
-
-func init() {
-	variants["kafka/join"] = join
-	variants["kafka/claim-first"] = claimAll(1)
-	variants["kafka/claim-again"] = claimAll(2)
-	variants["kafka/even"] = spread(func(j job) string { return j.Topic })
-	variants["kafka/hot"] = spread(hotTopic)
-}
-
-// join is a plain client that becomes the only member of a group. It ends when it has its
-// partitions. The figures count partitions.
-func join(ctx context.Context, j job) (outcome, error) {
-	assigned := make(chan int, j.Partitions)
-	var c clock
-	c.start(0)
-	cl, err := kgo.NewClient(kgo.SeedBrokers(j.Kafka), kgo.ConsumerGroup(j.Group), kgo.ConsumeTopics(j.Topic), kgo.DisableAutoCommit(),
-		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, added map[string][]int32) { assigned <- len(added[j.Topic]) }))
-	if err != nil {
-		return outcome{}, err
-	}
-	defer cl.Close()
-	for n := 0; n < j.Partitions; {
-		select {
-		case more := <-assigned:
-			n += more
-		case <-ctx.Done():
-			return outcome{}, ctx.Err()
-		}
-	}
-	return c.stop(j.Partitions), nil
-}
-
-// claimAll is a consumer that becomes the only member of a group, so many times in a row. It ends
-// when it has claimed all partitions for the last time.
-func claimAll(times int) func(context.Context, job) (outcome, error) {
-	return func(ctx context.Context, j job) (o outcome, err error) {
-		pool, err := pgxpool.New(ctx, j.Database)
-		if err != nil {
-			return o, err
-		}
-		defer pool.Close()
-		sink, err := pgsink.Open(ctx, pool, pgsink.Options{})
-		if err != nil {
-			return o, err
-		}
-		for range times {
-			if o, err = claimOnce(ctx, j, sink); err != nil {
-				return o, err
-			}
-		}
-		return o, nil
-	}
-}
-
-func claimOnce(ctx context.Context, j job, sink *pgsink.Sink) (o outcome, err error) {
-	src, end, err := fromKafka(j)
-	if err != nil {
-		return o, err
-	}
-	defer end()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	var (
-		c       clock
-		claimed atomic.Int64
-	)
-	c.start(0)
-	err = consumer.Run(ctx, src, sink, consumer.Batches(applySet[pgsink.Tx](j.Table)), consumer.Options{
-		Logger: quiet,
-		Observe: func(e consumer.Event) {
-			if _, ok := e.(consumer.Claimed); ok && claimed.Add(1) == int64(j.Partitions) {
-				o = c.stop(j.Partitions)
-				stop()
-			}
-		},
-	})
-	if err == nil && o.Messages == 0 {
-		err = fmt.Errorf("%d of %d partitions were claimed", claimed.Load(), j.Partitions)
-	}
-	return o, err
-}
-
-// hotTopic is a topic with as many messages, nearly all of them in one partition.
-func hotTopic(j job) string { return j.Topic + "-hot" }
-
-const toil = 2 * time.Microsecond
-
-// spread consumes a topic into memory, with a handler that only uses the processor.
-func spread(topic func(job) string) func(context.Context, job) (outcome, error) {
-	return func(ctx context.Context, j job) (outcome, error) {
-		j.Topic, j.MaxBatch = topic(j), 1024
-		handle := func(_ context.Context, _ *memsink.Tx, ms []consumer.Message, _ epoch.Epoch) error {
-			for until := time.Now().Add(time.Duration(len(ms)) * toil); time.Now().Before(until); {
-			}
-			return nil
-		}
-		return consumeInto[*memsink.Tx](ctx, j, fromKafka, memsink.New(), consumer.Batches(handle), unobserved(ctx))
-	}
 }

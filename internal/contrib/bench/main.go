@@ -32,7 +32,7 @@ func run(ctx context.Context, args []string) (err error) {
 	ci := flags.Bool("ci", false, "play CI's rows and no others, on a database without fsync")
 	out := flags.String("json", "", "write the figures to this file; with -row, its figures of other rows stay")
 	page := flags.String("page", "", "write them to this file, too, for operators, as Markdown")
-	profiles := flags.String("profiles", "", "write CPU and allocation profiles of the processes to this directory, and, of those that are idle, heap and goroutine profiles")
+	profiles := flags.String("profiles", "", "write CPU and allocation profiles of the processes to this directory")
 	against := flags.String("against", "", "fail if a figure is worse than in this file: a ratio of times a fifth, one of processor time a third, allocations a tenth; where that is not clear, play up to four times the rounds")
 	if err := flags.Parse(args); err != nil {
 		return err

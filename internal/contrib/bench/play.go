@@ -22,19 +22,18 @@ type played struct {
 	row      row
 	rounds   int
 	outcomes map[string][]outcome
-	doubled  map[string]int // repeated attempts, see undoubled
 }
 
 // play runs each variant of the row once in each round, as long as more wants another round. Each
 // round begins with another variant.
 func (s *services) play(ctx context.Context, r row, more func(played) bool) (p played, err error) {
-	p = played{row: r, outcomes: map[string][]outcome{}, doubled: map[string]int{}}
+	p = played{row: r, outcomes: map[string][]outcome{}}
 	j, err := s.prepare(ctx, r)
 	if err != nil {
 		return p, fmt.Errorf("bench: %s: %w", r.name, err)
 	}
-	if r.under != nil {
-		is, end, err := r.under(ctx, s, j.Database)
+	if r.away > 0 {
+		is, end, err := away(ctx, j.Database, r.away)
 		if err != nil {
 			return p, fmt.Errorf("bench: %s: %w", r.name, err)
 		}
@@ -45,12 +44,11 @@ func (s *services) play(ctx context.Context, r row, more func(played) bool) (p p
 	for ; more(p); p.rounds++ {
 		for i := range names {
 			j.Variant = names[(p.rounds+i)%len(names)]
-			o, doubled, err := undoubled(j.Variant, func() (outcome, error) { return s.once(ctx, r, j) })
+			o, err := undoubled(j.Variant, func() (outcome, error) { return s.once(ctx, r, j) })
 			if err != nil {
 				return p, fmt.Errorf("bench: %s: %w", r.name, err)
 			}
 			p.outcomes[j.Variant] = append(p.outcomes[j.Variant], o)
-			p.doubled[j.Variant] += doubled
 		}
 		fmt.Fprintf(os.Stderr, "%s: round %d\n", r.name, p.rounds+1)
 	}
@@ -119,23 +117,22 @@ var errDoubled = errors.New("some were applied more than once")
 // machine they lose their partitions and apply uncommitted messages again. That is their nature,
 // and no fault of the run.
 var atLeastOnce = []string{
-	"kafka/set", "kafka/set" + background, "kafka/each", "kafka/each" + background, "kafka/piped", "kafka/kafka-go", "nats/set",
+	"kafka/set", "kafka/set" + background, "kafka/each", "kafka/each" + background, "kafka/piped", "nats/set",
 }
 
 // attempts limits the attempts at such a variant before the machine counts as unfit.
 const attempts = 4
 
 // undoubled runs a variant. It repeats a variant without a guard that has applied messages twice,
-// because its time includes some work twice, and returns the number of repetitions. It returns any
-// other error at once.
-func undoubled(variant string, once func() (outcome, error)) (o outcome, doubled int, err error) {
-	for ; ; doubled++ {
+// because its time includes some work twice. It returns any other error at once.
+func undoubled(variant string, once func() (outcome, error)) (o outcome, err error) {
+	for doubled := 0; ; doubled++ {
 		o, err = once()
 		if !errors.Is(err, errDoubled) || !slices.Contains(atLeastOnce, variant) {
-			return o, doubled, err
+			return o, err
 		}
 		if doubled == attempts-1 {
-			return o, doubled, fmt.Errorf("%w, in each of %d attempts: the machine is too busy to measure on", err, attempts)
+			return o, fmt.Errorf("%w, in each of %d attempts: the machine is too busy to measure on", err, attempts)
 		}
 		fmt.Fprintf(os.Stderr, "%v: it has no guard, and is run again\n", err)
 	}

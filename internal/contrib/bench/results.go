@@ -28,7 +28,6 @@ type result struct {
 	Low, High float64 // the quartiles
 	Rounds    int
 	sure      [2]float64 // the bounds of the median of more rounds
-	Repeated  int        `json:",omitempty"` // attempts of the peer that had applied messages twice
 
 	Value, PeerValue   float64 // medians, in messages per second or nanoseconds; they depend on the machine
 	Allocs, PeerAllocs float64 // per message
@@ -72,7 +71,7 @@ func (p played) results() (rs results) {
 		slices.Sort(ratios)
 		rs = append(rs, result{
 			Row: p.row.name, What: p.row.what, Ours: f.ours, Peer: f.peer, Of: f.of, Reach: f.reach,
-			Ratio: quantile(ratios, 0.5), Low: ratios[(len(ratios)-1)/4], High: ratios[len(ratios)-1-(len(ratios)-1)/4], Rounds: len(ratios), sure: sure(ratios), Repeated: p.doubled[f.peer],
+			Ratio: quantile(ratios, 0.5), Low: ratios[(len(ratios)-1)/4], High: ratios[len(ratios)-1-(len(ratios)-1)/4], Rounds: len(ratios), sure: sure(ratios),
 			Value: median(ours, f.of.of), PeerValue: median(peer, f.of.of),
 			Allocs: median(ours, outcome.allocs), PeerAllocs: median(peer, outcome.allocs),
 			Bytes: median(ours, outcome.bytes), PeerBytes: median(peer, outcome.bytes),
@@ -118,11 +117,6 @@ func (rs results) table(to io.Writer) {
 			r.Ratio, r.Low, r.High, reach, r.Of.Text(r.Value), r.Of.Text(r.PeerValue), r.Allocs, r.PeerAllocs, r.Bytes, r.PeerBytes)
 	}
 	_ = w.Flush()
-	for _, r := range rs {
-		if r.Repeated > 0 {
-			_, _ = fmt.Fprintf(to, "%s: %s applied messages twice in %d attempts, which were repeated\n", r.Row, r.Peer, r.Repeated)
-		}
-	}
 }
 
 func (rs results) write(file string) error {
@@ -138,8 +132,6 @@ func (m measure) Text(value float64) string {
 	switch m {
 	case p50, p99:
 		return fmt.Sprintf("%s %.1f ms", m, value/1e6)
-	case traffic, goroutines, memory:
-		return fmt.Sprintf("%.1f %s", value, m)
 	}
 	digits := fmt.Sprintf("%.0f", value)
 	for i := len(digits) - 3; i > 0; i -= 3 {
@@ -172,8 +164,7 @@ func (s *services) machine(ctx context.Context) (m machine, err error) {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, d := range info.Deps {
 			switch d.Path {
-			case "github.com/jackc/pgx/v5", "github.com/twmb/franz-go", "github.com/nats-io/nats.go", "github.com/nats-io/nats-server/v2",
-				"github.com/segmentio/kafka-go", "github.com/ThreeDotsLabs/watermill", "github.com/ThreeDotsLabs/watermill-kafka/v3":
+			case "github.com/jackc/pgx/v5", "github.com/twmb/franz-go", "github.com/nats-io/nats.go", "github.com/nats-io/nats-server/v2":
 				m.Modules = append(m.Modules, strings.TrimPrefix(d.Path, "github.com/")+" "+d.Version)
 			}
 		}

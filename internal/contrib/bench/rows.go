@@ -11,8 +11,7 @@ type row struct {
 	what    string // for the page
 	source  string // "", "kafka" or "nats": the source of the messages
 	job     job
-	under   condition // of the database; nil: unchanged
-	hot     bool      // a hot topic exists too
+	away    time.Duration // of the database, a round trip
 	figures []figure
 	effects bool // the variants write to the database
 }
@@ -32,21 +31,11 @@ const (
 	throughput measure = ""
 	p50        measure = "p50"
 	p99        measure = "p99"
-	partitions measure = "partitions a second"
 	work       measure = "CPU" // messages per second of processor time, including PostgreSQL's
-	traffic    measure = "messages a second in and out"
-	goroutines measure = "goroutines of a partition"
-	memory     measure = "KiB of a partition"
 )
 
 // late reports whether more of it is worse.
-func (m measure) late() bool {
-	switch m {
-	case p50, p99, traffic, goroutines, memory:
-		return true
-	}
-	return false
-}
+func (m measure) late() bool { return m == p50 || m == p99 }
 
 func (m measure) of(o outcome) float64 {
 	switch m {
@@ -56,12 +45,6 @@ func (m measure) of(o outcome) float64 {
 		return float64(o.P99)
 	case work:
 		return float64(o.Timed) / o.CPU.Seconds()
-	case traffic:
-		return o.Traffic
-	case goroutines:
-		return o.Goroutines
-	case memory:
-		return o.KiB
 	default:
 		return float64(o.Timed) / o.Took.Seconds()
 	}
@@ -96,47 +79,29 @@ func rows() []row {
 				{"fenced", "dedupe", 0, throughput}, {"queued", "dedupe", 0, throughput},
 			}})
 	}
-	for _, c := range []struct {
-		name, what string
-		is         condition
-	}{
-		{"network", "the database 1 ms away", away(time.Millisecond)},
-		{"disk", "a disk that takes 5 ms more to flush", slowDisk},
-		{"snapshot", "a snapshot held open meanwhile", oldSnapshot},
-		{"execute", "a role with EXECUTE alone", executeAlone},
-	} {
-		all = append(all, row{name: "fence/" + c.name, what: "transactions of 16 messages, " + c.what, under: c.is,
-			job: job{Batch: 16, Messages: 16 * (400 + warmup)}, effects: true,
-			figures: []figure{{"fenced", "plain", 0, throughput}, {"queued", "plain", 0, throughput}}})
-	}
 	all = append(all,
-		row{name: "kafka/hot", what: "one busy partition of eight, 2 µs of work for each message, no database", source: "kafka", hot: true,
-			job: job{Partitions: 8, Messages: 1_000_000}, figures: []figure{{"kafka/hot", "kafka/even", 0.8, throughput}}},
-		row{name: "kafka/claims", what: "from the start of a process until it has all of 512 partitions", source: "kafka",
-			job: job{Partitions: 512, Messages: 512}, figures: []figure{{"kafka/claim-first", "kafka/join", 0.1, partitions}, {"kafka/claim-again", "kafka/join", 0.3, partitions}}},
+		row{name: "fence/network", what: "transactions of 16 messages, the database 1 ms away", away: time.Millisecond,
+			job: job{Batch: 16, Messages: 16 * (400 + warmup)}, effects: true,
+			figures: []figure{{"fenced", "plain", 0, throughput}, {"queued", "plain", 0, throughput}}},
 		row{name: "kafka/partitions=8", what: "Kafka to PostgreSQL, 8 partitions, a set for each transaction, default options", source: "kafka",
 			job: job{Partitions: 8, Messages: 3_000_000}, effects: true,
 			figures: []figure{
-				{"kafka/run-sets", "kafka/set", 1, throughput}, {"kafka/run-sets-1", "kafka/set", 0, throughput},
+				{"kafka/run-sets", "kafka/set", 1, throughput},
 				{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-sets", "kafka/set-dedupe", 2.5, throughput},
-				{"kafka/run-batches", "kafka/kafka-go", 0, throughput},
 			}},
-		row{name: "kafka/observed", what: "Kafka to PostgreSQL, with everything counted and read once a second", source: "kafka",
-			job: job{Partitions: 8, Messages: 3_000_000}, effects: true,
-			figures: []figure{{"kafka/run-observed", "kafka/run-batches", 0.97, throughput}}},
 		row{name: "kafka/partitions=1", what: "Kafka to PostgreSQL, one partition", source: "kafka",
 			job: job{Partitions: 1, Messages: 3_000_000}, effects: true,
 			figures: []figure{{"kafka/run-batches", "kafka/set", 0.85, throughput}, {"kafka/run-batches", "kafka/set-dedupe", 0, throughput}}},
-		row{name: "kafka/network", what: "Kafka to PostgreSQL, 8 partitions, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
+		row{name: "kafka/network", what: "Kafka to PostgreSQL, 8 partitions, the database 1 ms away", source: "kafka", away: time.Millisecond,
 			job: job{Partitions: 8, Messages: 2_000_000}, effects: true,
 			figures: []figure{
-				{"kafka/run-sets", "kafka/set", 0.95, throughput}, {"kafka/run-sets-1", "kafka/set", 0, throughput},
+				{"kafka/run-sets", "kafka/set", 0.95, throughput},
 				{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches-queued", "kafka/set", 0, throughput},
 			}},
-		row{name: "kafka/network/partitions=1", what: "Kafka to PostgreSQL, one partition, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
+		row{name: "kafka/network/partitions=1", what: "Kafka to PostgreSQL, one partition, the database 1 ms away", source: "kafka", away: time.Millisecond,
 			job: job{Partitions: 1, Messages: 2_000_000}, effects: true,
 			figures: []figure{{"kafka/run-batches", "kafka/set", 0, throughput}, {"kafka/run-batches-queued", "kafka/set", 0, throughput}}},
-		row{name: "kafka/network/each", what: "Kafka to PostgreSQL, a statement for each message, the database 1 ms away", source: "kafka", under: away(time.Millisecond),
+		row{name: "kafka/network/each", what: "Kafka to PostgreSQL, a statement for each message, the database 1 ms away", source: "kafka", away: time.Millisecond,
 			job: job{Partitions: 8, Messages: 20_000}, effects: true,
 			figures: []figure{{"kafka/run-each", "kafka/each", 0, throughput}, {"kafka/run-queued", "kafka/each", 0, throughput}, {"kafka/run-queued", "kafka/piped", 0, throughput}}},
 		row{name: "kafka/each", what: "Kafka to PostgreSQL, a statement for each message", source: "kafka",
@@ -144,8 +109,6 @@ func rows() []row {
 			figures: []figure{
 				{"kafka/run-each", "kafka/each", 1.2, throughput}, {"kafka/run-queued", "kafka/each", 15, throughput},
 				{"kafka/run-queued", "kafka/piped", 0, throughput},
-				{"kafka/run-each", "kafka/each-dedupe", 0, throughput}, {"kafka/run-queued", "kafka/each-dedupe", 0, throughput},
-				{"kafka/run-queued", "kafka/watermill", 20, throughput},
 			}},
 		row{name: "kafka/read", what: "reading from Kafka, without a sink", source: "kafka",
 			job: job{Partitions: 8, Messages: 8_000_000}, figures: []figure{{"kafka/source", "kafka/read", 0.8, throughput}}},
@@ -154,13 +117,8 @@ func rows() []row {
 		row{name: "nats/partitions=8", what: "JetStream to PostgreSQL, 8 partitions, default options", source: "nats",
 			job: job{Partitions: 8, Messages: 400_000}, effects: true,
 			figures: []figure{{"nats/run-batches", "nats/source", 0.75, throughput}, {"nats/run-batches", "nats/set", 0, throughput}}},
-		row{name: "nats/idle", what: "512 partitions of a stream to which nobody writes, one process", source: "nats",
-			job: job{Partitions: 512, Messages: 512},
-			figures: []figure{
-				{"nats/idle-run", "nats/idle-pull", 0, traffic}, {"nats/idle-run", "nats/idle-pull", 0, goroutines}, {"nats/idle-run", "nats/idle-pull", 0, memory},
-			}},
 	)
-	return append(append(all, latencyRows()...), shardRows()...)
+	return append(all, latencyRows()...)
 }
 
 // latencyRows compare the times from the production of a message until its effect is committed.
@@ -179,7 +137,7 @@ func latencyRows() []row {
 			},
 		},
 		{
-			name: "latency/network", what: "the same latency, the database 1 ms away", source: "kafka", under: away(time.Millisecond), job: at2000, effects: true,
+			name: "latency/network", what: "the same latency, the database 1 ms away", source: "kafka", away: time.Millisecond, job: at2000, effects: true,
 			figures: []figure{
 				{"kafka/run-sets", "kafka/set", 0, p50},
 				{"kafka/run-batches", "kafka/set", 0, p50}, {"kafka/run-batches", "kafka/set-background", 0, p50},
@@ -211,7 +169,7 @@ func ciRows() []row {
 			figures: []figure{{"fenced", "plain", 0, work}, {"queued", "piped", 0, work}}})
 	}
 	for _, batch := range []int{1, 16} {
-		all = append(all, row{name: fmt.Sprintf("ci/network/batch=%d", batch), what: fmt.Sprintf("the same, with %d messages each, the database 4 ms away", batch), under: away(networkTrip),
+		all = append(all, row{name: fmt.Sprintf("ci/network/batch=%d", batch), what: fmt.Sprintf("the same, with %d messages each, the database 4 ms away", batch), away: networkTrip,
 			job: job{Batch: batch, Messages: batch * (30 + warmup)}, effects: true,
 			figures: []figure{{"fenced", "plain", 0, throughput}, {"queued", "plain", 0, throughput}}})
 	}
