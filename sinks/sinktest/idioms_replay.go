@@ -18,7 +18,7 @@ import (
 // playReplays runs idioms in replays. Each message of the guilty partition first becomes a dead
 // letter, and an operator requests all replays. One process runs them all, because it polls for
 // requests only every few seconds.
-func playReplays(t testing.TB, m *mode, all []Idiom, table *table) {
+func playReplays(t testing.TB, m *mode, all []Idiom) {
 	p := newPlay(t, m, &Idiom{Name: "replays"}, inReplay)
 	p.size, p.guilty = epoch.Offset(len(all)), -1
 	p.of = func(m consumer.Message) *Idiom {
@@ -53,7 +53,7 @@ func playReplays(t testing.TB, m *mode, all []Idiom, table *table) {
 		t.Errorf("the other partition has effects of %s; want %s", got, want)
 	}
 	for at, i := range all {
-		table.note(m, inReplay, i.Name, f.replayed(epoch.Offset(at), &i))
+		f.judgeReplay(epoch.Offset(at), &i)
 	}
 }
 
@@ -79,13 +79,9 @@ func (p *play) everyOffset() map[epoch.Offset]Outcome {
 	return all
 }
 
-// replayed returns the outcome of a dead letter, and fails the test if it is wrong. A replay has a
-// transaction of its own.
-func (f *facts) replayed(at epoch.Offset, i *Idiom) string {
-	want := i.want(f.mode.Mode)
-	if want == Applied {
-		want = Alone
-	}
+// judgeReplay fails the test if the outcome of a dead letter is wrong.
+func (f *facts) judgeReplay(at epoch.Offset, i *Idiom) {
+	want := i.wantIn(inReplay, f.mode.Mode)
 	effects, letters := 0, f.letters[guiltyOne][at]
 	for _, v := range f.lists[guiltyOne] {
 		if v == value(at) {
@@ -108,14 +104,12 @@ func (f *facts) replayed(at epoch.Offset, i *Idiom) string {
 	}
 	if got != want {
 		f.t.Errorf("%s: %s; want: %s: %+v", i.Name, got, want, letters)
-		return "WRONG: " + string(got)
 	}
-	return string(got)
 }
 
 // playBackground runs idioms in [consumer.Handlers.Background], one after the other, concurrently
 // with messages that are all innocent.
-func playBackground(t testing.TB, m *mode, all []Idiom, table *table) {
+func playBackground(t testing.TB, m *mode, all []Idiom) {
 	p := newPlay(t, m, &Idiom{Name: "background"}, inBackground)
 	p.guilty = -1
 	errs := make([]error, len(all))
@@ -149,18 +143,15 @@ func playBackground(t testing.TB, m *mode, all []Idiom, table *table) {
 		t.Error(strings.Join(f.wrongs, "\n"))
 	}
 	for n, i := range all {
-		table.note(m, inBackground, i.Name, f.inBackground(epoch.Offset(n), &i, errs[n]))
+		f.judgeBackground(epoch.Offset(n), &i, errs[n])
 	}
 }
 
 // backgroundList is the partition number in the name of the list to which background work writes.
 const backgroundList = 9
 
-func (f *facts) inBackground(at epoch.Offset, i *Idiom, err error) string {
-	want := i.want(f.mode.Mode)
-	if want == Applied {
-		want = Alone
-	}
+func (f *facts) judgeBackground(at epoch.Offset, i *Idiom, err error) {
+	want := i.wantIn(inBackground, f.mode.Mode)
 	effects := 0
 	for _, v := range f.list(backgroundList) {
 		if v == value(at) {
@@ -183,7 +174,5 @@ func (f *facts) inBackground(at epoch.Offset, i *Idiom, err error) string {
 	}
 	if got != want {
 		f.t.Errorf("%s: %s, err = %v; want: %s", i.Name, got, err, want)
-		return "WRONG: " + string(got)
 	}
-	return string(got)
 }
