@@ -16,7 +16,6 @@ import (
 	"github.com/epochfence/epochfence/cas/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/servers/servertest"
 	"github.com/epochfence/epochfence/internal/suites/commandtest"
-	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
@@ -92,8 +91,6 @@ func restore(t testing.TB, s *servertest.Server, snapshot []byte) {
 func TestRealSuite(t *testing.T) { t.Parallel(); castest.Run(t, rig) }
 
 func TestRealLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
-
-func TestRealLocks(t *testing.T) { t.Parallel(); locktest.Run(t, rig) }
 
 func TestRealItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 

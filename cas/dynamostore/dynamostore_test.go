@@ -21,7 +21,6 @@ import (
 	"github.com/epochfence/epochfence/cas/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/servers/servertest"
 	"github.com/epochfence/epochfence/internal/suites/commandtest"
-	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
@@ -91,8 +90,6 @@ func open(t testing.TB, c *dynamodb.Client, table string) cas.Store {
 func TestRealSuite(t *testing.T) { t.Parallel(); castest.Run(t, onTables(t)) }
 
 func TestRealLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, onTables(t)) }
-
-func TestRealLocks(t *testing.T) { t.Parallel(); locktest.Run(t, onTables(t)) }
 
 func TestRealItems(t *testing.T) { t.Parallel(); guardtest.Run(t, onTables(t)) }
 

@@ -28,7 +28,6 @@ import (
 	"github.com/epochfence/epochfence/internal/servers/freeport"
 	"github.com/epochfence/epochfence/internal/servers/servertest"
 	"github.com/epochfence/epochfence/internal/servers/tlstest"
-	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 )
 
@@ -225,8 +224,6 @@ func TestRealSuiteOnHTTP1(t *testing.T) {
 }
 
 func TestRealLeases(t *testing.T) { leasetest.Run(t, onClusters(t)) }
-
-func TestRealLocks(t *testing.T) { locktest.Run(t, onClusters(t)) }
 
 // Histories that restore the store need a cluster of their own. All have started before, because
 // that takes an API server seconds of a processor.

@@ -20,7 +20,6 @@ import (
 	"github.com/epochfence/epochfence/internal/servers/natstest"
 	"github.com/epochfence/epochfence/internal/servers/proxy"
 	"github.com/epochfence/epochfence/internal/servers/servertest"
-	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
@@ -237,8 +236,6 @@ func TestAStrangersKeyIsNeitherListedNorWatched(t *testing.T) {
 }
 
 func TestLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
-
-func TestLocks(t *testing.T) { t.Parallel(); locktest.Run(t, rig) }
 
 func TestItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 

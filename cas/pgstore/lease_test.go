@@ -8,15 +8,12 @@ import (
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
-	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 func TestLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
-
-func TestLocks(t *testing.T) { t.Parallel(); locktest.Run(t, rig) }
 
 func TestItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 

@@ -18,7 +18,6 @@ import (
 	"github.com/epochfence/epochfence/cas/redisstore"
 	"github.com/epochfence/epochfence/internal/servers/servertest"
 	"github.com/epochfence/epochfence/internal/suites/commandtest"
-	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
@@ -66,11 +65,6 @@ func TestSuite(t *testing.T) {
 func TestLeases(t *testing.T) {
 	t.Parallel()
 	leasetest.Run(t, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
-}
-
-func TestLocks(t *testing.T) {
-	t.Parallel()
-	locktest.Run(t, func(t testing.TB) castest.Rig { return rig(t, start(t)) })
 }
 
 func TestItems(t *testing.T) {

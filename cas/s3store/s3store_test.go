@@ -19,7 +19,6 @@ import (
 	"github.com/epochfence/epochfence/cas/s3store"
 	"github.com/epochfence/epochfence/internal/servers/servertest"
 	"github.com/epochfence/epochfence/internal/suites/commandtest"
-	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
@@ -123,8 +122,6 @@ func copied(t testing.TB, from, to string) {
 func TestRealSuite(t *testing.T) { t.Parallel(); castest.Run(t, rig) }
 
 func TestRealLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
-
-func TestRealLocks(t *testing.T) { t.Parallel(); locktest.Run(t, rig) }
 
 func TestRealItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 

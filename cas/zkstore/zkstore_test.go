@@ -23,7 +23,6 @@ import (
 	"github.com/epochfence/epochfence/internal/servers/proxy"
 	"github.com/epochfence/epochfence/internal/servers/servertest"
 	"github.com/epochfence/epochfence/internal/suites/commandtest"
-	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
@@ -246,8 +245,6 @@ func rig(t testing.TB) castest.Rig {
 func TestRealSuite(t *testing.T) { t.Parallel(); castest.Run(t, rig) }
 
 func TestRealLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
-
-func TestRealLocks(t *testing.T) { t.Parallel(); locktest.Run(t, rig) }
 
 func TestRealItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 

@@ -47,27 +47,11 @@ func run(t *testing.T, create func(t testing.TB) castest.Rig, ttl time.Duration,
 	all.Wait()
 }
 
-// Sink is a sink for [RunLocks], with the histories of work under a lock.
-type Sink struct{ histories []history }
-
-// At returns a sink by its name, which is part of the names of the tests. open opens a desk that is
-// empty, for a history each. It is called several times at once.
-func At[TX any](name string, open func(t testing.TB) Desk[TX]) Sink {
-	hs := locked(open)
-	for i := range hs {
-		hs[i].claim += ", in " + name
-	}
-	return Sink{hs}
-}
-
-// RunLocks plays the histories of work under a lock, with leases on rigs as in [Run] and effects in the
-// sinks, several at a time. [Run] plays them with memsink.
-func RunLocks(t *testing.T, create func(t testing.TB) castest.Rig, sinks ...Sink) {
-	var hs []history
-	for _, s := range sinks {
-		hs = append(hs, s.histories...)
-	}
-	run(t, create, lockTTL, hs)
+// RunLocks plays the histories of work under a lock, with leases on rigs as in [Run] and effects in a
+// sink, several at a time. open opens a desk that is empty, for a history each, and is called several
+// times at once. [Run] plays them with memsink.
+func RunLocks[TX any](t *testing.T, create func(t testing.TB) castest.Rig, open func(t testing.TB) Desk[TX]) {
+	run(t, create, lockTTL, locked(open))
 }
 
 // RunKilled plays the history that needs Rig.Kill, which [Run] does not have.

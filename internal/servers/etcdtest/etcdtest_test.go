@@ -11,7 +11,6 @@ import (
 	"github.com/epochfence/epochfence/cas/guard/guardtest"
 	"github.com/epochfence/epochfence/internal/servers/etcdtest"
 	"github.com/epochfence/epochfence/internal/suites/commandtest"
-	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/cassink/cassinktest"
 )
@@ -64,8 +63,6 @@ func rig(t testing.TB) castest.Rig {
 func TestSuite(t *testing.T) { t.Parallel(); castest.Run(t, rig) }
 
 func TestLeases(t *testing.T) { t.Parallel(); leasetest.Run(t, rig) }
-
-func TestLocks(t *testing.T) { t.Parallel(); locktest.Run(t, rig) }
 
 func TestItems(t *testing.T) { t.Parallel(); guardtest.Run(t, rig) }
 

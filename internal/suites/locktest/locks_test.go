@@ -1,13 +1,13 @@
-// Package play is the program of package locktest. It is apart, because go mod tidy of a driver
-// follows the tests of the packages that the driver's tests import.
-package play
+// Package locktest plays the histories of work under a lock with effects in SQLite and PostgreSQL. The
+// tests of each driver play them with effects in memory (leasetest.Run): they must not import the
+// drivers of these databases, which whoever uses the driver would download (internal/mutation).
+package locktest
 
 import (
 	"context"
 	"database/sql"
 	"log/slog"
 	"net/url"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -18,27 +18,85 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/castest"
 	"github.com/epochfence/epochfence/cas/memstore"
+	"github.com/epochfence/epochfence/cas/natsstore"
+	"github.com/epochfence/epochfence/cas/pgstore"
+	"github.com/epochfence/epochfence/internal/servers/natstest"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
-	"github.com/epochfence/epochfence/internal/suites/locktest"
 	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
-// The leases are in the store of a driver's test, or in memory.
 func TestLocks(t *testing.T) {
-	create := inMemory
-	if at := os.Getenv(locktest.Env); at != "" {
-		create = func(t testing.TB) castest.Rig { return locktest.Rig(t, at) }
+	for name, leases := range map[string]func(testing.TB) castest.Rig{
+		"leases in memory": ofMemory, "leases in NATS": ofNATS, "leases in PostgreSQL": ofPostgreSQL,
+	} {
+		t.Run(name+", effects in SQLite", func(t *testing.T) {
+			t.Parallel()
+			leasetest.RunLocks(t, leases, inSQLite)
+		})
+		t.Run(name+", effects in PostgreSQL", func(t *testing.T) {
+			t.Parallel()
+			leasetest.RunLocks(t, leases, inPostgreSQL)
+		})
 	}
-	leasetest.RunLocks(t, create, leasetest.At("SQLite", inSQLite), leasetest.At("PostgreSQL", inPostgreSQL))
 }
 
-func inMemory(testing.TB) castest.Rig {
+func ofMemory(testing.TB) castest.Rig {
 	s := memstore.New()
 	return castest.Rig{
 		Open:   func(testing.TB, func(string) string) cas.Store { return s },
 		Backup: func(testing.TB) func() { return s.Backup() },
+	}
+}
+
+func ofNATS(t testing.TB) castest.Rig {
+	const bucket = "locks"
+	s := natstest.Start(t)
+	js := s.JetStream(t)
+	return castest.Rig{
+		Open: func(t testing.TB, _ func(string) string) cas.Store {
+			store, err := natsstore.Open(t.Context(), s.JetStream(t), natsstore.Options{Bucket: bucket})
+			check(t, err)
+			return store
+		},
+		Backup: func(t testing.TB) func() {
+			b, err := natstest.TakeBackup(t.Context(), js.Conn(), "KV_"+bucket)
+			check(t, err)
+			return func() {
+				check(t, js.DeleteKeyValue(t.Context(), bucket))
+				check(t, b.Restore(t.Context(), js.Conn()))
+			}
+		},
+	}
+}
+
+func ofPostgreSQL(t testing.TB) castest.Rig {
+	db := pgtest.Start(t)
+	admin := db.Superuser(t)
+	check(t, pgsink.Migrate(t.Context(), admin, pgsink.Options{}))
+	return castest.Rig{
+		Open: func(t testing.TB, _ func(string) string) cas.Store {
+			pool, err := pgxpool.New(t.Context(), db.URL)
+			check(t, err)
+			t.Cleanup(pool.Close)
+			store, err := pgstore.Open(t.Context(), pool, pgstore.Options{})
+			check(t, err)
+			return store
+		},
+		Backup: func(t testing.TB) func() {
+			_, err := admin.Exec(t.Context(), `create table saved as select * from epochfence.cas_item;
+				create table saved_number as select last_value from epochfence.cas_number`)
+			check(t, err)
+			return func() { // at once, as members write meanwhile
+				_, err := admin.Exec(t.Context(), `do $$ begin
+					truncate epochfence.cas_item;
+					insert into epochfence.cas_item select * from saved;
+					perform setval('epochfence.cas_number', (select last_value from saved_number));
+				end $$`)
+				check(t, err)
+			}
+		},
 	}
 }
 
