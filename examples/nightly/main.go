@@ -6,8 +6,8 @@
 //
 // needs only Go: the S3 server (versitygw), the store of the leases (nats-server) and the baseline's
 // Redis (miniredis) are in this process, and the database is a SQLite file in a temporary directory. The
-// file system of that directory must have extended attributes. With -lease the leases are on a real
-// server. The exit code is 0 only if the fenced column is exact.
+// file system of that directory must have extended attributes. With -lease the leases are in a real
+// NATS or PostgreSQL. The exit code is 0 only if the fenced column is exact.
 //
 // A frozen process usually finds its deadlines passed when it continues, and gives up. This show
 // disables the deadlines of the step in hand, so that only the fence and the guard protect the index

@@ -43,15 +43,15 @@ type nightly struct {
 	leases  string // the URL of the store of leases
 }
 
-// New returns the show, whose -lease knows NATS, PostgreSQL and these stores.
-func New(more ...stores.Kind) show.Show { return newNightly(more...) }
+// New returns the show.
+func New() show.Show { return newNightly() }
 
-func newNightly(more ...stores.Kind) *nightly {
+func newNightly() *nightly {
 	return &nightly{
 		Settings: show.Settings{
 			Name: "nightly", Worker: "pod", Workers: 2, Evidence: "what the reader has read, and from what is stored",
 		},
-		stores: append(stores.Kinds{stores.NATS, postgres}, more...),
+		stores: stores.Kinds{stores.NATS, postgres},
 		jobs:   []string{"search-index"}, every: 3 * time.Second, ttl: 1500 * time.Millisecond, parts: 8,
 	}
 }
