@@ -150,9 +150,6 @@ func (d Decision) WithoutOperator() Decision {
 	return d
 }
 
-// IsHang reports whether the decision is about a call that hung.
-func (k DecisionKind) IsHang() bool { return k == DecidedHang || k == DecidedOnFailureHang }
-
 // ForgivesHangs reports whether earlier hangs no longer count, because an operator has let the
 // partition continue.
 func (k DecisionKind) ForgivesHangs() bool {

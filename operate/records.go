@@ -54,7 +54,7 @@ const MaxHangs = 100
 
 var aboutHangs = named(DecidedHang, DecidedOnFailureHang, DecidedRewind, DecidedSkip, DecidedResume, DecidedRebase, DecidedRun)
 
-// Hangs returns the hangs of p ([DecisionKind.IsHang]) that were recorded after the last
+// Hangs returns the hangs of p ([DecidedHang], [DecidedOnFailureHang]) that were recorded after the last
 // decision that forgives them ([DecisionKind.ForgivesHangs]). They are newest first and at most
 // [MaxHangs]. A consumer calls Hangs once in a tenure, and at each further claim while a
 // message hangs.

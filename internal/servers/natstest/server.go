@@ -240,12 +240,6 @@ func (c *Cluster) Connect(t testing.TB, options ...nats.Option) *nats.Conn {
 	return connect(t, strings.Join(c.URLs(), ","), options)
 }
 
-// ConnectTo returns a connection to one node only.
-func (c *Cluster) ConnectTo(t testing.TB, node int, options ...nats.Option) *nats.Conn {
-	t.Helper()
-	return connect(t, c.URLs()[node], options)
-}
-
 // JetStream returns the JetStream of a new connection, as [Cluster.Connect] makes it.
 func (c *Cluster) JetStream(t testing.TB, options ...nats.Option) jetstream.JetStream {
 	t.Helper()
