@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -74,12 +76,19 @@ func (w *works[TX]) freezes(i *ice, line string, do func(lease.Work[TX]) error) 
 	}
 }
 
-// changesNothing wants a process that was frozen to have committed nothing, and the error to say why.
-// Whoever froze it knows that it has committed nothing, also if it is in doubt itself.
-func (w *works[TX]) changesNothing(err, why error) {
+// changesNothing wants a process that was frozen with a line to have committed nothing, and the error to
+// say why. Whoever froze it knows that it has committed nothing, also if it is in doubt itself.
+func (w *works[TX]) changesNothing(line string, err, why error) {
 	w.Helper()
 	w.lostFor(err, why)
-	w.doubt = nil
+	w.lines.Lock()
+	defer w.lines.Unlock()
+	for i := len(w.doubt) - 1; i >= 0 && errors.Is(err, epoch.ErrInDoubt); i-- {
+		if strings.HasPrefix(w.doubt[i], line+" ") { // its last try, and nobody else's
+			w.doubt = slices.Delete(w.doubt, i, i+1)
+			return
+		}
+	}
 }
 
 func (w *works[TX]) lostFor(err, why error) {
@@ -99,7 +108,7 @@ func frozenCommit[TX any](w *works[TX]) {
 	a.cut()
 	c := w.claims(b)
 	close(i.thawed)
-	w.changesNothing(<-done, epoch.ErrStale)
+	w.changesNothing("a", <-done, epoch.ErrStale)
 	a.mend()
 	_, err := w.tries("b", func(work lease.Work[TX]) error { return c.Do(w.ctx, work) })
 	w.Wantf(err == nil || errors.Is(err, lease.ErrLost), "the one that has claimed: %v", err)
@@ -134,7 +143,7 @@ func frozenWork[TX any](w *works[TX]) {
 	a.cut()
 	w.does(b, w.desk.Sink, "b")
 	close(i.thawed)
-	w.changesNothing(<-done, lease.ErrLost)
+	w.changesNothing("a", <-done, lease.ErrLost)
 	a.mend()
 }
 
@@ -145,7 +154,7 @@ func frozenClaim[TX any](w *works[TX]) {
 	a.cut()
 	w.does(b, w.desk.Sink, "b")
 	close(i.thawed)
-	w.changesNothing(<-done, epoch.ErrStale)
+	w.changesNothing("a", <-done, epoch.ErrStale)
 	a.mend()
 	w.does(b, w.desk.Sink, "b again")
 }
@@ -175,9 +184,9 @@ func workComesBack[TX any](w *works[TX]) {
 		return c.Do(w.ctx, work)
 	})
 	a.cut()
-	w.does(w.join("a"), w.desk.Sink, "the second step")
+	w.does(w.join("a"), w.desk.Sink, "the other's second step")
 	close(i.thawed)
-	w.changesNothing(<-done, epoch.ErrStale)
+	w.changesNothing("the second step", <-done, epoch.ErrStale)
 	a.mend()
 	if _, err := w.tries("the third step", func(work lease.Work[TX]) error { return c.Do(w.ctx, work) }); !errors.Is(err, lease.ErrLost) {
 		w.Errorf("the next step: %v, want %v", err, lease.ErrLost)
