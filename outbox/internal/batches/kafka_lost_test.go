@@ -1,4 +1,4 @@
-package kafkaoutbox_test
+package batches_test
 
 import (
 	"strings"
@@ -10,10 +10,10 @@ import (
 
 // The histories of this file lose commits of the database, or the assignment of a batch. None sends a record twice.
 
-func TestADatabaseThatLostCommitsIsADoubt(t *testing.T) {
+func TestADatabaseThatLostCommitsIsADoubtOnKafka(t *testing.T) {
 	for name, before := range map[string]bool{"as its first batch": false, "after others": true} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, onKfake(t))
+			r := newKafkaRig(t, onKfake(t))
 			r.o.RetryMax = time.Hour // the session does not end
 			if before {
 				r.add("a")
@@ -37,7 +37,7 @@ func TestADatabaseThatLostCommitsIsADoubt(t *testing.T) {
 }
 
 func TestABatchThatWasDiscardedAfterKafkaHadItIsADoubt(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.add("a")
 	zeroth := r.takeOver(&process{})
 	r.awaitEmpty()
@@ -62,7 +62,7 @@ func TestABatchThatWasDiscardedAfterKafkaHadItIsADoubt(t *testing.T) {
 }
 
 // inDoubt runs a relay that does not know whether Kafka has the records that are left, and then follows the remedy.
-func (r *rig) inDoubt() {
+func (r *kafkaRig) inDoubt() {
 	r.Helper()
 	var log lines
 	r.o.Logger, r.o.RetryMax = log.logger(), 50*time.Millisecond

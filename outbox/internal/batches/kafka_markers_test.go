@@ -1,4 +1,4 @@
-package kafkaoutbox_test
+package batches_test
 
 import (
 	"fmt"
@@ -28,7 +28,7 @@ func TestAnUnstablePositionOfAnUnknownResultIsADoubt(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			r := newRig(t, c.ListenAddrs()[0])
+			r := newKafkaRig(t, c.ListenAddrs()[0])
 			var log lines
 			r.o.Logger = log.logger()
 			r.add("a")
@@ -65,7 +65,7 @@ func TestAnUnstablePositionOfAnUnknownResultIsADoubt(t *testing.T) {
 }
 
 // unstable makes the position unstable while it is.
-func (r *rig) unstable(c *kfake.Cluster, is func() bool) {
+func (r *kafkaRig) unstable(c *kfake.Cluster, is func() bool) {
 	c.ControlKey(stepFetch, func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		if !is() {
@@ -95,7 +95,7 @@ func TestAnUnstablePositionIsCompletedAsKafkaHadDecided(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			r := newRig(t, c.ListenAddrs()[0])
+			r := newKafkaRig(t, c.ListenAddrs()[0])
 			r.o.RetryMax = time.Hour // it does not become idle: the batch is the last
 			var log lines
 			r.o.Logger = log.logger()

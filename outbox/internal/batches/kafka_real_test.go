@@ -1,4 +1,4 @@
-package kafkaoutbox_test
+package batches_test
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func TestRealRefusedRecordHoldsUpItsKeyAlone(t *testing.T) { poisonedAndOthers(t
 // The permissions in docs/effects-outside.md are enough, and each is needed.
 func TestRealPermissionsAreThoseOfTheGuide(t *testing.T) {
 	b := kafkatest.Start(t, kafkatest.Config{Users: map[string]string{"alice": "right"}, ACLs: true})
-	r := newRig(t, b.Addr)
+	r := newKafkaRig(t, b.Addr)
 	var log lines
 	r.o.Logger = log.logger()
 	r.client = []kgo.Opt{kgo.SeedBrokers(b.SASLAddr), kgo.SASL(plain.Auth{User: "alice", Pass: "right"}.AsMechanism())}
@@ -85,7 +85,7 @@ func TestRealPermissionsAreThoseOfTheGuide(t *testing.T) {
 // While a broker restarts, records wait.
 func TestRealBrokerRestarts(t *testing.T) {
 	b := kafkatest.Start(t, kafkatest.Config{})
-	r := newRig(t, b.Addr)
+	r := newKafkaRig(t, b.Addr)
 	r.add("a", "b")
 	r.takeOver(&process{})
 	r.awaitEmpty()
@@ -111,7 +111,7 @@ func TestRealTransactionWithoutMarkersIsCompleted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := kafkatest.Start(t, kafkatest.Config{})
-			r := newRig(t, b.Addr)
+			r := newKafkaRig(t, b.Addr)
 			var log lines
 			r.o.Logger = log.logger()
 			var armed atomic.Bool
@@ -154,7 +154,7 @@ func TestRealClusterLosesACoordinator(t *testing.T) {
 	for _, b := range brokers {
 		seeds = append(seeds, b.Addr)
 	}
-	r := newRig(t, strings.Join(seeds, ","))
+	r := newKafkaRig(t, strings.Join(seeds, ","))
 	name := r.o.Prefix + "/billing/orders/3"
 	r.add("a", "b")
 	var armed atomic.Int64 // the step at which it crashes

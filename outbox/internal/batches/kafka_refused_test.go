@@ -1,4 +1,4 @@
-package kafkaoutbox_test
+package batches_test
 
 import (
 	"slices"
@@ -13,7 +13,7 @@ import (
 )
 
 // addValue adds a record with a value of its own.
-func (r *rig) addValue(topic, key string, value []byte) (id int64) {
+func (r *kafkaRig) addValue(topic, key string, value []byte) (id int64) {
 	r.Helper()
 	box := r.box(&process{})
 	err := r.db.Do(0, func(tx *tx) error {
@@ -27,14 +27,14 @@ func (r *rig) addValue(topic, key string, value []byte) (id int64) {
 	return r.db.Last
 }
 
-func (r *rig) ask(ids ...int64) {
+func (r *kafkaRig) ask(ids ...int64) {
 	r.db.Lock()
 	defer r.db.Unlock()
 	r.db.Asked = ids
 }
 
 // awaitAsked waits until the relay has read the requests of ask.
-func (r *rig) awaitAsked() {
+func (r *kafkaRig) awaitAsked() {
 	r.Helper()
 	r.await("the request to be read", func() bool {
 		r.db.Lock()
@@ -44,7 +44,7 @@ func (r *rig) awaitAsked() {
 }
 
 func TestARecordThatWasRefusedDoesNotOvertakeOneOfItsBatch(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.o.RetryMax = time.Millisecond // it is due again before the other is sent
 	missing := "missing-" + r.target
 	first := r.addValue(r.target, "k", []byte("1"))
@@ -67,7 +67,8 @@ func TestARecordThatWasRefusedDoesNotOvertakeOneOfItsBatch(t *testing.T) {
 }
 
 func TestAKeyWaitsForEachOfItsRefusedRecords(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	t.Parallel()
+	r := newKafkaRig(t, onKfake(t))
 	r.o.RetryMax = time.Hour
 	first := r.addValue("missing-"+r.target, "k", []byte("1"))
 	second := r.addValue(r.smallTopic(), "k", []byte(strings.Repeat("2", 5000)))
@@ -92,7 +93,8 @@ func TestAKeyWaitsForEachOfItsRefusedRecords(t *testing.T) {
 }
 
 func TestARefusedRecordIsTriedAgainAfterTheSessionFailed(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	t.Parallel()
+	r := newKafkaRig(t, onKfake(t))
 	r.o.RetryMax = time.Hour
 	missing := "missing-" + r.target
 	id := r.addValue(missing, "k", []byte("1"))
@@ -112,7 +114,8 @@ func TestARefusedRecordIsTriedAgainAfterTheSessionFailed(t *testing.T) {
 }
 
 func TestARetryThatFailsWithoutARefusalWaitsAsTheOthersDo(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	t.Parallel()
+	r := newKafkaRig(t, onKfake(t))
 	r.o.RetryMax, r.o.RequestTimeout = time.Hour, time.Second
 	missing := "missing-" + r.target
 	id := r.addValue(missing, "k", []byte("1"))
@@ -142,7 +145,7 @@ func TestARetryThatFailsWithoutARefusalWaitsAsTheOthersDo(t *testing.T) {
 
 // Requests of others, and records that wait, are not read in one transaction however many they are.
 func TestOneTransactionReadsFewEntriesOfOthers(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	err := r.db.Do(0, func(tx *tx) error {
 		for range 3000 {
 			if err := (table{}).Add(t.Context(), tx, epoch.Message{Partition: orders}, outbox.Entry{Method: "POST", URL: "https://example.com"}); err != nil {
@@ -168,7 +171,8 @@ func TestOneTransactionReadsFewEntriesOfOthers(t *testing.T) {
 
 // 4096 is the limit of refused records in memory.
 func TestAtItsLimitOfRefusedRecordsTheRelaySendsWhatTheyWaitFor(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	t.Parallel()
+	r := newKafkaRig(t, onKfake(t))
 	r.o.Batch = 5000
 	missing := "missing-" + r.target
 	r.add("k")
@@ -190,7 +194,7 @@ func TestAtItsLimitOfRefusedRecordsTheRelaySendsWhatTheyWaitFor(t *testing.T) {
 
 // Otherwise a partition that sends nothing else would be in doubt once Kafka forgets the position.
 func TestThePositionIsKeptWhileAllRecordsAreRefused(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.addTo("missing-"+r.target, "k")
 	r.takeOver(&process{})
 	r.await("a refusal", func() bool { return len(r.observed(outbox.Refused)) > 0 })
@@ -203,7 +207,7 @@ func TestThePositionIsKeptWhileAllRecordsAreRefused(t *testing.T) {
 }
 
 func TestTheLargestRecordIsSent(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.addValue(r.target, "k", []byte("1"+strings.Repeat(" ", 999_000-2)))
 	r.takeOver(&process{})
 	r.awaitSent()

@@ -1,6 +1,4 @@
-// Package batchestest has a database in memory for tests of relays, whose owners can be replaced and whose commits can be
-// lost.
-package batchestest
+package batches_test
 
 import (
 	"cmp"
@@ -15,11 +13,11 @@ import (
 	"github.com/epochfence/epochfence/outbox"
 )
 
-// Orders is the partition of a Database.
-var Orders = epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
+// orders is the partition of a database.
+var orders = epoch.Partition{Group: "billing", Topic: "orders", Number: 3}
 
-// Database is one in memory: the entries of one partition, and its fence. Its lock guards its fields.
-type Database struct {
+// database is one in memory: the entries of one partition, and its fence. Its lock guards its fields.
+type database struct {
 	sync.Mutex
 	State State
 	Last  int64 // ID of an entry
@@ -39,71 +37,71 @@ type State struct {
 	Commit int
 }
 
-// Tx is a transaction of a Database.
-type Tx struct {
-	db   *Database
+// tx is a transaction of a database.
+type tx struct {
+	db   *database
 	read int
 	State
 }
 
-// NewDatabase returns an empty database for entries of this Method.
-func NewDatabase(method string) *Database {
-	return &Database{method: method, State: State{Rows: map[int64]outbox.Row{}, Added: map[int64]int{}}}
+// newDatabase returns an empty database for entries of this Method.
+func newDatabase(method string) *database {
+	return &database{method: method, State: State{Rows: map[int64]outbox.Row{}, Added: map[int64]int{}}}
 }
 
 // Do runs a transaction. A claim's needs the fence; that of a handler has epoch 0.
-func (db *Database) Do(under epoch.Epoch, apply func(*Tx) error) error {
+func (db *database) Do(under epoch.Epoch, apply func(*tx) error) error {
 	db.Lock()
 	defer db.Unlock()
 	db.Begun++
-	t := &Tx{db: db, State: db.State}
+	t := &tx{db: db, State: db.State}
 	t.Rows, t.Added, t.Commit = maps.Clone(t.Rows), maps.Clone(t.Added), t.Commit+1
 	if err := apply(t); err != nil {
 		return err
 	}
 	if under != 0 && under != db.Owner {
-		return &epoch.StaleError{Partition: Orders}
+		return &epoch.StaleError{Partition: orders}
 	}
 	db.State = t.State
 	return nil
 }
 
 // Left returns all entries, in the order of their IDs.
-func (db *Database) Left() []outbox.Row {
+func (db *database) Left() []outbox.Row {
 	db.Lock()
 	defer db.Unlock()
 	return slices.SortedFunc(maps.Values(db.State.Rows), func(a, b outbox.Row) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // Records returns the entries of the relay, without what it keeps for itself.
-func (db *Database) Records() []outbox.Row {
+func (db *database) Records() []outbox.Row {
 	return slices.DeleteFunc(db.Left(), func(row outbox.Row) bool { return row.Method != db.method })
 }
 
 // Discard deletes an entry, as an operator does.
-func (db *Database) Discard(id int64) {
-	_ = db.Do(0, func(t *Tx) error { delete(t.Rows, id); return nil })
+func (db *database) Discard(id int64) {
+	_ = db.Do(0, func(t *tx) error { delete(t.Rows, id); return nil })
 }
 
-// Table is the [outbox.Store] of a Database.
-type Table struct{}
+// table is the [outbox.Store] of a database.
+type table struct{}
 
 // Add implements [outbox.Store].
-func (Table) Add(_ context.Context, t *Tx, m epoch.Message, e outbox.Entry) error {
+func (table) Add(_ context.Context, t *tx, m epoch.Message, e outbox.Entry) error {
 	t.db.Last++
 	t.Rows[t.db.Last], t.Added[t.db.Last] = outbox.Row{ID: t.db.Last, Offset: m.Offset, Entry: e}, t.Commit
 	return nil
 }
 
 // Retries implements [outbox.Store].
-func (Table) Retries(_ context.Context, t *Tx, _ epoch.Partition) ([]int64, error) {
+func (table) Retries(_ context.Context, t *tx, _ epoch.Partition) ([]int64, error) {
 	asked := t.db.Asked
 	t.db.Asked = nil
 	return asked, nil
 }
 
 // Scan implements [outbox.Store].
-func (Table) Scan(_ context.Context, t *Tx, _ epoch.Partition, from outbox.Cursor, limit int) (all []outbox.Row, at outbox.Cursor, err error) {
+func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, from outbox.Cursor, limit int) (all []outbox.Row, at outbox.Cursor, err error) {
 	seen, _ := strconv.Atoi(from.Seen)
 	for id, commit := range t.Added {
 		if _, there := t.Rows[id]; there && id <= from.ID && commit > seen {
@@ -124,7 +122,7 @@ func (Table) Scan(_ context.Context, t *Tx, _ epoch.Partition, from outbox.Curso
 }
 
 // Next implements [outbox.Store].
-func (Table) Next(_ context.Context, t *Tx, _ epoch.Partition, at outbox.Cursor, after []outbox.Place) (all []outbox.Row, err error) {
+func (table) Next(_ context.Context, t *tx, _ epoch.Partition, at outbox.Cursor, after []outbox.Place) (all []outbox.Row, err error) {
 	seen, _ := strconv.Atoi(at.Seen)
 	for _, a := range after {
 		for _, id := range slices.Sorted(maps.Keys(t.Rows)) {
@@ -140,7 +138,7 @@ func (Table) Next(_ context.Context, t *Tx, _ epoch.Partition, at outbox.Cursor,
 }
 
 // Load implements [outbox.Store].
-func (Table) Load(_ context.Context, t *Tx, _ epoch.Partition, ids []int64) (all []outbox.Row, err error) {
+func (table) Load(_ context.Context, t *tx, _ epoch.Partition, ids []int64) (all []outbox.Row, err error) {
 	for _, id := range ids {
 		if row, ok := t.Rows[id]; ok {
 			all = append(all, row)
@@ -150,12 +148,12 @@ func (Table) Load(_ context.Context, t *Tx, _ epoch.Partition, ids []int64) (all
 }
 
 // Count implements [outbox.Store].
-func (Table) Count(_ context.Context, t *Tx, _ epoch.Partition, limit int) (int, time.Time, error) {
+func (table) Count(_ context.Context, t *tx, _ epoch.Partition, limit int) (int, time.Time, error) {
 	return min(len(t.Rows), limit), time.Time{}, nil
 }
 
 // Delete implements [outbox.Store].
-func (Table) Delete(_ context.Context, t *Tx, _ epoch.Partition, ids []int64) (there []int64, err error) {
+func (table) Delete(_ context.Context, t *tx, _ epoch.Partition, ids []int64) (there []int64, err error) {
 	for _, id := range ids {
 		if _, ok := t.Rows[id]; ok {
 			there = append(there, id)

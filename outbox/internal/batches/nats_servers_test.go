@@ -1,8 +1,9 @@
-package natsoutbox_test
+package batches_test
 
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/internal/servers/freeport"
+	"github.com/epochfence/epochfence/internal/servers/kafkatest"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
 	"github.com/epochfence/epochfence/internal/servers/servertest"
 )
@@ -22,15 +24,18 @@ import (
 // The histories of this file kill servers: alone, and one of three.
 
 const (
-	serverDir  = "NATSOUTBOX_TEST_SERVER"
-	serverPort = "NATSOUTBOX_TEST_PORT"
+	serverDir  = "OUTBOX_TEST_NATS_SERVER"
+	serverPort = "OUTBOX_TEST_NATS_PORT"
 )
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(serverDir); dir != "" {
 		serve(dir)
 	}
-	os.Exit(m.Run())
+	if err := flag.Set("test.parallel", "8"); err != nil { // the histories mostly wait; -parallel comes later
+		panic(err)
+	}
+	os.Exit(kafkatest.Main(m))
 }
 
 // serve is a server in a process of its own, which ends with its standard input.
@@ -50,6 +55,7 @@ func serve(dir string) {
 
 // A server that is killed has stored all messages of a batch or none, and says so when it is back.
 func TestAServerIsKilledInTheCommit(t *testing.T) {
+	t.Parallel()
 	ports, err := freeport.Take(1)
 	if err != nil {
 		t.Fatal(err)
@@ -63,12 +69,12 @@ func TestAServerIsKilledInTheCommit(t *testing.T) {
 		return s
 	}
 	s := start()
-	r := newRig(t, url)
+	r := newNATSRig(t, url)
 	r.o.Batch = 200
 	onItsWay := make(chan struct{}, 1) // a commit, while the server is killed
 	var commits atomic.Int64
 	r.takeOver(&process{at: func(step int) {
-		if step == stepCommit && commits.Add(1) == 2 {
+		if step == natsCommit && commits.Add(1) == 2 {
 			onItsWay <- struct{}{}
 		}
 	}})
@@ -93,7 +99,7 @@ func TestAServerIsKilledInTheCommit(t *testing.T) {
 
 func TestClusterLosesItsLeaderWhileARelaySends(t *testing.T) {
 	c := natstest.StartCluster(t, 3)
-	r := newRig(t, strings.Join(c.URLs(), ","), func(c *jetstream.StreamConfig) { c.Replicas = 3 })
+	r := newNATSRig(t, strings.Join(c.URLs(), ","), func(c *jetstream.StreamConfig) { c.Replicas = 3 })
 	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 	defer cancel()
 	if err := c.AwaitStream(ctx, r.o.Stream); err != nil {
@@ -102,7 +108,7 @@ func TestClusterLosesItsLeaderWhileARelaySends(t *testing.T) {
 	r.o.Batch = 20
 	var commits atomic.Int64
 	run := r.takeOver(&process{at: func(step int) {
-		if step == stepCommit {
+		if step == natsCommit {
 			commits.Add(1)
 		}
 	}})

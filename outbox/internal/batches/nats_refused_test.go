@@ -1,7 +1,6 @@
-package natsoutbox_test
+package batches_test
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/natsoutbox"
@@ -39,7 +37,7 @@ func TestARefusedMessageHoldsUpItsKeyAlone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, url, func(c *jetstream.StreamConfig) {
+			r := newNATSRig(t, url, func(c *jetstream.StreamConfig) {
 				if poison.with != nil {
 					poison.with(c)
 				}
@@ -56,7 +54,7 @@ func TestARefusedMessageHoldsUpItsKeyAlone(t *testing.T) {
 			r.takeOver(&process{})
 			r.await("a refusal", func() bool { return slices.Contains(r.observed(outbox.Refused), bad) })
 			r.await("all others to be sent", func() bool { return len(r.db.Records()) == 2 })
-			if got := r.read(); len(got["other"]) > 0 || len(got["a"]) != 2 || len(got["b"]) != 2 {
+			if got := r.found(); len(got["other"]) > 0 || len(got["a"]) != 2 || len(got["b"]) != 2 {
 				t.Errorf("a reader has %v; want two of a, two of b, and none of the Key that waits", got)
 			}
 			if text := log.String(); !strings.Contains(text, "a subject refuses messages of the outbox") {
@@ -88,13 +86,13 @@ func TestASubjectThatTheUserMayNotPublishToHoldsUpItsKeyAlone(t *testing.T) {
 		}
 	})
 	at := func(user string) string { return strings.Replace(s.URL(), "//", "//"+user+":p@", 1) }
-	r := newRig(t, at("admin"))
+	r := newNATSRig(t, at("admin"))
 	r.url = at("app")
 	r.add("a", "bad", "b", "bad")
 	r.takeOver(&process{})
 	r.await("the others", func() bool { return len(r.db.Records()) == 2 })
 	r.await("a refusal", func() bool { return len(r.observed(outbox.Refused)) > 0 })
-	if got := r.read(); len(got["bad"]) > 0 || len(got["a"]) != 1 || len(got["b"]) != 1 {
+	if got := r.found(); len(got["bad"]) > 0 || len(got["a"]) != 1 || len(got["b"]) != 1 {
 		t.Errorf("a reader has %v", got)
 	}
 }
@@ -113,82 +111,11 @@ func TestThePermissionsOfTheGuideAreEnough(t *testing.T) {
 		}
 	})
 	at := func(user string) string { return strings.Replace(s.URL(), "//", "//"+user+":p@", 1) }
-	r := newRig(t, at("admin"), func(c *jetstream.StreamConfig) {
+	r := newNATSRig(t, at("admin"), func(c *jetstream.StreamConfig) {
 		c.Name, c.Subjects = "STOCK", []string{"stock.>", "epochfence-positions.STOCK.>"}
 	})
 	r.url, r.o.Stream, r.o.Positions = at("app"), "STOCK", ""
 	r.addTo("stock.a", "a")
 	r.takeOver(&process{})
 	r.awaitEmpty()
-}
-
-func TestAStreamThatCannotWorkIsRefusedAtTheStart(t *testing.T) {
-	js := natstest.Start(t).JetStream(t)
-	for say, f := range map[string]func(*jetstream.StreamConfig){
-		"no AllowAtomicPublish":       func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false },
-		`add "epochfence-positions.S`: func(c *jetstream.StreamConfig) { c.Subjects = []string{"s.>"} },
-		"NoAck":                       func(c *jetstream.StreamConfig) { c.NoAck = true },
-		"WorkQueue":                   func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy },
-		"Interest":                    func(c *jetstream.StreamConfig) { c.Retention = jetstream.InterestPolicy },
-		"MaxAge":                      func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
-		"MaxMsgSize":                  func(c *jetstream.StreamConfig) { c.MaxMsgSize = 100 },
-		"DiscardNewPerSubject": func(c *jetstream.StreamConfig) {
-			c.Discard, c.DiscardNewPerSubject, c.MaxMsgsPerSubject = jetstream.DiscardNew, true, 1
-		},
-		"SubjectTransform": func(c *jetstream.StreamConfig) {
-			c.SubjectTransform = &jetstream.SubjectTransformConfig{Source: "s.>", Destination: "t.>"}
-		},
-		"AllowMsgCounter": func(c *jetstream.StreamConfig) { c.AllowMsgCounter = true },
-		"is no position": func(c *jetstream.StreamConfig) {
-			c.Subjects = []string{"epochfence-positions.>"}
-		},
-	} {
-		c := jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>", "epochfence-positions.S.>"}, AllowAtomicPublish: true}
-		f(&c)
-		if _, err := js.CreateOrUpdateStream(t.Context(), c); err != nil {
-			t.Fatal(say, err)
-		}
-		if say == "is no position" {
-			if _, err := js.Publish(t.Context(), "epochfence-positions.S.orders", []byte("an order")); err != nil {
-				t.Fatal(err)
-			}
-		}
-		_, err := natsoutbox.Open(t.Context(), table{}, natsoutbox.Options{JetStream: js, Stream: "S"})
-		if err == nil || !strings.HasPrefix(err.Error(), "natsoutbox: stream S: ") || !strings.Contains(err.Error(), say) {
-			t.Errorf("want an error that says %s: %v", say, err)
-		}
-		if err := js.DeleteStream(t.Context(), "S"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, err := natsoutbox.Open(t.Context(), table{}, natsoutbox.Options{JetStream: js, Stream: "S"})
-	if !errors.Is(err, jetstream.ErrStreamNotFound) {
-		t.Errorf("without the stream: %v", err)
-	}
-}
-
-func TestAMessageThatCanNeverBeSentFailsTheHandler(t *testing.T) {
-	js := natstest.Start(t).JetStream(t)
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>", "epochfence-positions.S.>"}, AllowAtomicPublish: true}); err != nil {
-		t.Fatal(err)
-	}
-	box, err := natsoutbox.Open(t.Context(), table{}, natsoutbox.Options{JetStream: js, Stream: "S"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, m := range map[string]natsoutbox.Message{
-		"no subject":              {},
-		"a wildcard":              {Subject: "s.*"},
-		"an empty token":          {Subject: "s..a"},
-		"a space":                 {Subject: "s.a b"},
-		"a position":              {Subject: "epochfence-positions.S.billing.orders.3"},
-		"a header of the server":  {Subject: "s.a", Header: nats.Header{"nats-Expected-Last-Sequence": {"1"}}},
-		"a header without a name": {Subject: "s.a", Header: nats.Header{"": {"1"}}},
-		"a line break":            {Subject: "s.a", Header: nats.Header{"A": {"1\r\nNats-Rollup: all"}}},
-		"more than the server's":  {Subject: "s.a", Data: make([]byte, 1<<20)},
-	} {
-		if err := box.Add(t.Context(), nil, epoch.Message{}, m); !errors.Is(err, outbox.ErrEntry) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }

@@ -1,4 +1,4 @@
-package kafkaoutbox_test
+package batches_test
 
 import (
 	"slices"
@@ -13,7 +13,7 @@ import (
 )
 
 func TestRecordsArriveOnceAndInTheOrderOfTheirKeys(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.add("a", "b", "-", "a", "b", "a", "a")
 	r.takeOver(&process{})
 	r.awaitEmpty()
@@ -28,7 +28,7 @@ func TestRecordsArriveOnceAndInTheOrderOfTheirKeys(t *testing.T) {
 // While Kafka adds the topics of records to a transaction, it refuses the group with
 // CONCURRENT_TRANSACTIONS, and franz-go waits for up to seconds.
 func TestThePositionComesFirstInEachTransaction(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.o.RetryMax = time.Hour // the session does not end
 	var mu sync.Mutex
 	var came []int
@@ -56,7 +56,7 @@ func TestThePositionComesFirstInEachTransaction(t *testing.T) {
 }
 
 func TestAnEntryThatCommitsLateIsNotMissed(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.add("a", "b")
 	var late outbox.Row
 	_ = r.db.Do(0, func(tx *tx) error { // as if its transaction were open
@@ -82,7 +82,7 @@ func TestAnEntryThatCommitsLateIsNotMissed(t *testing.T) {
 }
 
 func TestALargeBacklogGoesInBatchesOfBoundedBytes(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.o.Batch = 1000
 	box := r.box(&process{})
 	const n, size = 20, 900_000
@@ -120,7 +120,7 @@ func TestALargeBacklogGoesInBatchesOfBoundedBytes(t *testing.T) {
 
 // The average size of what was read says little of the entries that come next.
 func TestALargeBatchIsReadInSmallParts(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.o.Batch = 1000
 	r.add(slices.Repeat([]string{"a", "-"}, 500)...)
 	var most int
@@ -143,7 +143,7 @@ func TestALargeBatchIsReadInSmallParts(t *testing.T) {
 }
 
 // smallTopic makes a topic that refuses records of more than some hundred bytes.
-func (r *rig) smallTopic() string {
+func (r *kafkaRig) smallTopic() string {
 	r.Helper()
 	name, limit := "small-"+r.target, "300"
 	r.createTopics(1, map[string]*string{"max.message.bytes": &limit}, name)
@@ -151,15 +151,15 @@ func (r *rig) smallTopic() string {
 }
 
 func poisonedAndOthers(t *testing.T, seed string) {
-	for name, poison := range map[string]func(r *rig) string{
-		"a topic that does not exist": func(r *rig) string { return "none-" + r.target },
-		"a topic that refuses its size": func(r *rig) string {
+	for name, poison := range map[string]func(r *kafkaRig) string{
+		"a topic that does not exist": func(r *kafkaRig) string { return "none-" + r.target },
+		"a topic that refuses its size": func(r *kafkaRig) string {
 			return r.smallTopic()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, seed)
+			r := newKafkaRig(t, seed)
 			r.o.Batch, r.o.RetryMax = 8, time.Hour
 			topic := poison(r)
 			r.add("a", "b")
@@ -211,20 +211,8 @@ func poisonedAndOthers(t *testing.T, seed string) {
 
 func TestARefusedRecordHoldsUpItsKeyAlone(t *testing.T) { poisonedAndOthers(t, onKfake(t)) }
 
-// batch returns the entry of the assigned batch.
-func (r *rig) batch() outbox.Row {
-	r.Helper()
-	for _, row := range r.db.Left() {
-		if row.Method == "BATCH" {
-			return row
-		}
-	}
-	r.Fatalf("no batch is assigned; left: %+v", r.db.Left())
-	return outbox.Row{}
-}
-
 func TestABatchWhosePositionIsLostWaitsForAnOperator(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.add("a", "b")
 	r.takeOver(&process{})
 	r.awaitEmpty()
@@ -254,7 +242,7 @@ func TestABatchWhosePositionIsLostWaitsForAnOperator(t *testing.T) {
 
 // Otherwise a position that is lost later would look like one that was never written.
 func TestNoBatchIsAssignedBeforeThereIsAPosition(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.add("a", "b", "a")
 	first := r.takeOver(killedAt(stepProduce))
 	r.await("its end", first.of.killed)
@@ -271,7 +259,7 @@ func TestNoBatchIsAssignedBeforeThereIsAPosition(t *testing.T) {
 			}
 		}
 	}})
-	frozen.await(r)
+	frozen.await(r.rig)
 	r.db.Discard(r.batch().ID)
 	frozen.thaw()
 	r.awaitEmpty()
@@ -279,7 +267,7 @@ func TestNoBatchIsAssignedBeforeThereIsAPosition(t *testing.T) {
 }
 
 func TestAPositionOfAnotherHistoryIsADoubt(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.add("a")
 	r.takeOver(&process{})
 	r.awaitEmpty()
@@ -309,18 +297,8 @@ func TestAPositionOfAnotherHistoryIsADoubt(t *testing.T) {
 	r.wantAll()
 }
 
-func killedAt(step int) *process {
-	stop, p := stopAt(step, 0), &process{}
-	p.at = func(at int) {
-		if stop.is(at) {
-			p.kill()
-		}
-	}
-	return p
-}
-
 func TestWithoutATopicForPositionsNothingIsSentAndTheErrorSaysSo(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.o.Positions = "none"
 	var log lines
 	r.o.Logger = log.logger()
@@ -334,7 +312,7 @@ func TestWithoutATopicForPositionsNothingIsSentAndTheErrorSaysSo(t *testing.T) {
 
 // A hundred idle partitions hold no connections, and no transactions are begun at Kafka for them.
 func TestAnIdlePartitionHasNoProducer(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	var mu sync.Mutex
 	requests := 0
 	r.takeOver(&process{at: func(step int) {
@@ -372,7 +350,7 @@ func TestAnIdlePartitionHasNoProducer(t *testing.T) {
 }
 
 func TestTheBacklogIsReported(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	var mu sync.Mutex
 	var got []int
 	r.o.ObserveBacklog = func(b outbox.Backlog) {
@@ -394,7 +372,7 @@ func TestTheBacklogIsReported(t *testing.T) {
 
 // Requests over HTTP are in the same store, and another relay sends them.
 func TestOnlyRecordsAreSent(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	err := r.db.Do(0, func(tx *tx) error {
 		return table{}.Add(t.Context(), tx, epoch.Message{Partition: orders}, outbox.Entry{Key: "a", Method: "POST", URL: "https://example.com"})
 	})

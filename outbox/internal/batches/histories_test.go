@@ -1,4 +1,4 @@
-package natsoutbox_test
+package batches_test
 
 import (
 	"fmt"
@@ -8,42 +8,52 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kversion"
 
+	"github.com/epochfence/epochfence/internal/servers/kafkatest"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
 )
 
-// The histories of this file stop a process at each step of its protocol, in each way. All end alike: a
-// plain consumer has each message once, in the order of its key.
+// The histories of this file stop a process at each step of its protocol, in each way. All end alike: a reader
+// has each record once, in the order of its key.
 
-// steps has how often a process that sends some comes to each step, at least.
-var steps = map[int]struct {
-	name  string
-	times int
-}{
-	stepBegin: {"a transaction of the database", 3}, stepCommitted: {"the end of a transaction of the database", 3}, stepInfo: {"the stream's configuration", 1},
-	stepRead: {"the read of the position", 1}, stepPosition: {"a position", 2}, stepMessage: {"a message", 3}, stepCommit: {"a commit", 3},
+func TestHistoriesOnKfake(t *testing.T) { kafkaHistories(t, onKfake(t)) }
+
+func TestHistoriesOnKfakeBeforeKIP890(t *testing.T) {
+	kafkaHistories(t, onKfake(t, kfake.MaxVersions(kversion.V3_8_0())))
 }
 
-func TestHistories(t *testing.T) { histories(t, natstest.Start(t).URL()) }
+func TestRealHistories(t *testing.T) { kafkaHistories(t, kafkatest.Shared(t)) }
+
+func kafkaHistories(t *testing.T, seed string) {
+	histories(t, kafkaSteps, func(t *testing.T) *rig { return newKafkaRig(t, seed).rig })
+}
+
+func TestHistoriesOnNATS(t *testing.T) { natsHistories(t, natstest.Start(t).URL()) }
 
 func TestHistoriesInAStreamThatKeepsTheLastPositionOnly(t *testing.T) {
-	histories(t, natstest.Start(t).URL(), func(c *jetstream.StreamConfig) { c.AllowRollup, c.Storage = true, jetstream.MemoryStorage })
+	natsHistories(t, natstest.Start(t).URL(), func(c *jetstream.StreamConfig) { c.AllowRollup, c.Storage = true, jetstream.MemoryStorage })
 }
 
 func TestClusterHistories(t *testing.T) {
 	c := natstest.StartCluster(t, 3)
-	histories(t, strings.Join(c.URLs(), ","), func(c *jetstream.StreamConfig) { c.Replicas = 3 })
+	natsHistories(t, strings.Join(c.URLs(), ","), func(c *jetstream.StreamConfig) { c.Replicas = 3 })
 }
 
-func histories(t *testing.T, url string, configure ...func(*jetstream.StreamConfig)) {
-	for step, of := range steps {
+func natsHistories(t *testing.T, url string, configure ...func(*jetstream.StreamConfig)) {
+	histories(t, natsSteps, func(t *testing.T) *rig { return newNATSRig(t, url, configure...).rig })
+}
+
+func histories(t *testing.T, steps map[int]step, newRig func(*testing.T) *rig) {
+	for at, of := range steps {
 		for n := range of.times {
 			t.Run(fmt.Sprintf("killed before %s %d", of.name, n+1), func(t *testing.T) {
 				t.Parallel()
-				r, p := newRig(t, url, configure...), &process{}
-				stop := stopAt(step, n)
-				p.at = func(at int) {
-					if stop.is(at) {
+				r, p := newRig(t), &process{}
+				stop := stopAt(at, n)
+				p.at = func(step int) {
+					if stop.is(step) {
 						p.kill()
 					}
 				}
@@ -54,8 +64,8 @@ func histories(t *testing.T, url string, configure ...func(*jetstream.StreamConf
 			})
 			t.Run(fmt.Sprintf("frozen before %s %d, and thawed after all", of.name, n+1), func(t *testing.T) {
 				t.Parallel()
-				r := newRig(t, url, configure...)
-				frozen := freezeAt(step, n)
+				r := newRig(t)
+				frozen := freezeAt(at, n)
 				r.add(some...)
 				first := r.takeOver(&process{at: frozen.at})
 				frozen.await(r)
@@ -69,16 +79,16 @@ func histories(t *testing.T, url string, configure ...func(*jetstream.StreamConf
 				r.wantAll()
 				r.stop(second)
 			})
-			if step < 0 {
+			if at < 0 {
 				continue
 			}
 			t.Run(fmt.Sprintf("killed after %s %d", of.name, n+1), func(t *testing.T) {
 				t.Parallel()
-				r := newRig(t, url, configure...)
-				stop := stopAt(step, n)
+				r := newRig(t)
+				stop := stopAt(at, n)
 				p := &process{at: func(int) {}}
-				p.lose = func(at int) bool {
-					if stop.is(at) {
+				p.lose = func(step int) bool {
+					if stop.is(step) {
 						time.AfterFunc(50*time.Millisecond, p.kill) // by then the server has it
 						return true
 					}
@@ -92,8 +102,8 @@ func histories(t *testing.T, url string, configure ...func(*jetstream.StreamConf
 			})
 			t.Run(fmt.Sprintf("the answer to %s %d is lost", of.name, n+1), func(t *testing.T) {
 				t.Parallel()
-				r := newRig(t, url, configure...)
-				stop := stopAt(step, n)
+				r := newRig(t)
+				stop := stopAt(at, n)
 				r.add(some...)
 				only := r.takeOver(&process{at: func(int) {}, lose: stop.is})
 				stop.await(r)
@@ -103,23 +113,21 @@ func histories(t *testing.T, url string, configure ...func(*jetstream.StreamConf
 				r.stop(only)
 			})
 		}
-		for step2, of2 := range steps {
+		for at2, of2 := range steps {
 			t.Run(fmt.Sprintf("frozen before %s, and thawed while its successor is before %s", of.name, of2.name), func(t *testing.T) {
 				t.Parallel()
-				r := newRig(t, url, configure...)
+				r := newRig(t)
 				r.add(some...)
 				zeroth := r.takeOver(&process{}) // there is a position
 				r.awaitEmpty()
 				r.stop(zeroth)
 				r.add(some...)
-				frozen, other := freezeAt(step, 0), freezeAt(step2, min(1, of2.times-1))
+				frozen, other := freezeAt(at, 0), freezeAt(at2, of2.again)
 				first := r.takeOver(&process{at: frozen.at})
 				frozen.await(r)
 				r.add(some...)
 				second := r.takeOver(&process{at: other.at})
-				if step2 > stepRead || step2 < 0 { // else once, unless the first fences it
-					other.await(r)
-				}
+				other.await(r)
 				frozen.thaw()
 				r.ends(first)
 				other.thaw()
@@ -133,7 +141,7 @@ func histories(t *testing.T, url string, configure ...func(*jetstream.StreamConf
 	}
 	t.Run("two owners who fight", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, url, configure...)
+		r := newRig(t)
 		for range 20 {
 			r.add(some...)
 			r.takeOver(&process{}) // the one before runs on until it notices
@@ -143,7 +151,7 @@ func histories(t *testing.T, url string, configure ...func(*jetstream.StreamConf
 	})
 }
 
-var some = []string{"a", "b", "a", "c", "c", "a", "b", "a"}
+var some = []string{"a", "b", "a", "-", "c", "a", "b", "a"}
 
 // succeeds is the end of a history whose process is dead.
 func (r *rig) succeeds(first *running) {
@@ -154,16 +162,6 @@ func (r *rig) succeeds(first *running) {
 	r.wantAll()
 	r.stop(second)
 	r.stop(first)
-}
-
-// ends waits until a relay has noticed that its claim was replaced.
-func (r *rig) ends(run *running) {
-	r.Helper()
-	select {
-	case <-run.done:
-	case <-time.After(patience):
-		r.Fatal("the relay did not notice that its claim was replaced")
-	}
 }
 
 // stop is the moment before the step of a number, from 0.
@@ -196,7 +194,7 @@ func (s *stop) await(r *rig) {
 	select {
 	case <-s.came:
 	case <-time.After(patience):
-		r.Fatalf("there was no %s %d", steps[s.step].name, s.n+1)
+		r.Fatalf("there was no %s %d", r.steps[s.step].name, s.n+1)
 	}
 }
 

@@ -1,4 +1,4 @@
-package natsoutbox_test
+package batches_test
 
 import (
 	"strconv"
@@ -15,13 +15,13 @@ import (
 // The histories of this file lose a position, or commits of the database. None stores a message twice.
 
 func TestALostPositionIsADoubtUntilAnOperatorDecides(t *testing.T) {
-	r := newRig(t, natstest.Start(t).URL())
+	r := newNATSRig(t, natstest.Start(t).URL())
 	r.add("a", "b")
 	first := r.takeOver(&process{})
 	r.awaitEmpty()
 	r.stop(first)
 	r.add("a", "b", "a")
-	second := r.takeOver(killedAt(stepMessage))
+	second := r.takeOver(killedAt(natsMessage))
 	r.await("its end", second.of.killed)
 	r.stop(second)
 	subject := "epochfence-positions." + r.o.Stream + ".billing.orders.3"
@@ -36,7 +36,7 @@ func TestALostPositionIsADoubtUntilAnOperatorDecides(t *testing.T) {
 	r.o.Logger = log.logger()
 	r.takeOver(&process{})
 	r.await("an error for the operator", func() bool { return strings.Contains(log.String(), "purge the subject "+subject) })
-	batch := r.batch()
+	batch := r.batch().ID
 	if text := log.String(); !strings.Contains(text, "discard entry "+itoa(batch)) {
 		t.Errorf("the log has no remedy: %s", text)
 	}
@@ -45,8 +45,8 @@ func TestALostPositionIsADoubtUntilAnOperatorDecides(t *testing.T) {
 	r.wantAll()
 }
 
-func TestADatabaseThatLostCommitsIsADoubt(t *testing.T) {
-	r := newRig(t, natstest.Start(t).URL())
+func TestADatabaseThatLostCommitsIsADoubtOnNATS(t *testing.T) {
+	r := newNATSRig(t, natstest.Start(t).URL())
 	r.add("a", "b", "a")
 	r.db.Lock()
 	standby := r.db.State
@@ -65,31 +65,10 @@ func TestADatabaseThatLostCommitsIsADoubt(t *testing.T) {
 	r.wantAll()
 }
 
-// batch returns the ID of the entry of the assigned batch.
-func (r *rig) batch() int64 {
-	r.Helper()
-	for _, row := range r.db.Left() {
-		if row.Method == "BATCH" {
-			return row.ID
-		}
-	}
-	r.Fatalf("no batch is assigned; left: %+v", r.db.Left())
-	return 0
-}
-
-func killedAt(step int) *process {
-	stop, p := stopAt(step, 0), &process{}
-	p.at = func(at int) {
-		if stop.is(at) {
-			p.kill()
-		}
-	}
-	return p
-}
-
 // A server allows 50 open batches of a stream. What it refuses comes later.
 func TestMoreBatchesThanTheServerAllowsWaitForEachOther(t *testing.T) {
-	r := newRig(t, natstest.Start(t).URL())
+	t.Parallel()
+	r := newNATSRig(t, natstest.Start(t).URL())
 	for n := range 50 {
 		m := r.open("other-" + strconv.Itoa(n))
 		if n == 49 && m != "" {
@@ -109,7 +88,7 @@ func TestMoreBatchesThanTheServerAllowsWaitForEachOther(t *testing.T) {
 }
 
 // open opens a batch that never ends, and returns the answer.
-func (r *rig) open(id string) string {
+func (r *natsRig) open(id string) string {
 	r.Helper()
 	m := newMsg(r.o.Stream+".x", "9")
 	m.Header.Set("Nats-Batch-Id", id)
@@ -123,14 +102,14 @@ func (r *rig) open(id string) string {
 
 // Without atomic batches, message IDs hold while the stream remembers them.
 func TestWithMessageIDsARepeatedBatchIsStoredOnceWithinTheWindow(t *testing.T) {
-	r := newRig(t, natstest.Start(t).URL(), func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false })
+	r := newNATSRig(t, natstest.Start(t).URL(), func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false })
 	r.o.MessageIDs = true
 	for round := range 4 {
 		r.add("a", "b", "a", "b", "a", "b")
 		var seen atomic.Int64
 		p := &process{}
 		p.at = func(at int) {
-			if at == stepMessage && seen.Add(1) == int64(round+1) || at == stepPosition && seen.Load() >= 3 && round == 3 {
+			if at == natsMessage && seen.Add(1) == int64(round+1) || at == natsPosition && seen.Load() >= 3 && round == 3 {
 				p.kill()
 			}
 		}
