@@ -106,7 +106,9 @@ func (table) Add(_ context.Context, t *tx, m epoch.Message, e outbox.Entry) erro
 	return nil
 }
 
-func (table) Retries(context.Context, *tx, epoch.Partition) ([]int64, error) { return nil, nil }
+func (table) Retries(context.Context, *tx, epoch.Partition, []int64) ([]int64, error) {
+	return nil, nil
+}
 
 func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, from outbox.Cursor, limit int) (all []outbox.Row, at outbox.Cursor, err error) {
 	seen, _ := strconv.Atoi(from.Seen)

@@ -23,7 +23,7 @@ type settlement struct {
 	at     Cursor   // where the scan starts; after apply, where it ended
 	count  bool     // count the entries that are left
 	ask    []target // targets with a higher epoch; a commit shows that there is no later claim
-	retry  bool     // read the operators' requests to retry
+	retry  []int64  // entries that wait: read the operators' requests to retry them
 
 	// The results of apply:
 	retries []int64        // entries that operators want to be tried now
@@ -57,11 +57,13 @@ func (r *relay[TX]) begin(ctx context.Context, now time.Time) {
 			r.read(t, now)
 		}
 	}
-	t.retry = r.waits() && !now.Before(r.askPeople)
-	if len(t.settle) == 0 && !t.reads() && len(r.ask) == 0 && !t.retry {
+	if !now.Before(r.askPeople) {
+		t.retry = slices.Concat(ids(r.waiting.lanes), ids(r.kept.lanes))
+	}
+	if len(t.settle) == 0 && !t.reads() && len(r.ask) == 0 && len(t.retry) == 0 {
 		return
 	}
-	if t.retry {
+	if len(t.retry) > 0 {
 		r.askPeople = now.Add(askOperatorsEvery)
 	}
 	t.ask, r.ask = r.ask, nil
@@ -136,8 +138,8 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *settlement) error {
 	if err := r.load(ctx, tx, t); err != nil {
 		return err
 	}
-	if t.retry {
-		ids, err := r.store.Retries(ctx, tx, r.p)
+	if len(t.retry) > 0 {
+		ids, err := r.store.Retries(ctx, tx, r.p, t.retry)
 		if err != nil {
 			return err
 		}

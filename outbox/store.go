@@ -45,10 +45,11 @@ type Store[TX any] interface {
 	// was added, or zero. It is for operators.
 	Count(ctx context.Context, tx TX, p epoch.Partition, limit int) (entries int, oldest time.Time, err error)
 
-	// Retries returns the IDs of the entries of p that operators want to be tried now, and clears
-	// the requests. The relay calls it every few seconds while entries wait to be tried again. A
-	// Store without requests of operators returns none.
-	Retries(ctx context.Context, tx TX, p epoch.Partition) ([]int64, error)
+	// Retries returns those of the entries of p with these IDs that operators want to be tried now,
+	// and clears the requests. A relay calls it every few seconds while its entries wait to be tried
+	// again: requests for the entries of another relay stay. A Store without requests of operators
+	// returns none.
+	Retries(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error)
 }
 
 // Cursor is how far Scan has read a partition: all entries up to ID that were committed when Scan

@@ -85,8 +85,8 @@ func (Store) Count(ctx context.Context, tx *cassink.Tx, p epoch.Partition, limit
 }
 
 // Retries implements [outbox.Store].
-func (Store) Retries(ctx context.Context, tx *cassink.Tx, p epoch.Partition) ([]int64, error) {
-	return in(tx, p, func(box cassink.Outbox) ([]int64, error) { return box.Retries(ctx) })
+func (Store) Retries(ctx context.Context, tx *cassink.Tx, p epoch.Partition, ids []int64) ([]int64, error) {
+	return in(tx, p, func(box cassink.Outbox) ([]int64, error) { return box.Retries(ctx, ids) })
 }
 
 func in[T any](tx *cassink.Tx, p epoch.Partition, do func(box cassink.Outbox) ([]T, error)) ([]T, error) {

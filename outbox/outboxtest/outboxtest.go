@@ -50,6 +50,7 @@ func Run[TX any](t *testing.T, create func(t testing.TB) Rig[TX]) {
 		"an entry that commits late is not missed, and keeps the order of its key":              late[TX],
 		"while a partition changes hands each entry takes effect once, in the order of its key": handsOver[TX],
 		"operators see, retry and discard entries, and the audit log has what they did":         operated[TX],
+		"a request to retry an entry stays until that entry's relay reads it":                   asked[TX],
 	} {
 		t.Run(claim, func(t *testing.T) {
 			t.Parallel()
@@ -317,6 +318,28 @@ func handsOver[TX any](w *world[TX]) {
 	slices.SortStableFunc(got, byAccount)
 	if slices.SortStableFunc(want, byAccount); !slices.Equal(got, want) {
 		w.Errorf("the effects are %q, want %q", got, want)
+	}
+}
+
+// asked has operators retry an entry of each of two relays.
+func asked[TX any](w *world[TX]) {
+	f := w.claims(orders)
+	w.commits(f, func(ctx context.Context, tx TX) error {
+		return errors.Join(w.add(ctx, tx, orders, "a", "of one"), w.add(ctx, tx, orders, "b", "of the other"))
+	})
+	es := w.entries(operate.OutboxQuery{})
+	for _, e := range es {
+		w.NoError(w.Operator.DoOutbox(w.Context(), operate.OutboxAct{Kind: operate.OutboxRetry, Seen: e, By: "anna", Reason: "fixed"}))
+	}
+	one, other := es[0].ID, es[1].ID
+	for n, c := range []struct{ ids, want []int64 }{{nil, nil}, {[]int64{one}, []int64{one}}, {[]int64{one}, nil}, {[]int64{one, other}, []int64{other}}, {[]int64{one, other}, nil}} {
+		var got []int64
+		w.NoError(w.held(w.Context(), f, func(ctx context.Context, tx TX) (err error) {
+			got, err = w.Store.Retries(ctx, tx, orders, c.ids)
+			return err
+		}))
+		left := w.entries(operate.OutboxQuery{})
+		w.Wantf(slices.Equal(got, c.want) && left[0].RetryRequested == (n < 1) && left[1].RetryRequested == (n < 3), "%d: of %d, %d are to be tried now, want %d; left %+v", n, c.ids, got, c.want, left)
 	}
 }
 

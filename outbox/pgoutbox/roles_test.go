@@ -57,7 +57,7 @@ func TestTheRoleOfAnApplicationMayDoAllThatAStoreDoesAndNoMore(t *testing.T) {
 		_, errLoad := store.Load(t.Context(), tx, ours, ids)
 		_, errNext := store.Next(t.Context(), tx, ours, at, []outbox.Place{{Key: "k"}})
 		_, _, errCount := store.Count(t.Context(), tx, ours, 10)
-		_, errRetries := store.Retries(t.Context(), tx, ours)
+		_, errRetries := store.Retries(t.Context(), tx, ours, ids)
 		_, errDelete := store.Delete(t.Context(), tx, ours, ids)
 		return errors.Join(errLoad, errNext, errCount, errRetries, errDelete)
 	})

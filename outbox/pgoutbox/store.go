@@ -126,7 +126,7 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 		count: `select count(*), (extract(epoch from min(added_at)) * 1000000)::bigint from (select group_name, topic, partition, added_at from ` + entries +
 			` where (group_name, topic, partition, id) > ($1, $2, $3, 0) order by group_name, topic, partition, id limit $4) as found` + inPartition,
 		remove:  `delete from ` + entries + ` where id = any (array(select found.id from ` + byID + `)) returning id`,
-		retries: `update ` + entries + ` set retry_requested = false where group_name = $1 and topic = $2 and partition = $3 and retry_requested returning id`,
+		retries: `update ` + entries + ` set retry_requested = false where group_name = $1 and topic = $2 and partition = $3 and retry_requested and id = any($4) returning id`,
 	}, nil
 }
 
@@ -210,8 +210,8 @@ func (s *Store[TX]) Count(ctx context.Context, tx TX, p epoch.Partition, limit i
 }
 
 // Retries implements [outbox.Store].
-func (s *Store[TX]) Retries(ctx context.Context, tx TX, p epoch.Partition) ([]int64, error) {
-	return all(ctx, tx, p, pgx.RowTo[int64], s.retries, p.Group, p.Topic, p.Number)
+func (s *Store[TX]) Retries(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error) {
+	return all(ctx, tx, p, pgx.RowTo[int64], s.retries, p.Group, p.Topic, p.Number, ids)
 }
 
 func all[T any, TX DBTX](ctx context.Context, tx TX, p epoch.Partition, read pgx.RowToFunc[T], query string, args ...any) ([]T, error) {

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -196,16 +197,18 @@ func (s *Store[TX]) Delete(ctx context.Context, tx TX, p epoch.Partition, ids []
 }
 
 // Retries implements [outbox.Store].
-func (s *Store[TX]) Retries(ctx context.Context, tx TX, p epoch.Partition) (ids []int64, err error) {
-	if ids, err = s.requested(ctx, tx, p); err != nil {
+func (s *Store[TX]) Retries(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]int64, error) {
+	requested, err := s.requested(ctx, tx, p)
+	if err != nil {
 		return nil, fmt.Errorf("sqloutbox: what is to be tried now of %s: %w", p, err)
 	}
-	for _, id := range ids {
+	requested = slices.DeleteFunc(requested, func(id int64) bool { return !slices.Contains(ids, id) })
+	for _, id := range requested {
 		if _, err := tx.ExecContext(ctx, s.tried, p.Group, p.Topic, p.Number, id); err != nil {
 			return nil, fmt.Errorf("sqloutbox: entry %d of %s is tried now: %w", id, p, err)
 		}
 	}
-	return ids, nil
+	return requested, nil
 }
 
 func (s *Store[TX]) requested(ctx context.Context, tx TX, p epoch.Partition) (ids []int64, err error) {

@@ -155,9 +155,9 @@ func (o Outbox) Count(ctx context.Context) (entries int, oldest time.Time, err e
 	return entries, first[0].AddedAt, nil
 }
 
-// Retries returns the entries that operators want to be sent now. The requests are gone when the
-// transaction has committed.
-func (o Outbox) Retries(ctx context.Context) (ids []int64, err error) {
+// Retries returns those of the entries with these ids that operators want to be sent now. Their requests, and those
+// for entries that do not exist any more, are gone when the transaction has committed.
+func (o Outbox) Retries(ctx context.Context, ids []int64) (wanted []int64, err error) {
 	if err := o.tx.usable(); err != nil {
 		return nil, err
 	}
@@ -165,15 +165,26 @@ func (o Outbox) Retries(ctx context.Context) (ids []int64, err error) {
 	if _, err := read(ctx, o.tx.sink.store, o.tx.sink.keys.requests(), &all); err != nil {
 		return nil, o.tx.fail(err)
 	}
+	var done []int64
 	for _, r := range all.Retries {
 		if r.Partition == o.tx.goal.Partition {
-			ids = append(ids, r.ID)
+			done = append(done, r.ID)
 		}
 	}
+	if len(done) == 0 {
+		return nil, nil
+	}
+	there, err := o.ids(ctx)
+	if err != nil {
+		return nil, err
+	}
+	done = slices.DeleteFunc(done, func(id int64) bool {
+		return !slices.Contains(ids, id) && slices.Contains(there, id) // another relay's
+	})
 	o.tx.mu.Lock()
 	defer o.tx.mu.Unlock()
-	o.tx.retried = ids
-	return ids, nil
+	o.tx.retried = done
+	return slices.DeleteFunc(slices.Clone(done), func(id int64) bool { return !slices.Contains(ids, id) }), nil
 }
 
 // ids returns the ids of the entries as the transaction has left them.

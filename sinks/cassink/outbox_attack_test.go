@@ -147,18 +147,26 @@ func TestARequestToRetryIsGoneWithTheTransactionThatReadIt(t *testing.T) {
 	s, f := claims(t, store)
 	must(t, s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, adding("a")))
 	operates(t, store, left(t, s)[0], operate.OutboxRetry)
+	id := left(t, s)[0].ID
 	for n := range 3 {
 		must(t, holds(t, s, f, func(ctx context.Context, _ *cassink.Tx, box cassink.Outbox) error {
-			ids, err := box.Retries(ctx)
+			ids, err := box.Retries(ctx, []int64{id})
 			if n > 0 && len(ids) > 0 {
 				t.Errorf("again %v", ids)
 			}
 			return err
 		}))
 	}
-	id := left(t, s)[0].ID
+	operates(t, store, left(t, s)[0], operate.OutboxRetry)
 	must(t, holds(t, s, f, func(ctx context.Context, _ *cassink.Tx, box cassink.Outbox) error {
 		_, err := box.Delete(ctx, []int64{id})
+		return err
+	}))
+	must(t, holds(t, s, f, func(ctx context.Context, _ *cassink.Tx, box cassink.Outbox) error { // whose entries wait
+		ids, err := box.Retries(ctx, []int64{id + 1})
+		if len(ids) > 0 {
+			t.Errorf("%v are to be tried now", ids)
+		}
 		return err
 	}))
 	it, err := store.Get(t.Context(), "epochfence/requests")

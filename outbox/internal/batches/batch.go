@@ -141,7 +141,7 @@ type turn struct {
 	idle  bool          // if nothing is left, write an empty batch, after which the session ends
 	keep  bool          // write one in any case, so that the server does not forget the position
 	retry []int64       // refused entries that are due, of different Keys
-	asks  bool          // read the operators' requests to retry
+	asks  []int64       // refused entries: read the operators' requests to retry them
 	count bool
 
 	unknown   bool           // the doubt is not recorded
@@ -175,8 +175,8 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *turn, at *Position) err
 			return err
 		}
 	}
-	if t.asks {
-		if t.asked, err = r.store.Retries(ctx, tx, r.p); err != nil {
+	if len(t.asks) > 0 {
+		if t.asked, err = r.store.Retries(ctx, tx, r.p, t.asks); err != nil {
 			return err
 		}
 	}

@@ -94,9 +94,16 @@ func (table) Add(_ context.Context, t *tx, m epoch.Message, e outbox.Entry) erro
 }
 
 // Retries implements [outbox.Store].
-func (table) Retries(_ context.Context, t *tx, _ epoch.Partition) ([]int64, error) {
-	asked := t.db.Asked
-	t.db.Asked = nil
+func (table) Retries(_ context.Context, t *tx, _ epoch.Partition, ids []int64) (asked []int64, err error) {
+	var others []int64
+	for _, id := range t.db.Asked {
+		if _, there := t.Rows[id]; slices.Contains(ids, id) {
+			asked = append(asked, id)
+		} else if there {
+			others = append(others, id)
+		}
+	}
+	t.db.Asked = others
 	return asked, nil
 }
 

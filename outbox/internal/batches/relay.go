@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -122,7 +123,9 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 		t.retry = r.refused.due(now, r.limit)
 	}
 	r.retried = len(t.retry) > 0
-	t.asks = len(r.refused.of) > 0 && !now.Before(r.askAt)
+	if !now.Before(r.askAt) {
+		t.asks = slices.Collect(maps.Keys(r.refused.of))
+	}
 	t.idle = len(r.refused.of) == 0 && now.Sub(r.used) >= r.o.RetryMax
 	if t.keep = r.failing && len(t.retry) == 0 && now.Sub(r.written) >= keepEvery; t.keep {
 		t.limit = 0
@@ -246,7 +249,7 @@ func (r *relay[TX]) committed(t *turn, now time.Time) {
 			r.refused.postpone(of.destination, now, of.until)
 		}
 	}
-	if t.asks {
+	if len(t.asks) > 0 {
 		r.askAt = now.Add(askOperatorsEvery)
 		for _, id := range t.asked {
 			if of, is := r.refused.of[id]; is {
