@@ -47,7 +47,7 @@ type Look struct {
 }
 
 // ErrNoWatch is returned by [Watch.Attend] if there is nothing to sign to, and will not be: what is behind the
-// Watch is older, or does not permit it.
+// Watch is older, or does not permit it. [Vigil.Suspect] returns it if that alone is not permitted.
 var ErrNoWatch = errors.New("the processes of a group cannot see each other here")
 
 // Watch is implemented by sinks, and by sources, to which the processes of a group can sign and which show

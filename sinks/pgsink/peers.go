@@ -51,11 +51,16 @@ func (s *Sink) Attend(ctx context.Context, self operate.Peer) (operate.Vigil, er
 	if v.conn != nil {
 		closeNow(v.conn)
 	}
+	return nil, fmt.Errorf("pgsink: watch group %s: %w", self.Group, permitted(err))
+}
+
+// permitted marks the error of a function that is not there, or not for this role.
+func permitted(err error) error {
 	switch err = explain(err); sqlState(err) {
 	case "42883", "42501", "3F000": // undefined_function, insufficient_privilege, invalid_schema_name
 		err = fmt.Errorf("%w: %w", operate.ErrNoWatch, err)
 	}
-	return nil, fmt.Errorf("pgsink: watch group %s: %w", self.Group, err)
+	return err
 }
 
 // open connects as the pool does, whose hooks may set a password that changes, and takes the session's lock.
@@ -130,7 +135,7 @@ func (v *vigil) Suspect(ctx context.Context, by, p operate.Peer) (ours bool, err
 	defer cancel()
 	err = v.conn.QueryRow(ctx, v.sink.sql.suspect, p.Group, p.Run, p.Member, seen.at, by.Name).Scan(&ours)
 	if err != nil {
-		return false, fmt.Errorf("pgsink: suspect %s of group %s: %w", p.Name, p.Group, err)
+		return false, fmt.Errorf("pgsink: suspect %s of group %s: %w", p.Name, p.Group, permitted(err))
 	}
 	return ours, nil
 }

@@ -445,6 +445,24 @@ func TestASchemaOrARoleWithoutTheFunctionsHasNoWatch(t *testing.T) {
 	r.eventually("their connections are closed", "select count(*) = 0 from pg_stat_activity where application_name = 'watch' and datname = current_database()")
 }
 
+func TestARoleThatMayNotSuspectLooksAndSigns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := r.open()
+	a := r.watch(s, peer(1))
+	r.watch(s, peer(2))
+	r.sql("revoke execute on function epochfence.suspect_peer from " + r.role)
+	p, ok := a.sees(peer(2))
+	if !ok {
+		t.Fatal("it does not see b")
+	}
+	_, err := a.Suspect(t.Context(), a.self, p)
+	want(t, err, operate.ErrNoWatch)
+	if p, ok := a.sees(peer(2)); !ok || p.Suspected != "" {
+		t.Errorf("then it sees %+v, %t", p, ok)
+	}
+}
+
 // As for a password that changes: each connection is made as the pool would make it.
 func TestTheWatchConnectsAsThePoolDoes(t *testing.T) {
 	t.Parallel()

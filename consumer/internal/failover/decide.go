@@ -32,6 +32,10 @@ const (
 	// again sooner.
 	lately, goneLately = 10 * time.Second, 3 * time.Second
 
+	// mostPatience is shorter than the 10 minutes after which a watch forgets who gives no sign. Beyond that, only
+	// the session timeout would remove it.
+	mostPatience = 9 * time.Minute
+
 	// forgetAfter is how long a process is remembered that is seen no more, and how long a patience stays raised
 	// after the last wrong suspicion.
 	forgetAfter = time.Hour
@@ -135,6 +139,7 @@ func (s *State) Sign(member string, session time.Duration, static bool) operate.
 
 // capped limits a patience to the session timeout, when the group removes a member by itself.
 func (s *State) capped(d time.Duration) time.Duration {
+	d = min(d, mostPatience)
 	if s.session > 0 {
 		d = min(d, s.session)
 	}

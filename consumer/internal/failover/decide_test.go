@@ -76,7 +76,8 @@ func TestStaticMembersAreSuspectedOnlyIfTheOptionSaysSo(t *testing.T) {
 		{true, 0, time.Minute, 0},
 		{true, 3 * time.Second, time.Minute, 3 * time.Second},
 		{false, time.Hour, time.Minute, time.Minute},
-		{false, time.Hour, 0, time.Hour}, // before it is known
+		{false, 2 * time.Minute, 0, 2 * time.Minute}, // before it is known
+		{false, time.Hour, time.Hour, mostPatience},
 	} {
 		if p := NewState(self("a"), c.option).Sign("m0", c.session, c.static); p.Patience != c.want || p.Member != "m0" {
 			t.Errorf("%+v: %+v", c, p)

@@ -59,9 +59,10 @@ type Loop struct {
 
 	Log *slog.Logger
 
-	off      atomic.Bool // this process may not remove
+	off      atomic.Bool // this process may not suspect, or not remove
 	removals sync.WaitGroup
-	at       int // in Watches
+	at       int                                // in Watches
+	opening  chan func() (operate.Vigil, error) // the result of an Attend that is under way; nil without one
 }
 
 // Run looks until ctx ends, and then says goodbye: end ctx when this process has left its group.
@@ -111,9 +112,7 @@ func (l *Loop) Run(ctx context.Context) {
 // attend opens a connection and looks through it until ctx ends or the connection fails. It returns how long
 // the connection has lasted.
 func (l *Loop) attend(ctx context.Context, s *State, seen func()) (lasted time.Duration, err error) {
-	opening, cancel := context.WithTimeout(ctx, attendTimeout)
-	v, err := l.Watches[l.at].Attend(opening, s.Sign(l.Member()))
-	cancel()
+	v, err := l.open(ctx, s)
 	if err != nil {
 		return 0, err
 	}
@@ -136,6 +135,34 @@ func (l *Loop) attend(ctx context.Context, s *State, seen func()) (lasted time.D
 		if !waits.Sleep(ctx, lookEvery-time.Since(sent)) {
 			return time.Since(began), nil
 		}
+	}
+}
+
+// open attends the watch. A hook of the user may ignore the context: then open gives up, and the next call waits for
+// the same attempt, so that no second one hangs beside it.
+func (l *Loop) open(run context.Context, s *State) (operate.Vigil, error) {
+	ctx, cancel := context.WithTimeout(run, attendTimeout)
+	defer cancel()
+	if l.opening == nil {
+		w, self, made := l.Watches[l.at], s.Sign(l.Member()), make(chan func() (operate.Vigil, error))
+		l.opening = made
+		go func() {
+			v, err := w.Attend(ctx, self)
+			select {
+			case made <- func() (operate.Vigil, error) { return v, err }:
+			case <-run.Done():
+				if err == nil {
+					v.Close(run)
+				}
+			}
+		}()
+	}
+	select {
+	case result := <-l.opening:
+		l.opening = nil
+		return result()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("attend the watch: %w", ctx.Err())
 	}
 }
 
@@ -170,6 +197,10 @@ func (l *Loop) look(run context.Context, v operate.Vigil, s *State, sent time.Ti
 	}
 	suspected := *step.Suspect
 	agreed, err := v.Suspect(ctx, self, suspected.Peer)
+	if errors.Is(err, operate.ErrNoWatch) {
+		l.mayNot("suspect", err)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("suspect %s: %w", suspected.Name, err)
 	}
@@ -195,9 +226,7 @@ func (l *Loop) remove(ctx context.Context, p operate.Peer, reason string) {
 			case err == nil:
 				return
 			case errors.Is(err, l.MayNot):
-				if !l.off.Swap(true) {
-					l.Log.Warn("this process may not remove others from the group: partitions of one that dies wait for another process, or for its session timeout", "err", err)
-				}
+				l.mayNot("remove", err)
 				return
 			case !waits.Sleep(ctx, retry.Next()):
 				if !errors.Is(context.Cause(ctx), context.Canceled) {
@@ -207,4 +236,11 @@ func (l *Loop) remove(ctx context.Context, p operate.Peer, reason string) {
 			}
 		}
 	})
+}
+
+// mayNot ends this process's part in removals, with one line. It still signs, so that others notice its death.
+func (l *Loop) mayNot(what string, err error) {
+	if !l.off.Swap(true) {
+		l.Log.Warn("this process may not "+what+" others of the group: partitions of one that dies wait for another process, or for its session timeout", "err", err)
+	}
 }

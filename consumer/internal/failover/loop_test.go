@@ -22,6 +22,7 @@ import (
 type script struct {
 	attend func() error
 	look   func(ctx context.Context, self operate.Peer) (operate.Look, error)
+	may    error // of Suspect
 
 	mu       sync.Mutex
 	attended []time.Time
@@ -33,8 +34,8 @@ type script struct {
 
 func (w *script) Attend(context.Context, operate.Peer) (operate.Vigil, error) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.attended = append(w.attended, time.Now())
+	w.mu.Unlock()
 	if w.attend != nil {
 		if err := w.attend(); err != nil {
 			return nil, err
@@ -74,7 +75,9 @@ func (v vigil) Look(ctx context.Context, self operate.Peer) (operate.Look, error
 	return look(ctx, self)
 }
 
-func (v vigil) Suspect(context.Context, operate.Peer, operate.Peer) (bool, error) { return true, nil }
+func (v vigil) Suspect(context.Context, operate.Peer, operate.Peer) (bool, error) {
+	return v.may == nil, v.may
+}
 
 func (v vigil) Close(ctx context.Context) {
 	v.mu.Lock()
@@ -92,20 +95,26 @@ func looping(t *testing.T, w *script, remove func(ctx context.Context, member st
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		log := &bytes.Buffer{}
-		l := &Loop{
-			Watches: append(before, w), Self: operate.Peer{Run: "a", Name: "a", Host: "ada"}, MayNot: errMayNot,
-			Member:    func() (string, time.Duration, bool) { return "m0", time.Minute, false },
-			Remove:    func(ctx context.Context, member, _ string) error { return remove(ctx, member) },
-			Suspected: func(Suspicion) {}, Wrong: func(Wrong) {},
-			Log: slog.New(slog.NewTextHandler(log, nil)),
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { l.Run(ctx); close(done) }()
+		stop := start(t, log, remove, append(before, w)...)
 		test(log)
 		stop()
-		<-done
 	})
+}
+
+// start starts a loop, and returns a function that ends it.
+func start(t *testing.T, log *bytes.Buffer, remove func(ctx context.Context, member string) error, watches ...operate.Watch) func() {
+	t.Helper()
+	l := &Loop{
+		Watches: watches, Self: operate.Peer{Run: "a", Name: "a", Host: "ada"}, MayNot: errMayNot,
+		Member:    func() (string, time.Duration, bool) { return "m0", time.Minute, false },
+		Remove:    func(ctx context.Context, member, _ string) error { return remove(ctx, member) },
+		Suspected: func(Suspicion) {}, Wrong: func(Wrong) {},
+		Log: slog.New(slog.NewTextHandler(log, nil)),
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { l.Run(ctx); close(done) }()
+	return func() { stop(); <-done }
 }
 
 // dying shows peers of which one more dies every five seconds.
@@ -151,6 +160,53 @@ func TestARefusalIsLoggedOnceAndTheSignsGoOn(t *testing.T) {
 		<-time.After(time.Minute)
 		if _, looks, _ := w.soFar(); removing.Load() != 1 || strings.Count(log.String(), "may not remove") != 1 || looks < 290 {
 			t.Errorf("%d tries, %d looks:\n%s", removing.Load(), looks, log)
+		}
+	})
+}
+
+// A role may lack one of the functions. Its process is seen by others as before.
+func TestWhoMayNotSuspectSaysSoOnceAndTheSignsGoOn(t *testing.T) {
+	w := &script{may: fmt.Errorf("function suspect_peer: %w", operate.ErrNoWatch)}
+	looping(t, w, nil, func(log *bytes.Buffer) {
+		w.shows(dying())
+		<-time.After(time.Minute)
+		attended, looks, _ := w.soFar()
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "may not suspect") || len(attended) != 1 || looks < 290 {
+			t.Errorf("%d warnings, %d looks through %d connections:\n%s", n, looks, len(attended), log)
+		}
+	})
+}
+
+// Such as an AfterConnect of the user's pool that waits for a lock.
+func TestAHookThatIgnoresItsContextHangsNeitherTheLoopNorItsEnd(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		hook := make(chan struct{})
+		w, log := &script{attend: func() error { <-hook; return nil }}, &bytes.Buffer{}
+		stop := start(t, log, nil, w)
+		<-time.After(time.Minute)
+		if attended, _, _ := w.soFar(); len(attended) != 1 || strings.Count(log.String(), "do not see this one") != 1 {
+			t.Errorf("%d attempts hang:\n%s", len(attended), log)
+		}
+		close(hook)
+		<-time.After(2 * attendMax)
+		if attended, looks, _ := w.soFar(); len(attended) != 1 || looks == 0 || !strings.Contains(log.String(), "see this one again") {
+			t.Errorf("then %d looks after %d attempts:\n%s", looks, len(attended), log)
+		}
+		stop()
+
+		hook = make(chan struct{})
+		w = &script{attend: func() error { <-hook; return nil }}
+		stop = start(t, log, nil, w)
+		<-time.After(time.Second)
+		began := time.Now()
+		stop()
+		if took := time.Since(began); took > 0 {
+			t.Errorf("the end took %v", took)
+		}
+		close(hook)
+		synctest.Wait()
+		if w.closed != 1 || w.goodbyes != 0 {
+			t.Errorf("closed %d times, with %d goodbyes", w.closed, w.goodbyes)
 		}
 	})
 }
