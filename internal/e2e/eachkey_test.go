@@ -33,6 +33,9 @@ func processKeys(ctx context.Context, s processSpec, source consumer.Source, tol
 				<-told
 			})
 		}
+		if err := s.deferred(m, told); err != nil {
+			return err
+		}
 		<-time.After(2 * time.Millisecond) // another service
 		_, err := tx.Exec(context.WithoutCancel(ctx), "insert into effects (number, key, value, epoch, worker) values ($1, $2::text, $3::text, $4, $5::text)",
 			m.Partition.Number, string(m.Key), string(m.Value), int64(e), s.Name)

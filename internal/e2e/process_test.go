@@ -5,10 +5,12 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -31,6 +33,7 @@ type processSpec struct {
 	Hangs              bool   // whether it hangs on a message that is trap
 	NATS               string // the server, instead of Kafka's
 	PostgreSQL         string // instead of the file, with messages of different keys beside each other
+	Stops              bool   // whether it waits in a replay until it gets a line
 }
 
 // session is short, so that the broker soon misses a frozen process.
@@ -43,6 +46,24 @@ const marker = "marker"
 
 // trap is a message on which a worker process hangs, if it is one that does, until it gets a line.
 const trap = "trap"
+
+// later is the beginning of a message that is deferred for an hour.
+const later = "later "
+
+// deferred returns the error of a message that is to be handled later.
+func (s processSpec) deferred(m consumer.Message, told <-chan struct{}) error {
+	if !strings.HasPrefix(string(m.Value), later) {
+		return nil
+	}
+	if m.Replay == 0 {
+		return consumer.RetryAfter(errors.New("the bank does not answer"), time.Hour)
+	}
+	if s.Stops {
+		fmt.Println("replays", m.Partition.Number)
+		<-told
+	}
+	return nil
+}
 
 // processMain runs one worker. It tells its standard output when it is ready for a signal, and when
 // it is at a marker, and ends when its standard input does.
@@ -94,6 +115,9 @@ func processMain(spec string) int {
 		if s.Hangs && string(m.Value) == trap {
 			fmt.Println("hangs")
 			<-told // it has written nothing, and tries to now
+		}
+		if err := s.deferred(m, told); err != nil {
+			return err
 		}
 		_, err := tx.ExecContext(context.WithoutCancel(ctx), s.Effect, m.Partition.Number, m.Value, e, s.Name)
 		return err

@@ -303,6 +303,12 @@ func (p *process) said(line string) bool {
 	return slices.Contains(p.lines, line)
 }
 
+func (p *process) all() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.lines)
+}
+
 // TestRealProcessesOneOfWhichHangs: the handler of one process hangs on a message. Another process
 // gets its partition while it hangs, and what it tries to write later is refused. Told to end, it
 // exits with an error that says where it hangs.
