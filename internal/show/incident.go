@@ -77,7 +77,7 @@ func (c *Crew) stop(ctx context.Context, at Point, release func()) (*process, er
 		}
 		p := c.struck
 		done, err := c.elsewhere(ctx, p.subject, at, "")
-		if !done || err != nil || at == AfterCommit {
+		if !done || err != nil || at.applied() {
 			return p, err
 		}
 		c.resume(p) // it repeats what is done, which nobody would take over
@@ -111,10 +111,10 @@ const takeover = 12 * time.Second
 // it, so that perhaps nobody has to.
 func (c *Crew) awaitElsewhere(ctx context.Context, p *process, at Point) error {
 	limit, not := Patience, ""
-	switch at {
-	case AfterWrites:
+	switch {
+	case at == AfterWrites:
 		limit = takeover
-	case AfterCommit:
+	case at.applied():
 		limit, not = takeover, p.name
 	}
 	what := fmt.Sprintf("another worker goes on at %s, where %s was", p.subject, p.name)

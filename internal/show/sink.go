@@ -86,11 +86,11 @@ func (s Sending) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := s.Base.RoundTrip(r)
 	switch {
 	case err != nil:
-		cue.end(Failed)
+		cue.End(Failed)
 	case answer.StatusCode == http.StatusPreconditionFailed:
-		cue.end(Refused)
+		cue.End(Refused)
 	default:
-		cue.end(answered)
+		cue.End(answered)
 		cue.Reach(Answered)
 	}
 	return answer, err

@@ -159,20 +159,23 @@ func (c *Cue) Reach(p Point) {
 func (c *Cue) Done(err error) error {
 	switch {
 	case err == nil:
-		c.end(Committed)
+		c.End(Committed)
 		c.Reach(AfterCommit)
 	case errors.Is(err, epoch.ErrStale), errors.Is(err, epoch.ErrLowEpoch): // the fence's word, or an item's of package guard
-		c.end(Stale)
+		c.End(Stale)
 	case errors.Is(err, epoch.ErrInDoubt):
-		c.end(CutOff)
+		c.End(CutOff)
 	default:
-		c.end(Failed)
+		c.End(Failed)
 	}
 	return err
 }
 
-// end reports an outcome if it is that of the incident, or one to be counted.
-func (c *Cue) end(outcome string) {
+// Stopped reports whether the parent has stopped the process at a point of c.
+func (c *Cue) Stopped() bool { return c.stopped }
+
+// End reports an outcome if it is that of the incident, or one to be counted.
+func (c *Cue) End(outcome string) {
 	if c.stopped || outcome == Stale || outcome == CutOff || outcome == Refused {
 		c.stage.tell(report{Text: outcome, Stopped: c.stopped})
 	}
@@ -188,7 +191,12 @@ const (
 	AfterCommit Point = "after its commit"      // the source has not been told
 	BeforeSend  Point = "before its request"
 	Answered    Point = "after its answer" // to a request, not yet recorded; for kills
+	Publishing  Point = "while it publishes"
+	Published   Point = "after it published" // not yet recorded
 )
+
+// applied reports whether the effects of what is in hand at p are in the database.
+func (p Point) applied() bool { return p == AfterCommit || p == Publishing || p == Published }
 
 // The outcomes of transactions and requests, as they are displayed.
 const (
@@ -197,7 +205,7 @@ const (
 	CutOff    = "cut off"          // its connection was lost before its commit was acknowledged
 	Failed    = "failed"
 	answered  = "answered"
-	Refused   = "refused by the receiver" // its epoch was stale
+	Refused   = "refused by the receiver" // its epoch was stale, or that of its producer
 )
 
 // report says that a worker has stopped at a point, or that a transaction or request has an outcome that is

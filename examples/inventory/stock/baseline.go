@@ -21,7 +21,7 @@ import (
 const baselineBatch = 256
 
 // consumeAsUsual is a careful form of the code that most services run. It polls, applies the batch
-// in one database transaction, then commits the offsets, and lets the group rebalance only in
+// in one database transaction, publishes, then commits the offsets, and lets the group rebalance only in
 // between. apply calls written before it commits. Incidents strike at the cue.
 func consumeAsUsual(ctx context.Context, c config, stage *show.Stage,
 	apply func(ctx context.Context, ms []consumer.Message, written func()) error,
@@ -47,11 +47,17 @@ func consumeAsUsual(ctx context.Context, c config, stage *show.Stage,
 		})
 		if records := fetches.Records(); len(records) > 0 {
 			work := context.WithoutCancel(ctx)
-			cue := stage.Cue(show.Subject(records[0].Partition, records[0].Offset), show.InHand, show.AfterWrites, show.AfterCommit)
+			cue := stage.Cue(show.Subject(records[0].Partition, records[0].Offset),
+				show.InHand, show.AfterWrites, show.AfterCommit, show.Publishing, show.Published)
 			cue.Reach(show.InHand)
 			err := backoff.Retry(func() error {
 				return apply(work, messages(records), func() { cue.Reach(show.AfterWrites) })
 			}, backoff.WithMaxRetries(backoff.NewConstantBackOff(100*time.Millisecond), 4))
+			if err == nil && c.Publish {
+				cue.Reach(show.Publishing)
+				err = publishAsUsual(work, client, c, messages(records))
+				cue.Reach(show.Published)
+			}
 			if cue.Done(err) != nil {
 				return fmt.Errorf("inventory: baseline: %w", err)
 			}

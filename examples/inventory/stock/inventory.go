@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ type inventory struct {
 	brokers string        // with commas; "" means a fake one
 	session time.Duration // the session timeout of the group's members
 	sink    string        // "" for SQL, or the URL of a store; "nats" for one in this process
+	publish bool
 	stores  stores.Kinds
 
 	broker string // where it is
@@ -54,6 +56,7 @@ func newInventory(more ...stores.Kind) *inventory {
 func (v *inventory) Flags(fs *flag.FlagSet) {
 	v.Load.Flags(fs)
 	fs.StringVar(&v.brokers, "brokers", "", "Kafka's `host:port`, several with commas; empty: a fake broker in this process")
+	fs.BoolVar(&v.publish, "publish", false, "also publish each deduction to a topic, which is audited, too: the fenced column through an outbox (kafkaoutbox)")
 	fs.StringVar(&v.sink, "sink", "", "the stock is in a store without SQL: "+v.stores.String())
 }
 
@@ -65,9 +68,16 @@ func (v *inventory) Check() error {
 		if v.Database != "" {
 			return errors.New("-sink and -database are both given; the stock is in one place")
 		}
+		if v.publish {
+			return errors.New("-sink and -publish are both given; the show has its outbox in SQL")
+		}
 		if err := v.stores.Check("sink", v.sink); err != nil {
 			return err
 		}
+	}
+	if v.publish {
+		v.Freezes = append([]show.Point{show.Publishing}, v.Freezes...)
+		v.Kills = append([]show.Point{show.Published}, v.Kills...)
 	}
 	return v.Load.Check()
 }
@@ -118,7 +128,7 @@ func (v *inventory) Introduce() []string {
 	case show.IsPostgres(v.Database):
 		database, point = "PostgreSQL", "before their SQL or after it"
 	}
-	return []string{
+	lines := []string{
 		fmt.Sprintf("Reservations: %s; partitions: %d; worker processes: %d; seed: %d",
 			show.Thousands(v.Messages), v.Partitions, v.Workers, v.Seed),
 		"Broker: " + v.broker + "; database: " + database,
@@ -131,6 +141,13 @@ func (v *inventory) Introduce() []string {
 		"At p/o:  the first message in hand, by partition and offset.",
 		"",
 	}
+	if v.publish {
+		lines = slices.Insert(lines, len(lines)-1,
+			"Publish: the fenced column commits its records to an outbox; a relay produces them in transactions.",
+			"         The baseline produces them after its commit. A read_committed reader finds what there is.",
+			"         Frozen, too, before the transaction in Kafka ends; killed when it has ended.")
+	}
+	return lines
 }
 
 type config struct {
@@ -138,7 +155,8 @@ type config struct {
 	Brokers []string
 	Topic   string
 	Group   string
-	Store   string        // the URL of a store, instead of a database
+	Store   string // the URL of a store, instead of a database
+	Publish bool
 	Session time.Duration // the session timeout of the group's members
 }
 

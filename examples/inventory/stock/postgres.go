@@ -10,6 +10,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/outbox/pgoutbox"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
@@ -50,5 +51,15 @@ func consumePostgres(ctx context.Context, c config, db *show.Database, stage *sh
 	if err != nil {
 		return err
 	}
-	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Batches(reserveAll(c.Worker)), options(stage))
+	handlers := consumer.Batches(reserveAll(c.Worker))
+	if c.Publish {
+		store, err := pgoutbox.Open[pgsink.Tx](ctx, db.Pool, pgoutbox.Options{Schema: db.Schema})
+		if err != nil {
+			return err
+		}
+		if handlers, err = publishing(store, c, stage, reserveAll(c.Worker)); err != nil {
+			return err
+		}
+	}
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), handlers, options(stage))
 }

@@ -16,7 +16,7 @@ import (
 func TestRealKafkaAndPostgresEndExactAndAreLeftAsTheyWere(t *testing.T) {
 	broker := kafkatest.Start(t, kafkatest.Config{})
 	db := pgtest.Start(t)
-	showtest.Exact(t, newInventory(), "-brokers", broker.Addr, "-database", db.URL, "-messages", "40000", "-partitions", "8", "-duration", "10s")
+	showtest.Exact(t, newInventory(), "-publish", "-brokers", broker.Addr, "-database", db.URL, "-messages", "40000", "-partitions", "8", "-duration", "10s")
 
 	ctx := t.Context()
 	client, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr))

@@ -50,6 +50,23 @@ func TestTheFencedColumnIsExactAndTheUsualCodeIsNot(t *testing.T) {
 	}
 }
 
+func TestWhatIsPublishedIsExactToo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes seconds")
+	}
+	t.Parallel()
+	s := short()
+	s.publish = true
+	s.Freezes, s.Kills = []show.Point{show.Publishing}, []show.Point{show.Published}
+	cs := showtest.Exact(t, s)
+	if f := cs[0].Side.(*side).published; f.Effects != s.Messages || !f.Exact() {
+		t.Errorf("fenced: %+v", f)
+	}
+	if f := cs[1].Side.(*side).published; f.Doubled == 0 || f.Lost > 0 {
+		t.Errorf("baseline: %+v; a freeze and a kill doubled nothing", f)
+	}
+}
+
 func TestAnInterruptStopsEverythingAndLeavesNothing(t *testing.T) {
 	showtest.Interrupted(t, newInventory(), "inventory-*-fenced.db", "ledger", "-messages", "100000")
 }
@@ -74,6 +91,7 @@ func TestWrongFlagsAreRefusedWithWhatIsWanted(t *testing.T) {
 		"-frozen":                                "not defined",
 		"-sink redis":                            "-sink: want one of nats (a server in this process), nats://HOST:PORT/BUCKET",
 		"-sink nats -database postgres://u:p@h/d": "-sink and -database are both given",
+		"-sink nats -publish":                     "-sink and -publish are both given",
 	})
 }
 
@@ -88,7 +106,7 @@ func TestFlagsHaveDefaultsAndAreExplained(t *testing.T) {
 	if status := show.Run(t.Context(), New(), []string{"-help"}, &out, &out); status != show.StatusExact {
 		t.Errorf("-help: status %d", status)
 	}
-	for _, name := range []string{"brokers", "database", "workers", "partitions", "messages", "duration", "seed", "naive", "http", "sink"} {
+	for _, name := range []string{"brokers", "database", "workers", "partitions", "messages", "duration", "seed", "naive", "http", "sink", "publish"} {
 		if !strings.Contains(out.String(), "  -"+name) {
 			t.Errorf("-%s is not explained in\n%s", name, out.String())
 		}

@@ -16,11 +16,13 @@ import (
 // side is one column. Its topic and group have the column's ID as their name.
 type side struct {
 	*inventory
-	column  *show.Column
-	items   int
-	books   books
-	sent    []place // of each message
-	verdict verdict
+	column *show.Column
+	items  int
+	books  books
+	sent   []place // of each message
+
+	verdict   verdict
+	published show.Findings // with -publish
 }
 
 // place is a message's partition and offset.
@@ -40,7 +42,7 @@ func (v *inventory) Side(c *show.Column) show.Side {
 func (sd *side) Config(worker string) any {
 	return config{
 		Worker: worker, Brokers: strings.Split(sd.brokers, ","), Topic: sd.column.ID, Group: sd.column.ID,
-		Store: sd.sink, Session: sd.session,
+		Store: sd.sink, Publish: sd.publish, Session: sd.session,
 	}
 }
 
@@ -50,14 +52,37 @@ func (sd *side) Prepare(ctx context.Context) error {
 	if err := sd.books.create(ctx, sd.items); err != nil {
 		return fmt.Errorf("put %d items in stock: %w", sd.items, err)
 	}
-	if _, err := sd.admin.CreateTopic(ctx, int32(sd.Partitions), -1, nil, sd.column.ID); err != nil {
-		return fmt.Errorf("create topic %s: %w", sd.column.ID, err)
+	for _, topic := range sd.topics() {
+		if _, err := sd.admin.CreateTopic(ctx, int32(sd.Partitions), -1, nil, topic); err != nil {
+			return fmt.Errorf("create topic %s: %w", topic, err)
+		}
 	}
 	return nil
 }
 
+func (sd *side) topics() []string {
+	if sd.publish {
+		return []string{sd.column.ID, published(sd.column.ID), positions(sd.column.ID)}
+	}
+	return []string{sd.column.ID}
+}
+
 func (sd *side) Play(ctx context.Context) error {
-	return sd.Load.Play(ctx, sd.column, sd.send, sd.books.applied)
+	return sd.Load.Play(ctx, sd.column, sd.send, sd.applied)
+}
+
+// applied does not count messages whose records wait in the outbox.
+func (sd *side) applied(ctx context.Context) (int, error) {
+	n, err := sd.books.applied(ctx)
+	if err != nil || !sd.publish || n < sd.Messages {
+		return n, err
+	}
+	table := "outbox_entry"
+	if sd.column.DB.Pool == nil {
+		table = "epochfence_" + table
+	}
+	waiting, err := sd.column.DB.Count(ctx, `SELECT count(*) FROM `+table+` WHERE method = 'PRODUCE'`)
+	return n - waiting, err
 }
 
 // send keys the messages by item.
@@ -87,7 +112,12 @@ func (sd *side) Elsewhere(ctx context.Context, subject string, _ show.Point, wor
 
 func (sd *side) Judge(ctx context.Context) (exact bool, rows []show.Row, err error) {
 	sd.verdict, err = judge(ctx, sd.books, sd.Seed, sd.items, sd.sent)
-	return sd.verdict.exact(), sd.verdict.rows(), err
+	if exact, rows = sd.verdict.exact(), sd.verdict.rows(); err != nil || !sd.publish {
+		return exact, rows, err
+	}
+	sd.published, err = sd.audit(ctx)
+	rows = append(rows, sd.published.Rows("records published")...)
+	return exact && sd.published.Exact(), append(rows, show.Number("refused by Kafka", sd.column.Crew.Outcomes(show.Refused))), err
 }
 
 func (sd *side) Close() error {
@@ -96,11 +126,19 @@ func (sd *side) Close() error {
 	if err := sd.books.remove(ctx); err != nil {
 		return fmt.Errorf("remove the items of %s: %w", sd.column.ID, err)
 	}
-	if _, err := sd.admin.DeleteTopic(ctx, sd.column.ID); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
-		return fmt.Errorf("delete topic %s: %w", sd.column.ID, err)
+	groups := []string{sd.column.ID}
+	for n := 0; sd.publish && n < sd.Partitions; n++ {
+		groups = append(groups, fmt.Sprintf("%[1]s/%[1]s/%[1]s/%d", sd.column.ID, n)) // of the relays
 	}
-	if _, err := sd.admin.DeleteGroup(ctx, sd.column.ID); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
-		return fmt.Errorf("delete group %s: %w", sd.column.ID, err)
+	for _, group := range groups {
+		if _, err := sd.admin.DeleteGroup(ctx, group); err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
+			return fmt.Errorf("delete group %s: %w", group, err)
+		}
+	}
+	for _, topic := range sd.topics() {
+		if _, err := sd.admin.DeleteTopic(ctx, topic); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
+			return fmt.Errorf("delete topic %s: %w", topic, err)
+		}
 	}
 	return nil
 }
@@ -119,11 +157,7 @@ func judge(ctx context.Context, b books, seed uint64, items int, sent []place) (
 	audit, deducted, present := show.NewAudit(len(sent)), make(map[string]int64, items), map[string]int64{}
 	err = b.read(ctx, func(l line) {
 		deducted[l.Item] += l.Quantity
-		effect := show.Effect{Message: int(l.ID), Group: l.group, Offset: l.at.offset, Epoch: l.Epoch}
-		if l.ID < 0 || l.ID >= int64(len(sent)) || l.Reservation != reservation(seed, int(l.ID), items) || l.at != sent[l.ID] {
-			effect.Message = -1
-		}
-		audit.Add(effect)
+		audit.Add(l.effect(seed, items, sent))
 	}, func(item string, n int64) { present[item] = n })
 	if err != nil {
 		return v, fmt.Errorf("read the stock: %w", err)
@@ -142,6 +176,15 @@ func judge(ctx context.Context, b books, seed uint64, items int, sent []place) (
 		}
 	}
 	return v, nil
+}
+
+// effect returns what an audit of the messages of seed, whose places are sent, finds in a line.
+func (l line) effect(seed uint64, items int, sent []place) show.Effect {
+	e := show.Effect{Message: int(l.ID), Group: l.group, Offset: l.at.offset, Epoch: l.Epoch}
+	if l.ID < 0 || l.ID >= int64(len(sent)) || l.Reservation != reservation(seed, int(l.ID), items) || l.at != sent[l.ID] {
+		e.Message = -1
+	}
+	return e
 }
 
 func (v verdict) rows() []show.Row {

@@ -8,6 +8,7 @@ import (
 	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/show"
+	"github.com/epochfence/epochfence/outbox/sqloutbox"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
@@ -49,5 +50,15 @@ func consumeSQLite(ctx context.Context, c config, db *sql.DB, stage *show.Stage)
 	if err != nil {
 		return err
 	}
-	return consumer.Run(ctx, source, show.Fenced(sink, stage), consumer.Each(reserve[*sqlsink.Tx](c.Worker)), options(stage))
+	handlers := consumer.Each(reserve[*sqlsink.Tx](c.Worker))
+	if c.Publish {
+		store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.SQLite, sqloutbox.Options{})
+		if err != nil {
+			return err
+		}
+		if handlers, err = publishing(store, c, stage, each(reserve[*sqlsink.Tx](c.Worker))); err != nil {
+			return err
+		}
+	}
+	return consumer.Run(ctx, source, show.Fenced(sink, stage), handlers, options(stage))
 }
