@@ -110,7 +110,7 @@ func (v *inventory) openKafka(ctx context.Context, atEnd func(func())) (err erro
 		v.brokers, v.broker = strings.Join(fake.ListenAddrs(), ","), "a fake one in this process"
 	}
 	v.client, err = kgo.NewClient(kgo.SeedBrokers(strings.Split(v.brokers, ",")...), kgo.ClientID(v.Name),
-		kgo.RecordRetries(20), kgo.RecordDeliveryTimeout(time.Minute))
+		kgo.RecordRetries(20), kgo.UnknownTopicRetries(-1), kgo.RecordDeliveryTimeout(time.Minute)) // a new topic may be unknown for a while
 	if err != nil {
 		return err
 	}
