@@ -182,7 +182,7 @@ long/hang: kafka ## a handler that never returns, on Kafka and NATS, one and two
 long/dead-group: ## all processes of a group are killed: what check, describe and owners print, and the alert
 	go test -count 1 -timeout 10m -v -run 'DeadGroup|ToBeDead' ./cmd/epochfence
 	go test -count 1 -timeout 10m -v -run 'NobodyIsLeft' ./operate/fenceprom
-long/failover: kafka ## from a kill, a freeze or a cut to the survivor's commits in all partitions, per group type, with the zero Options and without patience (TAKEOVER=…; needs Java 17 and Maven)
+long/failover: kafka ## from a kill, a freeze or a cut to the survivor's commits in all partitions or jobs: a table per kind of group, with the zero Options and without patience (TAKEOVER='… -takeover.machine=quiet' writes docs/failover.json; needs Java 17 and Maven)
 	$(on_kafka) EPOCHFENCE_LONG=1 go test -count 1 -timeout 3h -v -run '^TestRealTakeover$$' ./internal/e2e $(TAKEOVER)
 long/storms: kafka ## ten minutes of wrong suspicions, all suspect all, a frozen majority, a slow and a partitioned database, under load and per group type, also through PgBouncer (STORMS=…, such as -storm.lasts=1m; two hours; needs Java 17, Maven and pgbouncer)
 	$(on_kafka) EPOCHFENCE_LONG=1 go test -count 1 -timeout 4h -v -run '^TestRealStorms$$' ./internal/e2e $(STORMS)
