@@ -18,6 +18,18 @@ import (
 // them for deleted topics. When the only broker crashes and starts again, none has a leader for a moment.
 // Then the position stays unstable, and readers of the records wait, until another transaction of the same
 // producer ends in these partitions: with the result that the first one had, so that it is all or nothing.
+//
+// That completion is a transaction, too, and Kafka aborts it if its process dies or stalls. Some partitions may
+// have the first one's commit by then, while the position says that its batch was aborted. So:
+//
+//  1. DescribeTransactions is asked how the first one ended, and then InitProducerId fences all before it.
+//  2. A fenced transaction of the database stores that result, with the session's producer epoch, in the
+//     batch's assignment: the completion has begun.
+//  3. Only then are the partitions added, then the group, and EndTxn follows.
+//  4. A later session goes on if Kafka says that this completion ended with that result, or that it added
+//     nothing: the transactional ID is empty, with the stored epoch.
+//  5. Otherwise a completion that was to commit may be aborted in a part. Unless the position has the batch, that
+//     is a doubt: the batch is not sent again. One that was to abort cannot end in another way.
 
 // unstableWait is how long a position may be unstable in a new session. InitProducerId is answered when all
 // markers are written, so it is stable at once, unless the coordinator of the group has just changed.
@@ -73,14 +85,13 @@ func (s *session) describe(ctx context.Context) (e ended, err error) {
 }
 
 // of returns the result if no transaction came between it and the session: each, and InitProducerId, raises the
-// epoch. before is what an earlier session of this process knew, if it was the last to begin.
-func (e ended) of(s *session, before any) result {
+// epoch. before is what an earlier session knew, if it was the last to begin.
+func (e ended) of(s *session, before ended) result {
 	if e.result == forgotten {
-		was, _ := before.(ended)
-		if was.id != e.id || was.epoch != e.epoch {
+		if before.id != e.id || before.epoch != e.epoch {
 			return unknown
 		}
-		e.result = was.result
+		e.result = before.result
 	}
 	if e.id == s.id && e.epoch+1 == s.epoch {
 		return e.result
@@ -88,14 +99,56 @@ func (e ended) of(s *session, before any) result {
 	return unknown
 }
 
-// complete ends an empty transaction in all partitions of the topics and in the group. A marker does nothing
-// in a partition without an open one. The group is last: until its marker is written, no session sends.
-func (s *session) complete(ctx context.Context, topics []string) error {
-	if s.last == unknown {
-		return fmt.Errorf("%w: the position of group %s in topic %s is unstable, and its transaction has ended: Kafka has lost the markers of that, and has "+
+// text is what the database has of a completion that has begun.
+func (e ended) text() string {
+	what := "abort"
+	if e.result == committed {
+		what = "commit"
+	}
+	return fmt.Sprintf("%s %d %d", what, e.id, e.epoch)
+}
+
+func begunBy(text string) (e ended) {
+	var what string
+	if _, err := fmt.Sscanf(text, "%s %d %d", &what, &e.id, &e.epoch); err != nil {
+		return ended{}
+	}
+	e.result = map[string]result{"commit": committed, "abort": aborted}[what]
+	return e
+}
+
+// ends returns the result of the transaction before the session. before is what the database has of a
+// completion, or empty.
+func (s *session) ends(before string) result {
+	switch begun := begunBy(before); {
+	case begun.result == aborted:
+		return aborted
+	case s.last != unknown:
+		return s.last
+	default:
+		return s.was.of(s, begun)
+	}
+}
+
+// torn reports whether the completion that the database has may have been aborted in a part.
+func (s *session) torn(begun string) bool {
+	want := begunBy(begun).result
+	return begun != "" && (want == unknown || s.ends(begun) != want)
+}
+
+// completion returns what the database must have before complete is called.
+func (s *session) completion(before string) (string, error) {
+	if s.last = s.ends(before); s.last == unknown || s.torn(before) {
+		return "", fmt.Errorf("%w: the position of group %s in topic %s is unstable, and its transaction has ended: Kafka has lost the markers of that, and has "+
 			"forgotten whether it was committed; find its partitions with `kafka-transactions.sh find-hanging`, see whether others have its records, and abort it in each",
 			batches.ErrDoubt, s.name, s.topic)
 	}
+	return ended{s.last, s.id, s.epoch}.text(), nil
+}
+
+// complete ends an empty transaction in all partitions of the topics and in the group. A marker does nothing
+// in a partition without an open one. The group is last: until its marker is written, no session sends.
+func (s *session) complete(ctx context.Context, topics []string) error {
 	if len(topics) > 0 {
 		if err := until(ctx, func() error { return s.addTopics(ctx, topics) }); err != nil {
 			return err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,6 +46,7 @@ type session struct {
 	epoch int16
 	old   bool // the transactions are those from before KIP-890
 	at    position
+	was   ended  // described before the session began
 	last  result // of the transaction before
 
 	unstable bool // there is no position, until that is completed
@@ -109,7 +109,7 @@ func (o Options) connect(ctx context.Context, name string, old bool) (*session, 
 			return o.connect(ctx, name, true)
 		}
 	}
-	if err = s.init(ctx, o.ended); err != nil {
+	if err = s.init(ctx, o); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -118,24 +118,24 @@ func (o Options) connect(ctx context.Context, name string, old bool) (*session, 
 
 func (s *session) close() { s.cl.Close() }
 
-func (s *session) init(ctx context.Context, results *sync.Map) (err error) {
-	last, err := s.describe(ctx)
-	if err != nil {
+func (s *session) init(ctx context.Context, o Options) (err error) {
+	if s.was, err = s.describe(ctx); err != nil {
 		return fmt.Errorf("kafkaoutbox: %w", err)
 	}
 	if s.id, s.epoch, err = s.cl.ProducerID(ctx); err != nil {
 		return fmt.Errorf("kafkaoutbox: begin as transactional ID %s: %w", s.name, err)
 	}
-	before, _ := results.Load(s.name)
-	s.last = last.of(s, before)
-	results.Store(s.name, ended{s.last, s.id, s.epoch})
-	s.at, err = s.position(ctx)
+	known, _ := o.ended.Load(s.name)
+	before, _ := known.(ended)
+	s.last = s.was.of(s, before)
+	o.ended.Store(s.name, ended{s.last, s.id, s.epoch})
+	s.at, err = s.position(ctx, unstableWait)
 	if s.unstable = errors.Is(err, errUnstable); s.unstable {
 		s.at = position{Number: -1}
 	} else if err != nil {
 		return fmt.Errorf("kafkaoutbox: read the position of group %s in topic %s: %w", s.name, s.topic, err)
 	} else {
-		results.Delete(s.name)
+		o.ended.Delete(s.name)
 	}
 	return nil
 }
@@ -150,9 +150,9 @@ func until(ctx context.Context, try func() error) error {
 	}
 }
 
-// position reads the committed offset. It requires a stable one: no transaction that may still commit has
-// another.
-func (s *session) position(ctx context.Context) (at position, err error) {
+// position reads the committed offset. It requires a stable one, and waits for it: no transaction that may still
+// commit has another.
+func (s *session) position(ctx context.Context, wait time.Duration) (at position, err error) {
 	began := time.Now()
 	err = until(ctx, func() error {
 		topic := kmsg.NewOffsetFetchRequestGroupTopic()
@@ -181,7 +181,7 @@ func (s *session) position(ctx context.Context) (at position, err error) {
 		}
 		p := g.Topics[0].Partitions[0]
 		switch err := kerr.ErrorForCode(p.ErrorCode); {
-		case errors.Is(err, kerr.UnstableOffsetCommit) && time.Since(began) > unstableWait:
+		case errors.Is(err, kerr.UnstableOffsetCommit) && time.Since(began) > wait:
 			return errUnstable
 		case err != nil:
 			return err

@@ -43,8 +43,10 @@ func (p producer) Send(ctx context.Context, at position, rows []outbox.Row) ([]e
 	return p.s.send(ctx, at, rows)
 }
 
-// Incomplete and Complete implement [batches.Completer]: see markers.go.
-func (p producer) Incomplete() bool { return p.s.unstable }
+// The others implement [batches.Completer]: see markers.go.
+func (p producer) Incomplete() bool                         { return p.s.unstable }
+func (p producer) Completion(before string) (string, error) { return p.s.completion(before) }
+func (p producer) Torn(begun string) bool                   { return p.s.torn(begun) }
 func (p producer) Complete(ctx context.Context, topics []string) error {
 	return p.s.complete(ctx, topics)
 }

@@ -52,7 +52,11 @@ type assignment struct {
 	Topics []string `json:"topics,omitempty"`
 	Before []string `json:"before,omitempty"`
 
-	row int64
+	// Completion is that of a [Completer] which has begun: of this batch, or of the one that it follows.
+	Completion string `json:"completion,omitempty"`
+
+	row    int64
+	offset epoch.Offset // of the entry
 }
 
 // inDoubt is the Previous of an entry that keeps a doubt without an assignment. It has the server's position,
@@ -87,8 +91,9 @@ const (
 //
 // The session has fenced all before it, so none of them can commit any more: a batch that p precedes
 // stays without effect. A process that opens a session late, after its claim was replaced, learns that
-// from the transaction that calls decide, and sends nothing.
-func decide(p Position, a *assignment) decision {
+// from the transaction that calls decide, and sends nothing. A batch whose completion is torn may have an effect
+// in a part of its destinations.
+func decide(p Position, a *assignment, torn bool) decision {
 	switch {
 	case a == nil && p.empty():
 		return nothing
@@ -97,7 +102,7 @@ func decide(p Position, a *assignment) decision {
 		return doubt
 	case p == a.position():
 		return deliver
-	case !a.settled() && p == Position{a.Number - 1, a.Previous}:
+	case !a.settled() && p == Position{a.Number - 1, a.Previous} && !torn:
 		return withdraw
 	}
 	return doubt
@@ -122,9 +127,13 @@ func (o *Target) doubtful(p epoch.Partition, at Position, a *assignment) error {
 	if a != nil && len(a.Entries) > 0 {
 		which = fmt.Sprintf("the entries %v, and of later ones if the database lost commits", a.Entries)
 	}
-	return fmt.Errorf("%s: %s: %w: the position in %s is %s, and the outbox %s: the position was lost or changed, a batch was discarded, or the database was "+
-		"restored or has lost commits; see whether the %ss have the %ss of %s; discard the entries whose %ss they have; then %s, and after that discard %s: what is left is sent",
-		o.Package, p, ErrDoubt, o.Server, theirs, ours, o.Destination, o.Record, which, o.Record, o.Forget(p), row)
+	why := "the position was lost or changed, a batch was discarded, or the database was restored or has lost commits"
+	if a != nil && a.Completion != "" && at == (Position{a.Number - 1, a.Previous}) {
+		why = fmt.Sprintf("%s may have the batch in a part of its %ss, because its completion was interrupted", o.Server, o.Destination)
+	}
+	return fmt.Errorf("%s: %s: %w: the position in %s is %s, and the outbox %s: %s; see whether the %ss have the %ss of %s; "+
+		"discard the entries whose %ss they have; then %s, and after that discard %s: what is left is sent",
+		o.Package, p, ErrDoubt, o.Server, theirs, ours, why, o.Destination, o.Record, which, o.Record, o.Forget(p), row)
 }
 
 const (
@@ -224,13 +233,14 @@ func (r *relay[TX]) assigned(ctx context.Context, tx TX, to outbox.Cursor) (*ass
 	if err := form.Parse(rows[0].Body, a); err != nil {
 		return nil, fmt.Errorf("%s: entry %d, the batch of %s: %w", r.o.Package, rows[0].ID, r.p, err)
 	}
-	a.row = rows[0].ID
+	a.row, a.offset = rows[0].ID, rows[0].Offset
 	return a, nil
 }
 
 // settle deletes the assigned batch, and its entries if the server has them. A settled one stays.
 func (r *relay[TX]) settle(ctx context.Context, tx TX, t *turn, at Position, a *assignment) error {
-	decided := decide(at, a)
+	c, completes := r.session.(Completer)
+	decided := decide(at, a, completes && a != nil && c.Torn(a.Completion))
 	switch {
 	case decided == doubt:
 		t.unknown = a == nil

@@ -48,17 +48,22 @@ func TestThePositionDecidesWhatBecameOfTheAssignedBatch(t *testing.T) {
 		{Position{-1, ""}, kept, doubt}, // Kafka has forgotten it
 		{Position{0, "empty x"}, kept, doubt},
 	} {
-		if got := decide(c.at, c.a); got != c.want {
-			t.Errorf("decide(%v, %+v) = %v, want %v", c.at, c.a, got, c.want)
+		if got := decide(c.at, c.a, false); got != c.want {
+			t.Errorf("decide(%v, %+v, false) = %v, want %v", c.at, c.a, got, c.want)
 		}
 	}
-	if p := (Position{-1, ""}).following(nil).position(); !p.empty() || decide(p, nil) != nothing {
+	for at, want := range map[Position]decision{{7, "g"}: deliver, {6, "f"}: doubt, {5, "e"}: doubt} {
+		if got := decide(at, batch, true); got != want {
+			t.Errorf("decide(%v, %+v, true) = %v, want %v", at, batch, got, want)
+		}
+	}
+	if p := (Position{-1, ""}).following(nil).position(); !p.empty() || decide(p, nil, false) != nothing {
 		t.Errorf("the first position is %v", p)
 	}
 	for range 3 { // a batch follows its position, and no other
 		at := Position{7, "g"}
 		next := at.following(nil)
-		if decide(at, next) != withdraw || decide(next.position(), next) != deliver || decide(next.position(), at.following(nil)) != doubt {
+		if decide(at, next, false) != withdraw || decide(next.position(), next, false) != deliver || decide(next.position(), at.following(nil), false) != doubt {
 			t.Errorf("%+v does not follow %v alone", next, at)
 		}
 	}

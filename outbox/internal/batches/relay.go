@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -201,22 +202,49 @@ func (r *relay[TX]) begin(ctx context.Context, unassigned bool) (err error) {
 
 // complete completes the last transaction before the session. That is the assigned batch or the one before.
 func (r *relay[TX]) complete(ctx context.Context, c Completer) error {
-	t := &turn{probe: true, at: r.at, limit: 1, seen: map[int64]bool{}}
-	if err := r.do(ctx, t, nil); err != nil { // only the owner, after its session has fenced all before it
+	a, err := r.note(ctx, c.Completion) // only the owner, after its session has fenced all before it
+	if err != nil {
 		return err
 	}
-	var all []string
-	if t.next != nil {
-		all = slices.Concat(t.next.Topics, t.next.Before)
-	}
-	ctx, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
+	all := slices.Concat(a.Topics, a.Before)
+	timed, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
 	defer cancel()
-	if err := c.Complete(ctx, all); err != nil {
+	if err := c.Complete(timed, all); err != nil {
 		return fmt.Errorf("%s: %s: complete the last transaction: %w", r.o.Package, r.p, err)
+	}
+	if _, err := r.note(ctx, func(string) (string, error) { return "", nil }); err != nil {
+		return err
 	}
 	r.logger.WarnContext(ctx, r.o.Server+" had ended a transaction of the outbox in a part of its "+r.o.Destination+"s, as after the crash of all their brokers: it is complete now",
 		r.o.Destination+"s", all)
 	return nil
+}
+
+// note replaces what the assignment has of a completion, in a transaction of its own, and returns the assignment.
+func (r *relay[TX]) note(ctx context.Context, completion func(before string) (string, error)) (a *assignment, err error) {
+	err = r.claim.Do(ctx, func(ctx context.Context, tx TX) error {
+		_, to, err := r.store.Scan(ctx, tx, r.p, r.at, 1)
+		if err != nil {
+			return err
+		}
+		if a, err = r.assigned(ctx, tx, to); err != nil {
+			return err
+		}
+		if a == nil {
+			a = &assignment{}
+		}
+		if a.Completion, err = completion(a.Completion); err != nil {
+			return fmt.Errorf("%s: %s: %w", r.o.Package, r.p, err)
+		}
+		if a.settled() || a.Previous == inDoubt { // the batch is not sent again in any case
+			return nil
+		}
+		if _, err := r.store.Delete(ctx, tx, r.p, []int64{a.row}); err != nil {
+			return err
+		}
+		return r.put(ctx, tx, a, strings.TrimPrefix(a.Name, emptyStart), a.offset)
+	})
+	return a, err
 }
 
 // committed follows a transaction of the database.

@@ -65,9 +65,17 @@ type Session interface {
 type Completer interface {
 	Incomplete() bool
 
-	// Complete ends that transaction in the destinations and in the position, as it was decided. The error is
-	// [ErrDoubt] if that cannot be known.
+	// Completion returns what the database must have before Complete is called, because Complete may be
+	// interrupted. before is what it has of an earlier one. The error is [ErrDoubt] if it cannot be known how
+	// that transaction was decided.
+	Completion(before string) (string, error)
+
+	// Complete ends that transaction in the destinations and in the position, as it was decided.
 	Complete(ctx context.Context, destinations []string) error
+
+	// Torn reports whether the completion that the database has may have been aborted in a part of the
+	// destinations, although the transaction was committed in others.
+	Torn(begun string) bool
 }
 
 // Refusal says whose fault an error is.
