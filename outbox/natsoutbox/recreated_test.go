@@ -1,0 +1,110 @@
+package natsoutbox_test
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/internal/servers/natstest"
+)
+
+// recreate deletes the stream and creates it again, empty.
+func (r *rig) recreate() {
+	r.Helper()
+	s, err := r.js.Stream(r.Context(), r.o.Stream)
+	if err == nil {
+		err = r.js.DeleteStream(r.Context(), r.o.Stream)
+	}
+	if err == nil {
+		_, err = r.js.CreateStream(r.Context(), s.CachedInfo().Config)
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// wantNew checks that the stream has each of these, once, and in order.
+func (r *rig) wantNew(want map[string][]int) {
+	r.Helper()
+	found := r.read()
+	for key := range r.added {
+		if !slices.Equal(found[key], want[key]) {
+			r.Errorf("key %s: the stream has %v, want %v", key, found[key], want[key])
+		}
+	}
+}
+
+func TestIntoAStreamThatWasRecreatedWhileNothingWaitedNewMessagesGo(t *testing.T) {
+	r := newRig(t, natstest.Start(t).URL())
+	r.add("a", "b", "a", "b")
+	run := r.takeOver(&process{})
+	r.awaitEmpty()
+	for _, same := range []bool{true, false} {
+		r.recreate()
+		if !same {
+			r.stop(run)
+			r.takeOver(&process{})
+		}
+		r.mu.Lock()
+		n := r.n
+		r.mu.Unlock()
+		r.add("a", "b", "a")
+		r.awaitEmpty()
+		r.wantNew(map[string][]int{"a": {n, n + 2}, "b": {n + 1}})
+	}
+}
+
+// Nobody but the operator knows whether the old stream had the batch.
+func TestABatchOfAStreamThatWasRecreatedIsADoubt(t *testing.T) {
+	for name, after := range map[string]int{"": 0, "before its batch is assigned": stepPosition, "before its commit": stepMessage, "before its end is known": stepCommit} {
+		t.Run("recreated "+cmp.Or(name, "under an open session"), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, natstest.Start(t).URL())
+			var log lines
+			r.o.Logger, r.o.RetryMax = log.logger(), time.Hour // it does not become idle
+			r.add("a", "b")
+			run := r.takeOver(&process{})
+			r.awaitSent()
+			if name != "" {
+				r.stop(run)
+				r.add("a", "c", "a")
+				run = r.takeOver(killedAfter(after))
+				r.await("its end", run.of.killed)
+				r.stop(run)
+				r.recreate()
+				r.takeOver(&process{})
+			} else {
+				r.recreate()
+				r.add("a", "c", "a")
+			}
+			r.await("a doubt", func() bool {
+				return strings.Contains(log.String(), "in doubt") && strings.Contains(log.String(), "discard entry "+itoa(r.batch()))
+			})
+			r.wantNew(nil)
+			r.stop(r.all()[len(r.all())-1])
+			r.o.RetryMax = 50 * time.Millisecond
+			r.db.Discard(r.batch()) // the old stream is no more, and the operator wants what is left in the new one
+			r.takeOver(&process{})
+			r.awaitEmpty()
+			r.wantNew(map[string][]int{"a": {2, 4}, "c": {3}})
+		})
+	}
+}
+
+// killedAfter is a process that dies at what follows a step.
+func killedAfter(step int) *process {
+	var came atomic.Bool
+	p := &process{}
+	p.at = func(at int) {
+		if came.Load() && at != step {
+			p.kill()
+		}
+		if at == step {
+			came.Store(true)
+		}
+	}
+	return p
+}
