@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
 	"github.com/epochfence/epochfence/outbox/internal/batches"
 )
@@ -127,6 +129,34 @@ func (b *Box[TX]) Add(ctx context.Context, tx TX, m epoch.Message, r Record) err
 	}
 	return b.relay.Add(ctx, tx, m, b.o.Entry(all, r.Key))
 }
+
+// DeadLetters returns a function for consumer.Handlers.OnFailure that adds the message to a topic of dead letters,
+// in the transaction that moves the position past the message. The record has the message's key, value and headers,
+// and the headers epochfence-group, -topic, -partition, -offset and -error.
+//
+// Operators see it as a record of the outbox until it is sent, and cannot replay it. A message that makes no record,
+// because it is larger than about 999,000 bytes, halts its partition: to store it instead, call the sink's DeadLetter
+// where the error matches [outbox.ErrEntry].
+func (b *Box[TX]) DeadLetters(topic string) consumer.FailureHandler[TX] {
+	return func(ctx context.Context, tx TX, m epoch.Message, _ epoch.Epoch, cause error) error {
+		r := Record{Topic: topic, Key: m.Key, Value: m.Value}
+		for _, h := range m.Headers { // it may be a dead letter already
+			if !strings.HasPrefix(h.Key, deadLetter) {
+				r.Headers = append(r.Headers, h)
+			}
+		}
+		for _, about := range [][2]string{
+			{"group", m.Partition.Group}, {"topic", m.Partition.Topic}, {"partition", fmt.Sprint(m.Partition.Number)},
+			{"offset", fmt.Sprint(m.Offset)}, {"error", operate.ErrorText(cause)},
+		} {
+			r.Headers = append(r.Headers, epoch.Header{Key: deadLetter + about[0], Value: []byte(about[1])})
+		}
+		return b.Add(ctx, tx, m, r)
+	}
+}
+
+// deadLetter begins the headers of a dead letter that say where it comes from.
+const deadLetter = "epochfence-"
 
 // Relay produces the records of one partition under one claim, until the claim ends: set
 // consumer.Handlers.Background to it.
