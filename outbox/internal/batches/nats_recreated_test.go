@@ -1,4 +1,4 @@
-package natsoutbox_test
+package batches_test
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 )
 
 // recreate deletes the stream and creates it again, empty.
-func (r *rig) recreate() {
+func (r *natsRig) recreate() {
 	r.Helper()
 	s, err := r.js.Stream(r.Context(), r.o.Stream)
 	if err == nil {
@@ -27,9 +27,9 @@ func (r *rig) recreate() {
 }
 
 // wantNew checks that the stream has each of these, once, and in order.
-func (r *rig) wantNew(want map[string][]int) {
+func (r *natsRig) wantNew(want map[string][]int) {
 	r.Helper()
-	found := r.read()
+	found := r.found()
 	for key := range r.added {
 		if !slices.Equal(found[key], want[key]) {
 			r.Errorf("key %s: the stream has %v, want %v", key, found[key], want[key])
@@ -38,7 +38,7 @@ func (r *rig) wantNew(want map[string][]int) {
 }
 
 func TestIntoAStreamThatWasRecreatedWhileNothingWaitedNewMessagesGo(t *testing.T) {
-	r := newRig(t, natstest.Start(t).URL())
+	r := newNATSRig(t, natstest.Start(t).URL())
 	r.add("a", "b", "a", "b")
 	run := r.takeOver(&process{})
 	r.awaitEmpty()
@@ -59,10 +59,10 @@ func TestIntoAStreamThatWasRecreatedWhileNothingWaitedNewMessagesGo(t *testing.T
 
 // Nobody but the operator knows whether the old stream had the batch.
 func TestABatchOfAStreamThatWasRecreatedIsADoubt(t *testing.T) {
-	for name, after := range map[string]int{"": 0, "before its batch is assigned": stepPosition, "before its commit": stepMessage, "before its end is known": stepCommit} {
+	for name, after := range map[string]int{"": 0, "before its batch is assigned": natsPosition, "before its commit": natsMessage, "before its end is known": natsCommit} {
 		t.Run("recreated "+cmp.Or(name, "under an open session"), func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, natstest.Start(t).URL())
+			r := newNATSRig(t, natstest.Start(t).URL())
 			var log lines
 			r.o.Logger, r.o.RetryMax = log.logger(), time.Hour // it does not become idle
 			r.add("a", "b")
@@ -81,12 +81,12 @@ func TestABatchOfAStreamThatWasRecreatedIsADoubt(t *testing.T) {
 				r.add("a", "c", "a")
 			}
 			r.await("a doubt", func() bool {
-				return strings.Contains(log.String(), "in doubt") && strings.Contains(log.String(), "discard entry "+itoa(r.batch()))
+				return strings.Contains(log.String(), "in doubt") && strings.Contains(log.String(), "discard entry "+itoa(r.batch().ID))
 			})
 			r.wantNew(nil)
 			r.stop(r.all()[len(r.all())-1])
 			r.o.RetryMax = 50 * time.Millisecond
-			r.db.Discard(r.batch()) // the old stream is no more, and the operator wants what is left in the new one
+			r.db.Discard(r.batch().ID) // the old stream is no more, and the operator wants what is left in the new one
 			r.takeOver(&process{})
 			r.awaitEmpty()
 			r.wantNew(map[string][]int{"a": {2, 4}, "c": {3}})

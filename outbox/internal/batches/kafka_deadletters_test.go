@@ -1,4 +1,4 @@
-package kafkaoutbox_test
+package batches_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 )
 
 // dead is what a reader of a topic of dead letters finds: key, value and headers.
-func (r *rig) dead(topic string, n int) (all []string) {
+func (r *kafkaRig) dead(topic string, n int) (all []string) {
 	r.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(r.seeds()...), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	if err != nil {
@@ -41,7 +41,7 @@ func (r *rig) dead(topic string, n int) (all []string) {
 }
 
 func TestADeadLetterIsARecordWithWhereItComesFrom(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	topic := "dead-" + r.target
 	r.createTopics(1, nil, topic)
 	bury, cause := r.box(&process{}).DeadLetters(topic), errors.New("no such item")
@@ -69,7 +69,7 @@ func TestADeadLetterIsARecordWithWhereItComesFrom(t *testing.T) {
 
 // It neither gets lost nor keeps the others from OnFailure's own decision.
 func TestADeadLetterThatMakesNoRecordSaysSo(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	bury := r.box(&process{}).DeadLetters(r.target)
 	var kept []int
 	decide := consumer.FailureHandler[*tx](func(ctx context.Context, tx *tx, m consumer.Message, e epoch.Epoch, cause error) error {
