@@ -167,9 +167,7 @@ func notAbandoned(w *world) {
 	ta := w.owned(5)
 	ended, abandon := context.WithCancel(context.Background())
 	as := ta.advance(2)
-	err := ta.runsWith(w.ctx, as, epoch.TxOptions{Abandoned: ended}, func(ctx context.Context, tx any) error {
-		return w.effects(ctx, tx, as, ta.Epoch)
-	})
+	err := ta.runsWith(w.ctx, as, epoch.TxOptions{Abandoned: ended}, ta.writes(as, nil))
 	abandon() // too late
 	w.NoErrorf(err, "a transaction that may be abandoned")
 	if !w.held {
@@ -199,15 +197,12 @@ func frozenAfterWrites(w *world) {
 	ta.applies(2)
 	var tb *tenure
 	as := []epoch.Advance{ta.advance(2)}
-	err := a.commit(as, func(ctx context.Context, tx any) error {
-		if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
-			return err
-		}
+	err := a.commit(as, ta.writes(as[0], func() error {
 		// A is frozen here. Meanwhile:
 		tb = b.claims(orders0, 6)
 		tb.applies(3)
 		return nil
-	})
+	}))
 	w.wantRefused(err, "A thaws and commits")
 	ta.refused(epoch.ErrStale, 2)
 	tb.applies(1)
@@ -268,12 +263,7 @@ func heldBesideCommit(w *world) {
 		})
 		w.NoErrorf(err, "a commit began and ended within a transaction that holds the claim")
 		as := ta.advance(1)
-		err = ta.commit([]epoch.Advance{as}, func(ctx context.Context, tx any) error {
-			if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
-				return err
-			}
-			return ta.writesHeld(value)
-		})
+		err = ta.commit([]epoch.Advance{as}, ta.writes(as, func() error { return ta.writesHeld(value) }))
 		w.NoErrorf(err, "a transaction that holds the claim began and ended within a commit")
 		ta.moves(as)
 		ta.wantFence()

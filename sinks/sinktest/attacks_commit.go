@@ -51,12 +51,7 @@ func ackLostNotLanded(w *world) {
 	a := ta.process
 	cut := errors.New("connection lost")
 	as := []epoch.Advance{ta.advance(3)}
-	err := a.commit(as, func(ctx context.Context, tx any) error {
-		if err := w.effects(ctx, tx, as[0], ta.Epoch); err != nil {
-			return err
-		}
-		return cut
-	})
+	err := a.commit(as, ta.writes(as[0], func() error { return cut }))
 	w.Mustf(errors.Is(err, cut), "err = %v, want the handler's own", err)
 	again := a.claims(orders0, 5)
 	w.Mustf(again.Next == 0, "A continues at offset %d, want 0", again.Next)

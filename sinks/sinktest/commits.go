@@ -316,9 +316,7 @@ func sameAdvanceTwice(w *world) {
 		as := []epoch.Advance{ta.advance(1)}
 		accepted := make(chan struct{}, 4)
 		w.together(4, func(_ int, a *process) {
-			err := a.sink.Commit(w.ctx, as, epoch.TxOptions{}, func(ctx context.Context, tx any) error {
-				return w.effects(ctx, tx, as[0], ta.Epoch)
-			})
+			err := a.sink.Commit(w.ctx, as, epoch.TxOptions{}, ta.writes(as[0], nil))
 			if err == nil {
 				accepted <- struct{}{}
 				return

@@ -36,12 +36,7 @@ func handlerError(w *world) {
 	ta := w.owned(5)
 	own := &ownError{code: 409}
 	as := ta.advance(2)
-	err := ta.runs(w.ctx, as, func(ctx context.Context, tx any) error {
-		if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
-			return err
-		}
-		return own
-	})
+	err := ta.runs(w.ctx, as, ta.writes(as, func() error { return own }))
 	var found *ownError
 	w.Wantf(errors.Is(err, own) && errors.As(err, &found) && found.code == 409 && len(class(err)) == 0, "err = %v, want the handler's own and no refusal", err)
 	ta.wantFence()
@@ -58,12 +53,7 @@ func handlerPanic(w *world) {
 			w.Wantf(r == "out of stock", "recovered %v, want the handler's own panic", r)
 		}()
 		as := ta.advance(2)
-		err := ta.runs(w.ctx, as, func(ctx context.Context, tx any) error {
-			if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
-				return err
-			}
-			panic("out of stock")
-		})
+		err := ta.runs(w.ctx, as, ta.writes(as, func() error { panic("out of stock") }))
 		w.Errorf("Commit returned %v, want the handler's panic", err)
 	}()
 	ta.wantFence()
@@ -80,13 +70,10 @@ func handlerGoexit(w *world) {
 	go func() {
 		defer close(ended)
 		as := ta.advance(2)
-		err := ta.runs(w.ctx, as, func(ctx context.Context, tx any) error {
-			if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
-				return err
-			}
+		err := ta.runs(w.ctx, as, ta.writes(as, func() error {
 			runtime.Goexit() // as t.FailNow does
 			return nil
-		})
+		}))
 		w.Errorf("Commit returned %v after its goroutine had ended", err)
 	}()
 	<-ended
@@ -100,9 +87,7 @@ func contextEndedBefore(w *world) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	cancel()
 	as := ta.advance(1)
-	err := ta.runs(ctx, as, func(ctx context.Context, tx any) error {
-		return w.effects(ctx, tx, as, ta.Epoch)
-	})
+	err := ta.runs(ctx, as, ta.writes(as, nil))
 	w.Wantf(errors.Is(err, context.Canceled), "Commit: err = %v, want the context's", err)
 	if _, err := ta.sink.Claim(ctx, ta.Fence, epoch.NewClaim(lease(orders0, 6, "A"))); !errors.Is(err, context.Canceled) {
 		w.Errorf("Claim: err = %v, want the context's", err)
@@ -176,14 +161,11 @@ func (t *tenure) late() error {
 	ctx, cancel := context.WithTimeout(w.ctx, w.patience/450) // 400 ms, and short for a database in memory
 	defer cancel()
 	over := ctx.Done() // the caller's context: the sink chooses the handler's
-	return t.runs(ctx, as, func(ctx context.Context, tx any) error {
-		if err := w.effects(ctx, tx, as, t.Epoch); err != nil {
-			return err
-		}
+	return t.runs(ctx, as, t.writes(as, func() error {
 		<-over
 		<-time.After(w.patience / 300) // longer than its deadline, which is in the first half
 		return nil
-	})
+	}))
 }
 
 // cutOffAnywhere cancels the context of a commit a little later each time, from before the commit
@@ -202,9 +184,7 @@ func cutOffAnywhere(w *world) {
 		ctx, cancel := context.WithTimeout(w.ctx, cut)
 		as := ta.advance(2)
 		began := time.Now()
-		err := ta.runs(ctx, as, func(ctx context.Context, tx any) error {
-			return w.effects(ctx, tx, as, ta.Epoch)
-		})
+		err := ta.runs(ctx, as, ta.writes(as, nil))
 		cancel()
 		if err == nil {
 			took = max(took, time.Since(began))
@@ -241,9 +221,7 @@ func lockedUntilTimeIsUp(w *world) {
 	// Long enough even for a loaded machine to reach the wait.
 	ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
 	defer cancel()
-	err := ta.runs(ctx, as, func(ctx context.Context, tx any) error {
-		return w.effects(ctx, tx, as, ta.Epoch)
-	})
+	err := ta.runs(ctx, as, ta.writes(as, nil))
 	// It is also in doubt if this process did not run when the sink's own timeout fired.
 	if !errors.Is(err, epoch.ErrTransient) || len(class(err)) > 0 && !errors.Is(err, epoch.ErrInDoubt) {
 		w.Errorf("err = %v, want %q and no refusal", err, epoch.ErrTransient)
@@ -282,14 +260,11 @@ func transactionKept(w *world) {
 func isolation(w *world) {
 	ta := w.owned(5)
 	as := ta.advance(2)
-	err := ta.runs(w.ctx, as, func(ctx context.Context, tx any) error {
-		if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
-			return err
-		}
+	err := ta.runs(w.ctx, as, ta.writes(as, func() error {
 		w.wantEffects(orders0, "")
 		ta.wantFence()
 		return nil
-	})
+	}))
 	w.NoError(err)
 	w.wantEffects(orders0, "0-1@5")
 }
@@ -347,12 +322,7 @@ func hostileErrors(w *world) {
 		for form, returned := range map[string]error{"bare": hostile, "wrapped": fmt.Errorf("reserve: %w", hostile)} {
 			err := w.survives(name+", "+form, func() error {
 				as := ta.advance(1)
-				return ta.runs(w.ctx, as, func(ctx context.Context, tx any) error {
-					if err := w.effects(ctx, tx, as, ta.Epoch); err != nil {
-						return err
-					}
-					return returned
-				})
+				return ta.runs(w.ctx, as, ta.writes(as, func() error { return returned }))
 			})
 			w.Wantf(err != nil, "%s, %s: Commit returned nil", name, form)
 		}

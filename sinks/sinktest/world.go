@@ -164,6 +164,16 @@ func (w *world) effects(ctx context.Context, tx any, a epoch.Advance, e epoch.Ep
 	return nil
 }
 
+// writes returns a handler that does its work for an advance, and then, unless it is nil, then.
+func (t *tenure) writes(a epoch.Advance, then func() error) func(ctx context.Context, tx any) error {
+	return func(ctx context.Context, tx any) error {
+		if err := t.w.effects(ctx, tx, a, t.Epoch); err != nil || then == nil {
+			return err
+		}
+		return then()
+	}
+}
+
 func effect(o epoch.Offset, e epoch.Epoch) string { return fmt.Sprintf("%d@%d", o, e) }
 
 func (a *process) commit(as []epoch.Advance, apply func(ctx context.Context, tx any) error) error {
@@ -223,9 +233,7 @@ func (t *tenure) writesHeld(value string) error {
 func (t *tenure) tries(messages int) error {
 	t.w.Helper()
 	a := t.advance(messages)
-	err := t.commit([]epoch.Advance{a}, func(ctx context.Context, tx any) error {
-		return t.w.effects(ctx, tx, a, t.Epoch)
-	})
+	err := t.commit([]epoch.Advance{a}, t.writes(a, nil))
 	if err == nil {
 		t.moves(a)
 	}
