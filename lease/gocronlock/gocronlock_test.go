@@ -17,7 +17,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/lease"
-	"github.com/epochfence/epochfence/lease/internal/claims/claimstest"
+	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -167,11 +167,11 @@ func TestARunThatWasFrozenCommitsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				store, sink, unfenced := memstore.New(), memsink.New(), &book{}
-				way := claimstest.To(store)
+				way, cut := leasetest.Cuttable(store)
 				a, b := start(t, way, Options{}), start(t, store, Options{})
 				frozen, thawed := make(chan func()), make(chan struct{})
 				freeze := sync.OnceFunc(func() {
-					frozen <- way.Cut()
+					frozen <- cut()
 					<-thawed
 				})
 				runs := a.each(func(ctx context.Context) error { return c.do(ctx, a, sink, unfenced, freeze) })
@@ -218,7 +218,7 @@ func (b *book) all() []string {
 func TestWorkEndsWithTheLeaseAndTheNextRunHasAnother(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		sink := memsink.New()
-		way := claimstest.To(memstore.New())
+		way, cut := leasetest.Cuttable(memstore.New())
 		p := start(t, way, Options{})
 		first := true
 		runs := p.each(func(ctx context.Context) error {
@@ -228,7 +228,7 @@ func TestWorkEndsWithTheLeaseAndTheNextRunHasAnother(t *testing.T) {
 					return nil
 				}
 				first = false
-				defer way.Cut()()
+				defer cut()()
 				<-work.Done()
 				if ctx.Err() != nil {
 					t.Error("gocron's context has ended too")

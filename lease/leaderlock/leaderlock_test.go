@@ -21,7 +21,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/lease"
-	"github.com/epochfence/epochfence/lease/internal/claims/claimstest"
+	"github.com/epochfence/epochfence/lease/leasetest"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -195,14 +195,14 @@ func TestALeaderThatWasFrozenCommitsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				store, sink, unfenced := memstore.New(), memsink.New(), &book{}
-				way := claimstest.To(store)
+				way, cut := leasetest.Cuttable(store)
 				a := join(t, way, lease.Options{}).elect(false)
 				ctx := a.leads(time.Second)
 				b := join(t, store, lease.Options{}).elect(false)
 				frozen, thawed, done := make(chan func()), make(chan struct{}), make(chan error, 1)
 				go func() {
 					done <- c.do(ctx, a, sink, unfenced, func() {
-						frozen <- way.Cut()
+						frozen <- cut()
 						<-thawed
 					})
 				}()
@@ -316,19 +316,19 @@ func TestAProcessThatLeadsAgainHasANewLease(t *testing.T) {
 
 // At the worst moment, the last renewal of the registration is a third of TTL old.
 func TestALeaderThatCannotRenewHasStoppedBeforeAnotherLeads(t *testing.T) {
-	for cut := range 16 {
+	for n := range 16 {
 		bubble.Test(t, func(t *testing.T) {
 			store := memstore.New()
-			way := claimstest.To(store)
+			way, cut := leasetest.Cuttable(store)
 			a := join(t, way, lease.Options{}).elect(false)
 			ctx := a.leads(time.Second)
 			b := join(t, store, lease.Options{}).elect(false)
-			<-time.After(time.Minute + time.Duration(cut)*500*time.Millisecond)
-			mend := way.Cut()
+			<-time.After(time.Minute + time.Duration(n)*500*time.Millisecond)
+			mend := cut()
 			defer mend()
 			b.leads(ttl + 3*retryPeriod)
 			if ctx.Err() == nil {
-				t.Errorf("cut after %d half seconds: two lead", cut)
+				t.Errorf("cut after %d half seconds: two lead", n)
 			}
 		})
 	}

@@ -35,6 +35,21 @@ type fault struct {
 	done    chan<- error    // gets the late write's result
 }
 
+// Cuttable returns one process's way to a store that others reach, too. While it is cut, requests wait
+// until their contexts end, and changes arrive afterwards.
+func Cuttable(s cas.Store) (way cas.Store, cut func() (mend func())) {
+	w := &wire{store: s}
+	return w.asStore(), func() func() { w.cut(); return w.mend }
+}
+
+// asStore returns the wire as a store that reports changes, if its store does.
+func (w *wire) asStore() cas.Store {
+	if watcher, ok := w.store.(cas.Watcher); ok {
+		return watchedWire{w, watcher}
+	}
+	return w
+}
+
 func (w *wire) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

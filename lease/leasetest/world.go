@@ -82,10 +82,7 @@ func (w *world) joinBy(way *wire, name string, options ...option) *member {
 	for _, set := range options {
 		set(&o)
 	}
-	var s cas.Store = way
-	if watcher, ok := way.store.(cas.Watcher); ok {
-		s = watchedWire{way, watcher}
-	}
+	s := way.asStore()
 	m, err := lease.Open(w.ctx, s, o)
 	for err != nil && w.ctx.Err() == nil && (errors.Is(err, errWire) || errors.Is(err, context.DeadlineExceeded)) {
 		m, err = lease.Open(w.ctx, s, o)
