@@ -35,6 +35,8 @@ const (
 	lateAnswer   = 30 * time.Millisecond // after the server has returned our own question: the next look has it
 	answerLimit  = time.Second
 	suspectEvery = time.Second
+
+	reconnectWait = 20 * time.Millisecond // up to twice that, once each server was tried
 )
 
 // sign is what a process says of itself: in the note of its registration, and in its answers.
@@ -56,7 +58,7 @@ type vigil struct {
 	prefix string // of the subjects
 	nc     *nats.Conn
 	store  *natsstore.Store // on nc
-	over   context.Context  // ends with the vigil, or the connection
+	over   context.Context  // ends with the vigil, or if the connection is closed
 	fail   context.CancelCauseFunc
 
 	mu   sync.Mutex
@@ -69,8 +71,8 @@ type seen struct {
 	sign
 	name  string
 	heard time.Time // the last answer, or the first question after a time without any
-	gone  bool
-	asked bool // in the last look
+	gone  int       // how often since then the server has said that nobody subscribes
+	asked bool      // in the last look
 
 	registration string // the latest
 	over         bool   // it was ended by a suspicion
@@ -125,15 +127,18 @@ func (v *vigil) open(ctx context.Context, self operate.Peer) (err error) {
 	return err
 }
 
-// connect opens a connection like the user's, whose callbacks it does not call. The watch is attended anew
-// when it is lost.
+// connect opens a connection like the user's, whose callbacks it does not call. When it is lost, it is replaced before
+// others have seen that twice. If that takes longer, the next look fails, and the watch is attended anew.
 func (v *vigil) connect(ctx context.Context) (*nats.Conn, error) {
 	user := v.s.JetStream.Conn()
 	o := user.Opts
 	o.Name += " (watch)"
 	o.InboxPrefix = v.prefix + v.me + ".answers"
 	o.Servers = append(slices.Clone(o.Servers), user.DiscoveredServers()...)
-	o.AllowReconnect, o.RetryOnFailedConnect, o.NoEcho = false, false, false
+	o.AllowReconnect, o.RetryOnFailedConnect, o.NoEcho = true, false, false
+	o.MaxReconnect, o.ReconnectBufSize = nats.DefaultMaxReconnect, -1 // a question waits for no connection
+	o.ReconnectWait, o.ReconnectJitter, o.ReconnectJitterTLS = reconnectWait, reconnectWait, reconnectWait
+	o.CustomReconnectDelayCB, o.ReconnectToServerCB = nil, nil
 	o.DisconnectedCB, o.DisconnectedErrCB, o.ConnectedCB, o.ReconnectedCB = nil, nil, nil, nil
 	o.DiscoveredServersCB, o.LameDuckModeHandler, o.ReconnectErrCB = nil, nil, nil
 	o.ClosedCB = func(*nats.Conn) { v.fail(nats.ErrConnectionClosed) }
@@ -160,12 +165,12 @@ func (v *vigil) connect(ctx context.Context) (*nats.Conn, error) {
 }
 
 // Close implements [operate.Vigil]. A process that leaves has left the group before, so that nobody asks it. One
-// that lives on says in its registration that it does not answer now.
+// that lives on says in its registration that it does not answer now. It does not wait for the connection, which may
+// be trying a server.
 func (v *vigil) Close(context.Context) {
 	v.fail(nats.ErrConnectionClosed)
 	if v.nc != nil {
 		v.s.member.Note("")
-		v.nc.Close()
 	}
 }
 
@@ -209,7 +214,7 @@ func (v *vigil) toAsk(members []lease.Registered, now time.Time) map[string]*see
 		if at.over = r.Suspected != ""; at.registration != r.ID {
 			at.registration, at.unheard = r.ID, r.ID != id
 		}
-		alarm = alarm || at.asked && !at.over && !at.unheard && (at.gone || now.Sub(at.heard) > alarmed)
+		alarm = alarm || at.asked && !at.over && !at.unheard && (at.gone > 0 || now.Sub(at.heard) > alarmed)
 	}
 	ids := slices.Sorted(maps.Keys(v.seen))
 	next, _ := slices.BinarySearch(ids, v.me)
@@ -220,7 +225,7 @@ func (v *vigil) toAsk(members []lease.Registered, now time.Time) map[string]*see
 		if at.asked = after < lookedAfter || alarm || suspected[id]; at.asked {
 			questions[id] = at
 			if !was {
-				at.heard = now
+				at.heard, at.gone = now, 0
 			}
 		}
 		if !at.over {
@@ -273,9 +278,9 @@ func (v *vigil) askOne(id string, at *seen) {
 	var s sign
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		at.gone = true
+		at.gone++
 	case err == nil && json.Unmarshal(m.Data, &s) == nil && s.Run != "":
-		at.sign, at.gone, at.unheard, at.heard = s, false, false, time.Now()
+		at.sign, at.gone, at.unheard, at.heard = s, 0, false, time.Now()
 	}
 }
 
@@ -292,7 +297,7 @@ func (v *vigil) look(members []lease.Registered, now time.Time) (l operate.Look)
 		case at == nil || at.Run == "":
 			continue
 		default:
-			p = &operate.Peer{Run: at.Run, Name: at.name, Host: at.Host, Patience: at.Patience, Silent: now.Sub(at.heard), Gone: at.gone}
+			p = &operate.Peer{Run: at.Run, Name: at.name, Host: at.Host, Patience: at.Patience, Silent: now.Sub(at.heard), Gone: at.gone > 0}
 			if at.unheard && at.Host != v.self.Host { // on our host it may be our dead predecessor
 				p.Patience = 0
 			}
@@ -321,9 +326,10 @@ func (v *vigil) look(members []lease.Registered, now time.Time) (l operate.Look)
 func (v *vigil) Suspect(ctx context.Context, by, p operate.Peer) (bool, error) {
 	v.mu.Lock()
 	at := v.seen[lease.Registered{ID: p.Member}.Process()]
-	signed := at == nil || !at.gone && time.Since(at.heard) < p.Silent
+	// If the server has said only once that it is gone, two looks may have seen that one answer.
+	mayLive := at == nil || at.gone == 0 && time.Since(at.heard) < p.Silent || at.gone == 1 && p.Silent <= p.Patience
 	v.mu.Unlock()
-	if signed {
+	if mayLive {
 		return false, nil
 	}
 	// The item lasts for a second, and nobody else can write it meanwhile.
@@ -331,6 +337,9 @@ func (v *vigil) Suspect(ctx context.Context, by, p operate.Peer) (bool, error) {
 	if err == nil && !was.Live {
 		data, _ := json.Marshal(map[string]string{"member": p.Member, "name": p.Name, "by": by.Name}) // strings
 		_, err = v.store.SwapFor(ctx, was, data, suspectEvery)
+	}
+	if cause := context.Cause(v.over); err != nil && errors.Is(cause, operate.ErrNoWatch) {
+		err = cause // a permission that is missing, for which no answer comes
 	}
 	if err != nil && !errors.Is(err, cas.ErrConflict) {
 		return false, fmt.Errorf("natssource: suspect a member of group %q: %w", v.s.Group, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
+	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -70,6 +71,9 @@ func isThere(p operate.Peer) bool { return p.Member != "" }
 func isGone(p operate.Peer) bool  { return p.Gone }
 func isMute(p operate.Peer) bool  { return !p.Gone && p.Silent > testPatience }
 
+// isLongGone is of one whose silence alone would be enough.
+func isLongGone(p operate.Peer) bool { return p.Gone && p.Silent > testPatience }
+
 // dies ends the connection of a watcher, as a kill does. Its process lives on.
 func (w *watcher) dies() { w.vigil.nc.Close() }
 
@@ -123,11 +127,48 @@ func TestALookThatDoesNotComeBackFromTheServerShowsNobody(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	all[0].wires.hold(false, false)
-	all[0].wires.cut()
-	eventually(t, "the connection is over", func() bool {
-		_, err := all[0].vigil.Look(inTime(t), all[0].self)
-		return errors.Is(err, nats.ErrConnectionClosed)
-	})
+}
+
+// A server that restarts, or a proxy, ends connections of processes that live. They need not look to be seen again.
+func TestALostConnectionIsReplacedBetweenTwoLooks(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 2, 20*time.Second)
+	all := r.watchers(2)
+	for range 3 {
+		all[0].wires.cut()
+		lost := time.Now()
+		all[1].sees("m0", "answers again", func(p operate.Peer) bool { return p.Member != "" && !p.Gone && p.Silent < time.Since(lost) })
+	}
+	if l := all[0].look(); l.Members != 2 {
+		t.Errorf("it sees %+v", l)
+	}
+}
+
+// The second of two looks may come before the answer to its own question.
+func TestOneAnswerThatAProcessIsGoneIsNoSuspicion(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 2, 20*time.Second)
+	all := r.watchers(2)
+	all[0].dies()
+	p := all[1].sees("m0", "is gone", isGone)
+	said := func(times int, silent time.Duration) bool {
+		t.Helper()
+		v := all[1].vigil
+		v.mu.Lock()
+		v.seen[lease.Registered{ID: p.Member}.Process()].gone = times
+		v.mu.Unlock()
+		p.Silent = silent
+		agreed, err := v.Suspect(inTime(t), all[1].self, p)
+		must(t, err)
+		return agreed
+	}
+	if said(1, testPatience/2) {
+		t.Error("it is suspected")
+	}
+	if !said(2, testPatience/2) {
+		t.Error("it is not suspected after the second")
+	}
+	eventually(t, "after its patience one is enough", func() bool { return said(1, 2*testPatience) })
 }
 
 // A vigil that is closed by a process that lives on, and one that was never begun, are not of the dead.
@@ -149,7 +190,7 @@ func TestTheGroupAgreesOnOneSuspicionASecond(t *testing.T) {
 	second.dies()
 	var dead [2][2]operate.Peer
 	for n, w := range all[2:] {
-		dead[n] = [2]operate.Peer{w.sees("m0", "is gone", isGone), w.sees("m1", "is gone", isGone)}
+		dead[n] = [2]operate.Peer{w.sees("m0", "is gone", isLongGone), w.sees("m1", "is gone", isLongGone)}
 	}
 	began, agreed := time.Now(), 0
 	for agreed < 3 {
