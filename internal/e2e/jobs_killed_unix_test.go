@@ -1,0 +1,153 @@
+//go:build unix
+
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/epochfence/epochfence/cas/pgstore"
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/schedule"
+	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/sinks/pgsink"
+)
+
+// This file has jobs whose leases and effects are in one PostgreSQL, and what becomes of those of a process that is
+// killed or frozen.
+
+// jobsEnv makes this test a worker process: its name and the URL of its database.
+const jobsEnv = "EPOCHFENCE_E2E_JOBS"
+
+const jobsOfAll = 8
+
+// runJobs runs a job each second until the process is killed.
+func runJobs(t *testing.T, packed string) {
+	var spec [2]string
+	if err := json.Unmarshal([]byte(packed), &spec); err != nil {
+		t.Fatal(err)
+	}
+	name, pool := spec[0], newPool(t, spec[1])
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	store, err := pgstore.Open(t.Context(), pool, pgstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink, err := pgsink.Open(t.Context(), pool, pgsink.Options{Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var jobs []schedule.Job[pgsink.Tx]
+	for n := range jobsOfAll {
+		jobs = append(jobs, schedule.Job[pgsink.Tx]{
+			Name: fmt.Sprint("job", n), Cron: "* * * * * *", CatchUp: schedule.CatchUpAll, Overrun: schedule.OverrunQueue,
+			Do: func(ctx context.Context, tx pgsink.Tx, tick schedule.Tick, _ epoch.Epoch) error {
+				_, err := tx.Exec(ctx, "insert into run (job, at, worker) values ($1, $2, $3)", n, tick.At, name)
+				return err
+			},
+		})
+	}
+	source, err := schedule.New(schedule.Options{Store: store, Group: group, Name: name, Logger: logger}, jobs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Fatal(consumer.Run(t.Context(), source, sink, source.Handlers(), consumer.Options{MaxBatch: 1, Logger: logger}))
+}
+
+// LeaseTTL is 15 s. No tick is left out, and none is run twice.
+func TestJobsOfAProcessThatDiesAreTakenOverWithinSeconds(t *testing.T) {
+	t.Parallel()
+	if packed := os.Getenv(jobsEnv); packed != "" {
+		runJobs(t, packed)
+	}
+	for name, signal := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "frozen": syscall.SIGSTOP} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			jobsAreTakenOver(t, signal)
+		})
+	}
+}
+
+func jobsAreTakenOver(t *testing.T, signal syscall.Signal) {
+	d := newPostgres(t).granted()
+	d.exec("create table run (job int, at timestamptz, worker text)")
+	d.exec("grant select, insert on run to " + d.role)
+	start := func(name string) *exec.Cmd {
+		packed, err := json.Marshal([2]string{name, d.url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0], "-test.run", "^TestJobsOfAProcessThatDiesAreTakenOverWithinSeconds$")
+		var said strings.Builder
+		cmd.Env, cmd.Stderr = append(os.Environ(), jobsEnv+"="+string(packed)), &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			if t.Failed() {
+				t.Logf("%s logged\n%s", name, said.String())
+			}
+		})
+		return cmd
+	}
+	// until waits for a condition of the database, and returns how long that took.
+	until := func(what, condition string) time.Duration {
+		t.Helper()
+		for began := time.Now(); ; <-time.After(5 * time.Millisecond) {
+			var holds bool
+			if err := d.admin.QueryRow(t.Context(), "select "+condition).Scan(&holds); err != nil {
+				t.Fatal(err)
+			}
+			if holds {
+				return time.Since(began)
+			}
+			if time.Since(began) > patience {
+				t.Fatalf("not within %v: %s", patience, what)
+			}
+		}
+	}
+	victim := start("victim")
+	start("survivor")
+	const both = "(select count(*) filter (where n >= 4) >= 8 from (select count(*) as n from run where at > $1 group by job, worker) r) and (select count(distinct worker) = 2 from run where at > $1)"
+	shared := func(what string) {
+		t.Helper()
+		var since time.Time
+		if err := d.admin.QueryRow(t.Context(), "select coalesce(max(at), 'epoch') from run").Scan(&since); err != nil {
+			t.Fatal(err)
+		}
+		until(what, strings.ReplaceAll(both, "$1", "'"+since.Format(time.RFC3339Nano)+"'::timestamptz"))
+	}
+	shared("both have run their jobs four times")
+	if err := victim.Process.Signal(signal); err != nil {
+		t.Fatal(err)
+	}
+	took := until("the survivor owns all jobs", fmt.Sprintf("count(*) filter (where owner like '%%survivor%%') = %d from epochfence.fence", jobsOfAll))
+	t.Logf("its jobs waited for %v", took)
+	if took > 8*time.Second { // a busy machine takes seconds, and the lease lasts longer
+		t.Errorf("its jobs waited for %v", took)
+	}
+	if signal == syscall.SIGSTOP { // it comes back, and shares again
+		if err := victim.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		shared("both run jobs again")
+	}
+	var ticks, different, seconds int
+	if err := d.admin.QueryRow(t.Context(), `select sum(n), sum(d), sum(s) from (
+		select count(*) as n, count(distinct at) as d, extract(epoch from max(at) - min(at))::int + 1 as s from run group by job) r`).Scan(&ticks, &different, &seconds); err != nil {
+		t.Fatal(err)
+	}
+	if ticks != different || ticks != seconds {
+		t.Errorf("%d runs of %d ticks in %d seconds of all jobs", ticks, different, seconds)
+	}
+}
