@@ -158,6 +158,9 @@ var guardsOfConsumer = []guard{
 	{"L4", "a message that waits for a lock continues in the others' transactions", []edit{
 		{sizes, "if !b.active() && b.refusals < 2 {", "if !b.active() {"},
 	}, "consumer", "TestAMessageThatIsRefusedAloneDoesNotHoldUpTheOthers"},
+	{"L4", "a majority that is silent is removed one by one", []edit{
+		{"consumer/internal/failover/decide.go", "return !c.allows(s, one)", "return c.name != \"never a majority\" && !c.allows(s, one)"},
+	}, "consumer/internal/failover", "TestEachCapTakenAwayShowsItsStorm"},
 	{"L4", "a call that hangs blocks its committer", []edit{
 		{committing, "func() { c.abandon(t) }", "func() {}"},
 	}, "consumer", "TestAHandlerThatHangsCostsItsOwnPartitionAlone/1 committers"},

@@ -111,6 +111,8 @@ var guardsOfLeases = []guard{
 	{"L4", "a value that is no lease keeps its resource idle for good", []edit{{balances, "!m.isMine(h.Member) && !m.isAbandoned(h) {", "!m.isMine(h.Member) {"}},
 		"lease", "TestAStrangeValueIsLeftAloneForALeasesTerm"},
 
+	{"L7", "a suspect that renews its registration meanwhile is not ended", []edit{{"lease/expiry.go", "if errors.Is(err, cas.ErrConflict) {\n\t\t\t\tcontinue", "if errors.Is(err, cas.ErrConflict) {\n\t\t\t\treturn nil"}},
+		"lease", "TestARenewalInBetweenIsNoReasonNotToEndARegistration"},
 	{"L7", "a drain of a lease may overrun", []edit{{held, "h.lose(lost(ErrDrainOverrun))", "_ = lost(ErrDrainOverrun)"}},
 		"lease", "TestWhatIsNotGivenBackInTimeIsLost"},
 	{"L7", "a holder keeps its lease without progress", []edit{{held, "if m.MaxStall > 0 {", "if false {"}},
