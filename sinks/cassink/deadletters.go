@@ -32,10 +32,19 @@ type letter struct {
 	// has its id.
 	Pending bool `json:"pending,omitempty"`
 
-	Parts int `json:"parts,omitempty"` // of the content, or 0
+	Written epoch.Epoch `json:"written,omitempty"` // the epoch of its transaction, or 0 if an earlier version has written it
+	Parts   int         `json:"parts,omitempty"`   // of the content, or 0
 
 	// Under is the claim under which its changes are or were written, until the replay has failed.
 	Under epoch.ClaimID `json:"under,omitzero"`
+}
+
+// errNever is the error for a letter that a process has left behind which died before it wrote the position.
+var errNever = fmt.Errorf("%w: its transaction was not committed", operate.ErrNoDeadLetter)
+
+// never reports whether a pending letter that the fence does not have will never exist: a later claim refuses its transaction.
+func (l letter) never(r record) bool {
+	return l.Written != 0 && l.Written < r.Epoch && l.Partition == r.Partition
 }
 
 // letterItem is a dead letter and the item that has it.
@@ -97,10 +106,14 @@ func (t *transaction) addLetters(ctx context.Context) error {
 	for i, at := range t.letters {
 		at.letter.Pending = true
 		at.stored = cas.Item{Key: t.sink.keys.letter(at.letter.Partition, at.letter.ID)}
-		err := t.sink.divide(ctx, &at.letter)
-		t.letters[i] = at
+		parts, err := t.sink.divide(&at.letter)
 		if err == nil {
-			t.letters[i], err = t.sink.swapLetter(ctx, at)
+			t.letters[i], err = t.sink.swapLetter(ctx, at) // before its parts, so that whoever finds it deletes them
+		}
+		for n, part := range parts {
+			if err == nil {
+				_, err = t.sink.store.Swap(ctx, cas.Item{Key: t.sink.keys.part(at.letter.Partition, at.letter.ID, n+1)}, part, nil)
+			}
 		}
 		if err == nil && at.letter.State == operate.StateDeferred { // before the position, which makes both exist
 			if err = t.sink.request(ctx, at.letter.Row, true); errors.Is(err, errDeferred) {
@@ -122,8 +135,6 @@ func (t *transaction) dropLetters(ctx context.Context) {
 			if at.letter.State == operate.StateDeferred {
 				_ = t.sink.request(ctx, at.letter.Row, false)
 			}
-		} else {
-			t.sink.deleteParts(ctx, at.letter)
 		}
 	}
 }
@@ -194,31 +205,27 @@ func (l letter) item() (value, note []byte, err error) {
 	return value, note, err
 }
 
-// divide writes the content of a dead letter into items of its own, if it does not fit into one with the rest.
-func (s *Sink) divide(ctx context.Context, l *letter) error {
+// divide returns the content of a dead letter for items of its own, if it does not fit into one with the rest.
+func (s *Sink) divide(l *letter) (parts [][]byte, err error) {
 	value, note, err := l.item()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	key := s.keys.letter(l.Partition, l.ID)
 	if s.facts.Check(key, value, note) == nil && (s.facts.MaxNote == 0 || len(note)+moreOfNote <= s.facts.MaxNote) {
-		return nil
+		return nil, nil
 	}
 	text, err := json.Marshal(content{l.Key, l.Value, l.Headers})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	size := s.facts.MaxValue
 	if size == 0 {
 		size = len(text)
 	}
-	for part := range slices.Chunk(text, size) {
-		l.Parts++
-		if _, err := s.store.Swap(ctx, cas.Item{Key: s.keys.part(l.Partition, l.ID, l.Parts)}, part, nil); err != nil {
-			return err
-		}
-	}
-	return nil
+	parts = slices.Collect(slices.Chunk(text, size))
+	l.Parts = len(parts)
+	return parts, nil
 }
 
 // wholeLetter adds the content to a dead letter whose item does not have it.

@@ -31,6 +31,16 @@ func FillDeferred(ctx context.Context, s *Sink, p epoch.Partition, at time.Time)
 	return func() error { return s.request(ctx, operate.Row{Partition: p, ID: 1}, false) }, err
 }
 
+// SetDue sets the time from which all are due that are listed as deferred.
+func SetDue(ctx context.Context, s *Sink, at time.Time) error {
+	return replace(ctx, s.store, s.keys.requests(), func(all *requests) error {
+		for i := range all.Deferred {
+			all.Deferred[i].At = at
+		}
+		return nil
+	})
+}
+
 // ForgetDeferred empties the list of what is deferred.
 func ForgetDeferred(ctx context.Context, s *Sink) error {
 	return replace(ctx, s.store, s.keys.requests(), func(all *requests) error {

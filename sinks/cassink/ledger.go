@@ -120,7 +120,7 @@ func (s *Sink) changeOne(ctx context.Context, c operate.Change) error {
 	if c.Remove {
 		return s.discard(ctx, c, fits)
 	}
-	err := s.changeLetter(ctx, c.Partition, c.ID, func(l *letter) error {
+	return s.changeLetter(ctx, c.Partition, c.ID, func(l *letter) error {
 		if err := fits(l); err != nil {
 			return err
 		}
@@ -131,7 +131,6 @@ func (s *Sink) changeOne(ctx context.Context, c operate.Change) error {
 		l.State, l.Text, l.By, l.Body, l.Changed, l.Revision = c.State, c.Text, c.By, c.Body, now(), l.Revision+1
 		return nil
 	})
-	return err
 }
 
 // exists returns an error unless a fence has a dead letter whose own item does not say that it exists.
@@ -140,10 +139,13 @@ func (s *Sink) exists(ctx context.Context, l letter) error {
 	if err != nil {
 		return lost(err)
 	}
-	if !slices.Contains(f.record.Pending, l.ID) {
-		return operate.ErrNoDeadLetter
+	if slices.Contains(f.record.Pending, l.ID) {
+		return nil
 	}
-	return nil
+	if l.never(f.record) {
+		return errNever
+	}
+	return operate.ErrNoDeadLetter
 }
 
 func (s *Sink) discard(ctx context.Context, c operate.Change, fits func(l *letter) error) error {
@@ -212,7 +214,7 @@ func (s *Sink) writeIn(ctx context.Context, tx *Tx, c operate.Change) error {
 		tx.entries = append(tx.entries, c.Row)
 		return nil
 	}
-	l := letter{Row: c.Row}
+	l := letter{Row: c.Row, Written: tx.record.Epoch}
 	l.ID, l.At, l.Changed = newIDAbove(tx.record.LastEntry), now(), now()
 	tx.letters = append(tx.letters, letterItem{letter: l})
 	return nil
@@ -222,7 +224,7 @@ func (s *Sink) writeIn(ctx context.Context, tx *Tx, c operate.Change) error {
 // in the middle of that.
 func (t *transaction) beginReplays(ctx context.Context) error {
 	for i, at := range t.replays {
-		at.letter.Under = t.goal.Claim
+		at.letter.Under, at.letter.Pending = t.goal.Claim, false // it exists, or nobody would have been given it
 		at, err := t.sink.swapLetter(ctx, at)
 		if errors.Is(err, cas.ErrConflict) {
 			return fmt.Errorf("replay dead letter %d of %s: %w", at.letter.ID, at.letter.Partition, operate.ErrRowChanged)
@@ -341,11 +343,10 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (acts int64, 
 	}
 	slices.SortFunc(all.Replays, func(a, b requested) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortFunc(all.Deferred, func(a, b due) int { return a.At.Compare(b.At) })
-	past := map[requested]bool{} // due for longer than any read lags
+	listed := map[requested]due{}
 	for _, d := range all.Deferred {
-		if wait := now().Sub(d.At); wait >= 0 {
+		if listed[d.requested] = d; !now().Before(d.At) {
 			all.Replays = append(all.Replays, d.requested)
-			past[d.requested] = wait > time.Hour
 		}
 	}
 	of := map[epoch.Partition]int{}
@@ -354,11 +355,11 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (acts int64, 
 			continue
 		}
 		at, err := s.letter(ctx, r.Partition, r.ID)
-		if errors.Is(err, operate.ErrNoDeadLetter) && past[r] { // else what has failed to remove it would take room for ever
-			_ = s.request(ctx, operate.Row{Partition: r.Partition, ID: r.ID}, false)
-		}
 		if err == nil && at.letter.Pending {
 			err = s.exists(ctx, at.letter)
+		}
+		if d, is := listed[r]; is {
+			s.unlist(ctx, d, at, err)
 		}
 		if err == nil {
 			at.letter, err = s.wholeLetter(ctx, at.letter)
@@ -376,6 +377,31 @@ func (s *Sink) Requests(ctx context.Context, ps []epoch.Partition) (acts int64, 
 	}
 	slices.SortFunc(letters, func(a, b operate.Row) int { return cmp.Compare(a.ID, b.ID) })
 	return all.Acts, letters, nil
+}
+
+// unlist takes from the list what nothing will come of, as reading it has shown. It would take room for ever.
+func (s *Sink) unlist(ctx context.Context, d due, at letterItem, err error) {
+	switch state := at.letter.State; {
+	case errors.Is(err, errNever) && s.deleteLetter(ctx, at) == nil:
+	case now().Sub(d.At) < time.Hour: // the read may lag
+		return
+	case errors.Is(err, operate.ErrNoDeadLetter) && !at.stored.Live: // whoever has deleted it failed to do this
+	case err == nil && state != operate.StateDeferred && state != operate.StateRequested: // or to change it
+	default:
+		return
+	}
+	_ = replace(ctx, s.store, s.keys.requests(), func(all *requests) error {
+		all.Deferred = slices.DeleteFunc(all.Deferred, func(now due) bool { return now.requested == d.requested && now.At.Equal(d.At) })
+		return nil
+	})
+}
+
+// CountDeferred counts what is listed as deferred of partitions that are ours, for [operate.Records].
+func (s *Sink) CountDeferred(ctx context.Context, ours func(p epoch.Partition) bool) (int, error) {
+	var all requests
+	_, err := read(ctx, s.store, s.keys.requests(), &all)
+	all.Deferred = slices.DeleteFunc(all.Deferred, func(d due) bool { return !ours(d.Partition) })
+	return len(all.Deferred), err
 }
 
 // Rows implements [operate.Rows]. It reads all items of the kind, or those of a partition.

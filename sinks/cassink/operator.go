@@ -101,6 +101,8 @@ func (s *Sink) deadLetters(ctx context.Context, prefix string, records ...record
 		}
 		if !at.letter.Pending || exists[at.letter.ID] {
 			found = append(found, at.letter)
+		} else if slices.ContainsFunc(records, at.letter.never) { // which were read before
+			_ = s.deleteLetter(ctx, at)
 		}
 	}
 	slices.SortFunc(found, func(a, b letter) int { return cmp.Compare(a.ID, b.ID) })
