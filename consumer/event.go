@@ -14,7 +14,7 @@ import (
 // operators what verdict.go decides, and decides nothing. report.go sends most of them; status.go and
 // operate/stats derive states and numbers from them.
 
-// Event is one of [Joined], [Left], [Transacted], [Unrecorded] and [SnapshotsHeld], which are about the process,
+// Event is one of [Joined], [Left], [Transacted], [Unrecorded], [Deferring] and [SnapshotsHeld], which are about the process,
 // [Suspected] and [SuspicionWrong], which are about another process of the group, and
 // [Granted], [NotClaimed], [Claimed], [Advanced], [Stale], [InDoubt], [Halted], [Resumed],
 // [Drained], [Lost], [Retried], [Overdue], [Returned], [WentBack], [Replayed] and [Behind], which
@@ -299,6 +299,10 @@ type SnapshotsHeld struct {
 	Oldest []operate.Snapshot // one of each kind of holder that there is
 }
 
+// Deferring reports about once a minute how many messages of its partitions wait for a [RetryAfter], as far as
+// [operate.Records.Deferred] counts them.
+type Deferring struct{ Messages int }
+
 // Suspected reports that this process suspects another one to have died, and has it removed from the group, so
 // that its partitions need not wait for its session timeout. See [Options.Patience].
 type Suspected struct {
@@ -355,6 +359,7 @@ func (Replayed) event()       {}
 func (Behind) event()         {}
 func (Unrecorded) event()     {}
 func (SnapshotsHeld) event()  {}
+func (Deferring) event()      {}
 func (Suspected) event()      {}
 func (SuspicionWrong) event() {}
 

@@ -363,3 +363,46 @@ func TestADeferredMessageThatEndsItsConnectionEachTimeIsCountedAsADeadLetter(t *
 		p.end()
 	})
 }
+
+// TestWhatIsDeferredNowIsReported by whoever has the partition, within a minute and a half, whatever became of it.
+func TestWhatIsDeferredNowIsReported(t *testing.T) {
+	inBubble(t, 2, func(r *rig) {
+		r.fill(0, 3)
+		r.fill(1, 2)
+		h := each(func(_ context.Context, _ tx, m consumer.Message, _ epoch.Epoch) error {
+			if m.Replay == 0 {
+				return consumer.RetryAfter(errBank, time.Hour)
+			}
+			return nil
+		})
+		reported := func(p *process, want int) {
+			t.Helper()
+			r.pass(90 * time.Second)
+			all := seen[consumer.Deferring](p)
+			if len(all) == 0 || all[len(all)-1].Messages != want {
+				t.Errorf("reported are %+v, want %d at last", all, want)
+			}
+		}
+		a := r.start("a", h, options{})
+		reported(a, 5)
+		ls := r.deferred()
+		if _, err := r.sink.Operator().DoDeadLetter(r.Context(), operate.DeadLetterAct{Kind: operate.Withdraw, Seen: ls[0], By: "anna", Reason: "no"}); err != nil {
+			t.Fatal(err)
+		}
+		reported(a, 4)
+		b := r.start("b", h, options{})
+		r.pass(90 * time.Second)
+		of := func(p *process) int {
+			all := seen[consumer.Deferring](p)
+			return all[len(all)-1].Messages
+		}
+		if of(a)+of(b) != 4 || of(a) == 0 || of(b) == 0 {
+			t.Errorf("of 4 in two partitions, one process has %d, and the other %d", of(a), of(b))
+		}
+		a.end()
+		reported(b, 4)
+		r.pass(time.Hour)
+		reported(b, 0)
+		b.end()
+	})
+}

@@ -119,6 +119,12 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if records, ok := operate.RecordsOf(sink); ok {
 		d.records, r.records, r.policy.defers = records, records, true
 		r.life = aside.NewLife(process, records.Alive, records.Gone, r.problems, o.Logger)
+		r.life.Count = func(ctx context.Context) {
+			n, err := records.Deferred(ctx, process.Group, func(p epoch.Partition) bool { return r.ownerOf(p) != nil })
+			if err == nil { // else the next count is soon
+				o.Observe(Deferring{Messages: n})
+			}
+		}
 		r.membership.Life = r.life
 		if s, ok := epoch.As[operate.Snapshots](sink); ok {
 			r.life.Snapshots = s.OldestSnapshots

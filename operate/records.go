@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -186,6 +187,19 @@ func (r *Records[TX]) DeferAgain(ctx context.Context, q RequestedReplay, cause e
 		return fmt.Errorf("operate: defer dead letter %d of %s again: %w", q.ID, q.Message.Partition, err)
 	}
 	return nil
+}
+
+// Deferred counts the deferred messages in partitions of a group that are ours, among the first 1,000 of the group. A
+// ledger that would read all its rows for that counts them itself.
+func (r *Records[TX]) Deferred(ctx context.Context, group string, ours func(p epoch.Partition) bool) (int, error) {
+	if l, ok := r.ledger.(interface {
+		CountDeferred(context.Context, func(epoch.Partition) bool) (int, error)
+	}); ok {
+		return l.CountDeferred(ctx, ours)
+	}
+	rows, err := r.ledger.Rows(ctx, RowQuery{Kind: KindLetter, Filter: Filter{Group: group}, States: []string{StateDeferred}, Limit: 1000})
+	rows = slices.DeleteFunc(rows, func(row Row) bool { return !ours(row.Partition) })
+	return len(rows), err
 }
 
 // keptProcess is how long a process is listed that did not shut down in good order.

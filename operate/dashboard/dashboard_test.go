@@ -68,7 +68,7 @@ var sections = []section{
 	}},
 	{"Transactions and handlers", []string{
 		"transactions_total", "transaction_duration_seconds", "handler_duration_seconds", "handler_failures_total",
-		"dead_letters_total", "deferred_messages_total", "hung_calls", "overdue_transactions_total", "message_bytes_total", "snapshot_age_transactions",
+		"dead_letters_total", "deferred_messages_total", "messages_deferred", "hung_calls", "overdue_transactions_total", "message_bytes_total", "snapshot_age_transactions",
 	}},
 	{"Partitions", []string{
 		"partition_lag_messages", "partition_next_offset", "partition_epoch", "partition_newest_message_timestamp_seconds", "partitions_unlisted", "partitions_lag_unknown",

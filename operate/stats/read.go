@@ -59,6 +59,7 @@ func (s *Stats) Read() []Family {
 	for _, holder := range table[snapshotAge].Series {
 		set(snapshotAge, float64(s.snapshots[holder[0]]), holder[0])
 	}
+	set(deferredNow, float64(s.deferring))
 	s.readPartitions(held, set)
 	now := time.Now()
 	s.readOutbox(now, set)

@@ -35,6 +35,7 @@ type Stats struct {
 	speeds    map[epoch.Partition]*speed         // of held partitions only
 	backlogs  map[epoch.Partition]outbox.Backlog // of held partitions only
 	snapshots map[string]int64                   // the age of the oldest, by holder
+	deferring int                                // messages
 	jobs      map[epoch.Partition]*ticks         // of held partitions only
 	resources map[string]*resource
 	changed   chan struct{}                                        // closed at the next change; nil while nobody waits
@@ -151,6 +152,8 @@ func (s *Stats) count(now time.Time, e consumer.Event) {
 		for _, o := range e.Oldest {
 			s.snapshots[o.Holder] = max(s.snapshots[o.Holder], o.Transactions)
 		}
+	case consumer.Deferring:
+		s.deferring = e.Messages
 	case consumer.Lost:
 		if e.InFlight {
 			s.values.add(tenuresLostInFlight, 1, e.Reason.String())

@@ -183,6 +183,8 @@ func TestEachEventCountsWhatItSays(t *testing.T) {
 				[]string{"snapshot_age_transactions{holder=replication_slot} +7", "snapshot_age_transactions{holder=session} +3"},
 			},
 			{consumer.SnapshotsHeld{}, []string{"snapshot_age_transactions{holder=replication_slot} -7", "snapshot_age_transactions{holder=session} -3"}},
+			{consumer.Deferring{Messages: 3}, []string{"messages_deferred +3"}},
+			{consumer.Deferring{}, []string{"messages_deferred -3"}},
 			{consumer.Suspected{Name: "b", Gone: true}, []string{"suspicions_total{reason=gone} +1"}},
 			{consumer.Suspected{Name: "b"}, []string{"suspicions_total{reason=silent} +1"}},
 			{consumer.SuspicionWrong{}, []string{"wrong_suspicions_total +1"}},

@@ -31,6 +31,7 @@ const (
 	handlerFailures
 	deadLetters
 	deferredMessages
+	deferredNow
 	applyDelay
 	halts
 	sinkWentBack
@@ -126,7 +127,9 @@ var table = [rows]Metric{
 	deadLetters: {Name: "epochfence_dead_letters_total", Kind: Counter, Unit: "{message}",
 		Help: "Messages that failed for good: those that OnFailure took, and deferred ones whose last replay failed.", Series: one},
 	deferredMessages: {Name: "epochfence_deferred_messages_total", Kind: Counter, Unit: "{message}",
-		Help: "Messages that consumer.RetryAfter has stored for later.", Series: one},
+		Help: "Messages that consumer.RetryAfter has deferred.", Series: one},
+	deferredNow: {Name: "epochfence_messages_deferred", Kind: Gauge, Unit: "{message}",
+		Help: "Deferred messages of this process's partitions, counted once a minute among the group's first 1,000.", Series: one},
 	applyDelay: {Name: "epochfence_apply_delay_seconds", Kind: Histogram, Unit: "s",
 		Help: "Time from when a message was written to when it was applied: of the oldest message of each partition in a transaction.", Series: one, Buckets: long},
 	halts: {Name: "epochfence_halts_total", Kind: Counter, Unit: "{halt}",

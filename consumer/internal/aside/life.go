@@ -39,6 +39,7 @@ type Life struct {
 	log     *slog.Logger
 	every   atomic.Int64 // a duration
 	failed  int          // in a row
+	signs   int          // that the sink has taken
 
 	problems func() []string
 	wake     chan struct{}
@@ -47,6 +48,7 @@ type Life struct {
 	// life. Both are nil if the sink knows none.
 	Snapshots func(ctx context.Context) ([]operate.Snapshot, error)
 	Held      func(oldest []operate.Snapshot)
+	Count     func(ctx context.Context) // is called with one sign in four, because it costs the sink more
 
 	old operate.Snapshot // the one that was logged
 }
@@ -149,6 +151,9 @@ func (l *Life) sign(run context.Context) {
 			l.log.Warn("the sink takes no sign of life of this process, which will be taken for dead", "signs", l.failed, "err", err)
 		}
 		return
+	}
+	if l.signs++; l.signs%4 == 1 {
+		l.Count(ctx)
 	}
 	l.lookAtSnapshots(ctx)
 }
