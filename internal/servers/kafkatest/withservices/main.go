@@ -7,8 +7,9 @@
 // EPOCHFENCE_KAFKA_LIBS is the directory of Kafka's jars (see `make kafka`). The exit code is the
 // command's.
 //
-// Without a command (`make services`) it makes a topic, prints the addresses, and sends each line
-// of its input to the topic until it is interrupted.
+// Without a command (`make services`) it makes the topics of docs/start.md and prints the addresses. It sends
+// each line of its input to one topic, and prints what a read_committed reader finds in another, until it is
+// interrupted.
 package main
 
 import (
@@ -81,19 +82,28 @@ func run(ctx context.Context, command []string) (err error) {
 	return cmd.Run()
 }
 
-const topic, partitions = "reservations", 4 // as in docs/start.md
+// As in docs/start.md.
+const (
+	topic, onward, positions = "reservations", "stock", "epochfence-positions"
+	partitions               = 4
+)
 
 func serve(ctx context.Context, kafka, postgres string) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(kafka), kgo.DefaultProduceTopic(topic))
+	client, err := kgo.NewClient(kgo.SeedBrokers(kafka), kgo.DefaultProduceTopic(topic), kgo.ConsumeTopics(onward), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	if err != nil {
 		return fmt.Errorf("withservices: %w", err)
 	}
 	defer client.Close()
-	if _, err := kadm.NewClient(client).CreateTopic(ctx, partitions, 1, nil, topic); err != nil {
-		return fmt.Errorf("withservices: create topic %s: %w", topic, err)
+	if made, err := kadm.NewClient(client).CreateTopics(ctx, partitions, 1, nil, topic, onward, positions); err != nil || made.Error() != nil {
+		return fmt.Errorf("withservices: create topics: %w", errors.Join(err, made.Error()))
 	}
 	fmt.Printf("export KAFKA=%s\nexport DATABASE_URL='%s'\n", kafka, postgres)
 	fmt.Fprintf(os.Stderr, "Ctrl-C stops both and deletes their data. Each line typed here becomes a message of topic %s, which has %d partitions.\n", topic, partitions)
+	go func() {
+		for ctx.Err() == nil {
+			client.PollFetches(ctx).EachRecord(func(r *kgo.Record) { fmt.Printf("%s: %s\n", onward, r.Value) })
+		}
+	}()
 	typed := make(chan []byte)
 	go func() {
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
