@@ -143,16 +143,17 @@ func (c *Cue) Context(ctx context.Context) context.Context {
 }
 
 // Reach blocks until the parent says continue, if the parent wants a stop at p and nobody else has
-// stopped there.
-func (c *Cue) Reach(p Point) {
+// stopped there. It reports whether it has blocked.
+func (c *Cue) Reach(p Point) bool {
 	if p == "" || c.point != p || !c.stage.armed.CompareAndSwap(p, Point("")) {
-		return
+		return false
 	}
 	c.stage.stands.Lock()
 	defer c.stage.stands.Unlock()
 	c.stopped = true
 	c.stage.tell(report{Point: p, Text: c.subject})
 	<-c.stage.resume
+	return true
 }
 
 // Done reports the outcome of a transaction with this error, and returns the error.
@@ -170,9 +171,6 @@ func (c *Cue) Done(err error) error {
 	}
 	return err
 }
-
-// Stopped reports whether the parent has stopped the process at a point of c.
-func (c *Cue) Stopped() bool { return c.stopped }
 
 // End reports an outcome if it is that of the incident, or one to be counted.
 func (c *Cue) End(outcome string) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -128,7 +127,12 @@ func (v *inventory) Introduce() []string {
 	case show.IsPostgres(v.Database):
 		database, point = "PostgreSQL", "before their SQL or after it"
 	}
-	lines := []string{
+	publish := ""
+	if v.publish {
+		publish = "Publish: the fenced column through an outbox, the baseline after its commit.\n" +
+			"         Frozen, too, with records in an open transaction; killed when it has ended.\n\n"
+	}
+	return []string{
 		fmt.Sprintf("Reservations: %s; partitions: %d; worker processes: %d; seed: %d",
 			show.Thousands(v.Messages), v.Partitions, v.Workers, v.Seed),
 		"Broker: " + v.broker + "; database: " + database,
@@ -139,15 +143,8 @@ func (v *inventory) Introduce() []string {
 		"Killed:  SIGKILL after its transaction's commit, before the offsets' commit.",
 		"Cut off: its open transaction was ended by the next owner's claim (PostgreSQL).",
 		"At p/o:  the first message in hand, by partition and offset.",
-		"",
+		publish,
 	}
-	if v.publish {
-		lines = slices.Insert(lines, len(lines)-1,
-			"Publish: the fenced column commits its records to an outbox; a relay produces them in transactions.",
-			"         The baseline produces them after its commit. A read_committed reader finds what there is.",
-			"         Frozen, too, before the transaction in Kafka ends; killed when it has ended.")
-	}
-	return lines
 }
 
 type config struct {

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -29,10 +29,14 @@ import (
 func published(id string) string { return id + "-published" }
 func positions(id string) string { return id + "-positions" }
 
-// record returns the record of a deduction.
-func (r Reservation) record(id string, m consumer.Message, e epoch.Epoch, worker string) (kafkaoutbox.Record, error) {
-	value, err := json.Marshal(entry{r.ID, r.Quantity, m.Partition.Number, int64(m.Offset), int64(e), worker})
-	return kafkaoutbox.Record{Topic: published(id), Key: []byte(r.Item), Value: value}, err
+// record returns the record of a message's deduction.
+func (c config) record(m consumer.Message, e epoch.Epoch) (kafkaoutbox.Record, error) {
+	r, err := parse(m)
+	if err != nil {
+		return kafkaoutbox.Record{}, err
+	}
+	value, err := json.Marshal(entry{r.ID, r.Quantity, m.Partition.Number, int64(m.Offset), int64(e), c.Worker})
+	return kafkaoutbox.Record{Topic: published(c.Group), Key: []byte(r.Item), Value: value}, err
 }
 
 // publisher has what a worker of the fenced column publishes.
@@ -40,91 +44,59 @@ type publisher[TX any] struct {
 	config
 	store outbox.Store[TX]
 	stage *show.Stage
-	box   *kafkaoutbox.Box[TX]
 	next  sync.Map // by partition: the offset after that of the last message here
 }
 
-// publishing adds to handlers that each deduction is published.
-func publishing[TX any](store outbox.Store[TX], c config, stage *show.Stage, deduct consumer.BatchHandler[TX]) (h consumer.Handlers[TX], err error) {
+func (p *publisher[TX]) options() kafkaoutbox.Options {
+	return kafkaoutbox.Options{Client: p.client(), Positions: positions(p.Group), Prefix: p.Group}
+}
+
+// publishing returns handlers that deduct and publish.
+func publishing[TX any](store outbox.Store[TX], c config, stage *show.Stage, deduct consumer.BatchHandler[TX]) (consumer.Handlers[TX], error) {
 	p := &publisher[TX]{config: c, store: store, stage: stage}
-	if p.box, err = p.open(nil); err != nil {
-		return h, err
-	}
+	box, err := kafkaoutbox.New(store, p.options())
 	return consumer.Batches(func(ctx context.Context, tx TX, ms []consumer.Message, e epoch.Epoch) error {
 		if err := deduct(ctx, tx, ms, e); err != nil {
 			return err
 		}
-		return p.add(ctx, tx, ms, e)
-	}).Background(p.relay), nil
-}
-
-// each is handle for messages that come together.
-func each[TX any](handle consumer.Handler[TX]) consumer.BatchHandler[TX] {
-	return func(ctx context.Context, tx TX, ms []consumer.Message, e epoch.Epoch) error {
 		for _, m := range ms {
-			if err := handle(ctx, tx, m, e); err != nil {
+			r, err := c.record(m, e)
+			if err == nil {
+				err = box.Add(ctx, tx, m, r)
+			}
+			if err != nil {
 				return err
 			}
+			p.next.Store(m.Partition.Number, int64(m.Offset)+1)
 		}
 		return nil
-	}
-}
-
-func (p *publisher[TX]) open(r *relay) (*kafkaoutbox.Box[TX], error) {
-	o := kafkaoutbox.Options{Client: p.client(), Positions: positions(p.Group), Prefix: p.Group}
-	if r != nil {
-		o.Client, o.Observe = append(o.Client, kgo.WithHooks(r)), r.observe
-		o.RequestTimeout = show.HangTimeout // so that only Kafka stops one that was frozen
-	}
-	return kafkaoutbox.New(p.store, o)
-}
-
-func (p *publisher[TX]) add(ctx context.Context, tx TX, ms []consumer.Message, e epoch.Epoch) error {
-	for _, m := range ms {
-		r, err := parse(m)
-		if err != nil {
-			return err
-		}
-		record, err := r.record(p.Group, m, e, p.Worker)
-		if err != nil {
-			return err
-		}
-		if err := p.box.Add(ctx, tx, m, record); err != nil {
-			return err
-		}
-		p.next.Store(m.Partition.Number, int64(m.Offset)+1)
-	}
-	return nil
+	}).Background(p.relay), err
 }
 
 // relay publishes the records of a partition, with the points of the stage. Its context outlasts the claim's while
-// it is stopped, so that only Kafka keeps it from publishing what another worker publishes.
+// it is stopped, and has no deadline then, so that only Kafka keeps it from publishing what another worker publishes.
 func (p *publisher[TX]) relay(ctx context.Context, claim consumer.Background[TX]) {
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	r := &relay{stage: p.stage, at: func() (string, bool) {
-		next, ok := p.next.Load(claim.Partition().Number)
-		offset, _ := next.(int64)
-		return show.Subject(claim.Partition().Number, offset), ok
-	}}
+	r := &relay{stage: p.stage, partition: claim.Partition().Number, next: &p.next}
 	defer context.AfterFunc(ctx, func() {
 		r.stands.Lock()
 		defer r.stands.Unlock()
 		end()
 	})()
-	box, err := p.open(r)
-	if err != nil {
-		slog.Error("publish", "err", err)
-		return
+	o := p.options()
+	o.Client, o.Observe, o.RequestTimeout = append(o.Client, kgo.WithHooks(r)), r.observe, show.HangTimeout
+	if box, err := kafkaoutbox.New(p.store, o); err == nil { // as publishing has seen
+		box.Relay(lasting, staged[TX]{claim, r})
 	}
-	box.Relay(lasting, staged[TX]{claim, r})
 }
 
 // relay is the relay of one partition: a hook of its producers.
 type relay struct {
-	stage  *show.Stage
-	at     func() (subject string, ok bool)
-	stands sync.Mutex // held while the relay is stopped, and until its transaction has an outcome
+	stage     *show.Stage
+	partition int32
+	next      *sync.Map
+	stands    sync.Mutex // held while the relay is stopped, and until its transaction has an outcome
 
 	mu      sync.Mutex
 	records bool      // the open transaction has some
@@ -135,7 +107,7 @@ type relay struct {
 func (r *relay) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	subject, ok := r.at()
+	next, ok := r.next.Load(r.partition)
 	var point show.Point
 	switch {
 	case !ok || err != nil || r.cue != nil:
@@ -147,9 +119,10 @@ func (r *relay) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.D
 	default:
 		return
 	}
-	cue := r.stage.Cue(subject, point)
+	offset, _ := next.(int64)
+	cue := r.stage.Cue(show.Subject(r.partition, offset), point)
 	r.stands.Lock()
-	if cue.Reach(point); cue.Stopped() {
+	if cue.Reach(point) {
 		r.cue = cue
 	} else {
 		r.stands.Unlock()
@@ -169,12 +142,11 @@ func (r *relay) over(outcome string) {
 
 func (r *relay) observe(e outbox.Event) {
 	var refused *kerr.Error
-	switch {
-	case e.Kind != outbox.Retrying:
-	case errors.As(e.Err, &refused):
-		r.over(show.Refused)
-	default:
-		r.over(show.Failed)
+	if outcome := show.Failed; e.Kind == outbox.Retrying {
+		if errors.As(e.Err, &refused) {
+			outcome = show.Refused
+		}
+		r.over(outcome)
 	}
 }
 
@@ -193,15 +165,11 @@ func (s staged[TX]) Do(ctx context.Context, apply func(ctx context.Context, tx T
 func publishAsUsual(ctx context.Context, client *kgo.Client, c config, ms []consumer.Message) error {
 	records := make([]*kgo.Record, len(ms))
 	for i, m := range ms {
-		r, err := parse(m)
+		r, err := c.record(m, noEpoch)
 		if err != nil {
 			return err
 		}
-		record, err := r.record(c.Group, m, noEpoch, c.Worker)
-		if err != nil {
-			return err
-		}
-		records[i] = &kgo.Record{Topic: record.Topic, Key: record.Key, Value: record.Value}
+		records[i] = &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value}
 	}
 	return client.ProduceSync(ctx, records...).FirstErr()
 }
@@ -217,11 +185,11 @@ func (sd *side) audit(ctx context.Context) (show.Findings, error) {
 		return audit.Findings, fmt.Errorf("the end of topic %s: %w", topic, err)
 	}
 	left := map[int32]int64{}
-	for p, end := range ends[topic] {
-		if end.Offset > 0 {
-			left[p] = end.Offset
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset > 0 {
+			left[o.Partition] = o.Offset
 		}
-	}
+	})
 	reader, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(sd.brokers, ",")...), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
 	if err != nil {
@@ -241,11 +209,10 @@ func (sd *side) audit(ctx context.Context) (show.Findings, error) {
 				return
 			}
 			var e entry
-			l := line{group: string(r.Key)}
 			if json.Unmarshal(r.Value, &e) != nil {
 				e.ID = -1
 			}
-			l.Reservation, l.Epoch, l.at = Reservation{e.ID, l.group, e.Quantity}, e.Epoch, place{e.Partition, e.Offset}
+			l := line{Reservation: Reservation{e.ID, string(r.Key), e.Quantity}, Epoch: e.Epoch, at: place{e.Partition, e.Offset}, group: string(r.Key)}
 			audit.Add(l.effect(sd.Seed, sd.items, sd.sent))
 		})
 	}

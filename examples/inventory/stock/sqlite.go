@@ -50,13 +50,20 @@ func consumeSQLite(ctx context.Context, c config, db *sql.DB, stage *show.Stage)
 	if err != nil {
 		return err
 	}
-	handlers := consumer.Each(reserve[*sqlsink.Tx](c.Worker))
+	handle := reserve[*sqlsink.Tx](c.Worker)
+	handlers := consumer.Each(handle)
 	if c.Publish {
 		store, err := sqloutbox.Open[*sqlsink.Tx](ctx, db, sqloutbox.SQLite, sqloutbox.Options{})
 		if err != nil {
 			return err
 		}
-		if handlers, err = publishing(store, c, stage, each(reserve[*sqlsink.Tx](c.Worker))); err != nil {
+		handlers, err = publishing(store, c, stage, func(ctx context.Context, tx *sqlsink.Tx, ms []consumer.Message, e epoch.Epoch) (err error) {
+			for i := 0; i < len(ms) && err == nil; i++ {
+				err = handle(ctx, tx, ms[i], e)
+			}
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}

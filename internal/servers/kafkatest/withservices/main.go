@@ -82,11 +82,7 @@ func run(ctx context.Context, command []string) (err error) {
 	return cmd.Run()
 }
 
-// As in docs/start.md.
-const (
-	topic, onward, positions = "reservations", "stock", "epochfence-positions"
-	partitions               = 4
-)
+const topic, onward, partitions = "reservations", "stock", 4 // as in docs/start.md
 
 func serve(ctx context.Context, kafka, postgres string) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(kafka), kgo.DefaultProduceTopic(topic), kgo.ConsumeTopics(onward), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
@@ -94,7 +90,7 @@ func serve(ctx context.Context, kafka, postgres string) error {
 		return fmt.Errorf("withservices: %w", err)
 	}
 	defer client.Close()
-	if made, err := kadm.NewClient(client).CreateTopics(ctx, partitions, 1, nil, topic, onward, positions); err != nil || made.Error() != nil {
+	if made, err := kadm.NewClient(client).CreateTopics(ctx, partitions, 1, nil, topic, onward, "epochfence-positions"); err != nil || made.Error() != nil {
 		return fmt.Errorf("withservices: create topics: %w", errors.Join(err, made.Error()))
 	}
 	fmt.Printf("export KAFKA=%s\nexport DATABASE_URL='%s'\n", kafka, postgres)
