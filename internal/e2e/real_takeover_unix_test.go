@@ -45,28 +45,41 @@ func TestRealTakeover(t *testing.T) {
 	if os.Getenv("EPOCHFENCE_LONG") == "" {
 		t.Skip("set EPOCHFENCE_LONG=1")
 	}
-	kafka := kafkatest.Start(t, kafkatest.Config{Properties: map[string]string{
-		"group.min.session.timeout.ms": "6000", "group.initial.rebalance.delay.ms": "3000",
-		"group.consumer.session.timeout.ms": "45000", "group.consumer.min.session.timeout.ms": "45000",
-		"group.consumer.heartbeat.interval.ms": "5000", "group.consumer.min.heartbeat.interval.ms": "5000",
-	}}).Addr
-	stream := strings.TrimPrefix(natstest.Start(t).URL(), "nats://")
 	var all takeoverFigures
-	for _, with := range []bool{true, false} {
-		for _, spec := range []takeoverSpec{
-			{Balancer: inRange, Kafka: kafka}, {Balancer: inCooperative, Kafka: kafka}, {Balancer: inKIP848, Kafka: kafka},
-			{Balancer: leaseOnNATS, NATS: stream}, {Balancer: leaseOnPostgreSQL},
-		} {
-			trials, name := *takeover.trials, spec.Balancer
-			if !with {
-				trials, name, spec.Patience = *takeover.without, name+", without patience", -1
+	for _, kind := range []struct {
+		name      string
+		balancers []string
+		broker    func(t *testing.T, spec *takeoverSpec)
+	}{
+		{"Kafka", []string{inRange, inCooperative, inKIP848}, func(t *testing.T, spec *takeoverSpec) {
+			spec.Kafka = kafkatest.Start(t, kafkatest.Config{Properties: map[string]string{
+				"group.min.session.timeout.ms": "6000", "group.initial.rebalance.delay.ms": "3000",
+				"group.consumer.session.timeout.ms": "45000", "group.consumer.min.session.timeout.ms": "45000",
+				"group.consumer.heartbeat.interval.ms": "5000", "group.consumer.min.heartbeat.interval.ms": "5000",
+			}}).Addr
+		}},
+		{"NATS", []string{leaseOnNATS}, func(t *testing.T, spec *takeoverSpec) {
+			spec.NATS = strings.TrimPrefix(natstest.Start(t).URL(), "nats://")
+		}},
+		{"jobs", []string{leaseOnPostgreSQL}, func(*testing.T, *takeoverSpec) {}},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			var spec takeoverSpec
+			kind.broker(t, &spec)
+			for _, spec.Balancer = range kind.balancers {
+				for _, spec.Patience = range []time.Duration{0, -1} {
+					trials, name := *takeover.trials, spec.Balancer
+					if spec.Patience < 0 {
+						trials, name = *takeover.without, name+", without patience"
+					}
+					if trials > 0 {
+						t.Run(name, func(t *testing.T) {
+							all = append(all, newTakeovers(t, spec).measure(trials)...)
+						})
+					}
+				}
 			}
-			if trials > 0 {
-				t.Run(name, func(t *testing.T) {
-					all = append(all, newTakeovers(t, spec).measure(trials)...)
-				})
-			}
-		}
+		})
 	}
 	t.Logf("median and 95th percentile of seconds\n\n%s", all.table())
 	if *takeover.machine != "" && !t.Failed() {
@@ -256,14 +269,12 @@ func (l *processLog) cut() string {
 type fault struct {
 	name         string
 	begins, ends func(v *victim)
-	// most bounds the 95th percentile, also on a machine that is busy. Without patience it is the session timeout.
-	most time.Duration
 }
 
 var faults = []fault{
-	{"killed", func(v *victim) { _ = v.cmd.Process.Kill() }, nil, 5 * time.Second},
-	{"frozen", func(v *victim) { _ = v.cmd.Process.Signal(syscall.SIGSTOP) }, func(v *victim) { _ = v.cmd.Process.Signal(syscall.SIGCONT) }, 8 * time.Second},
-	{"cut off", func(v *victim) { v.each((*proxy.Proxy).Freeze) }, func(v *victim) { v.each((*proxy.Proxy).Pass) }, 8 * time.Second},
+	{"killed", func(v *victim) { _ = v.cmd.Process.Kill() }, nil},
+	{"frozen", func(v *victim) { _ = v.cmd.Process.Signal(syscall.SIGSTOP) }, func(v *victim) { _ = v.cmd.Process.Signal(syscall.SIGCONT) }},
+	{"cut off", func(v *victim) { v.each((*proxy.Proxy).Freeze) }, func(v *victim) { v.each((*proxy.Proxy).Pass) }},
 }
 
 func (v *victim) each(do func(*proxy.Proxy)) {
@@ -299,14 +310,27 @@ func (s *takeovers) measure(trials int) (figures takeoverFigures) {
 		one := takeoverFigure{Members: s.spec.Balancer, Fault: f.name, Without: s.spec.Patience < 0, Trials: trials, took: took}
 		one.Median, one.P95 = took[len(took)/2].Seconds(), took[(len(took)*95+99)/100-1].Seconds()
 		s.Logf("%s: median %.2f s, 95 %% %.2f s, %v", f.name, one.Median, one.P95, took)
-		if !one.Without && one.P95 > f.most.Seconds() {
-			s.Errorf("%s: the 95th percentile is %.1f s, want up to %v", f.name, one.P95, f.most)
+		if most := s.most(); one.P95 > most.Seconds() {
+			s.Errorf("%s: the 95th percentile is %.1f s, want up to %v", f.name, one.P95, most)
 		}
 		figures = append(figures, one)
 	}
 	s.balanced()
 	s.exact()
 	return figures
+}
+
+// most bounds the 95th percentile, also on a machine with much else to do: without patience, at least 40 s pass on Kafka
+// and 10 s with leases.
+func (s *takeovers) most() time.Duration {
+	switch {
+	case s.spec.Patience < 0:
+		return 2 * time.Minute
+	case s.spec.Kafka != "":
+		return 20 * time.Second
+	default:
+		return 8 * time.Second
+	}
 }
 
 // exact drains the group. The n-th effect of each partition is that of its n-th message: none is lost, doubled or out
@@ -359,7 +383,7 @@ func (s *takeovers) trial(f fault, i int) time.Duration {
 		s.Fatal(err)
 	}
 	took := time.Duration(seconds * float64(time.Second))
-	if took > f.most/2 && s.spec.Patience == 0 {
+	if took > s.most()/4 && s.spec.Patience == 0 {
 		s.Logf("%s: it took %v from %v on, and the survivor logged\n%s", f.name, took, since, survivor.log.cut())
 	}
 	return took

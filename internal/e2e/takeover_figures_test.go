@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -63,7 +64,7 @@ func (all takeoverFigures) write(t *testing.T, file, machine string) {
 		t.Fatal(err)
 	}
 	for _, f := range all {
-		f.Machine = machine
+		f.Machine, f.Median, f.P95 = machine, math.Round(f.Median*1000)/1000, math.Round(f.P95*1000)/1000
 		had = slices.DeleteFunc(had, func(old takeoverFigure) bool {
 			return old.Machine == machine && old.Members == f.Members && old.Fault == f.Fault && old.Without == f.Without
 		})
