@@ -89,11 +89,10 @@ type Options struct {
 
 	// Patience is how long this process may give no sign of life before the others of its group remove it, if
 	// the sink or the source lets them see each other ([operate.Watch]) and the source lets them remove each other
-	// ([Remover]). Want 1 s or more. It never exceeds 9 minutes, nor the session timeout of the group, which remains
-	// underneath. A suspicion that was wrong doubles it for an hour. Raise it for a process that does not run for
-	// seconds now and then. If it is negative, this process neither signs nor removes others, and they wait for its
-	// session timeout. Defaults to 1.5 s. Static members, whose partitions are to wait for their restart, are not
-	// suspected by default.
+	// ([Remover]). Want 1 s or more. The session timeout of the group remains underneath, and 9 minutes are the most. A
+	// suspicion that was wrong doubles it for an hour. Raise it for a process that does not run for seconds now and
+	// then. If it is negative, this process neither signs nor removes others, and they wait for its session timeout.
+	// Defaults to 1.5 s. Static members, whose partitions are to wait for their restart, are not suspected by default.
 	Patience time.Duration
 
 	// Observe is called with each [Event], if it is set. Calls come from several goroutines. Events

@@ -32,10 +32,9 @@ const (
 	lookedAfter = 3
 	alarmed     = 500 * time.Millisecond
 
-	lateAnswer   = 30 * time.Millisecond // after the server has returned our own question: the next look has it
-	answerLimit  = time.Second
-	suspectEvery = time.Second
-
+	lateAnswer    = 30 * time.Millisecond // after the server has returned our own question: the next look has it
+	answerLimit   = time.Second
+	suspectEvery  = time.Second
 	reconnectWait = 20 * time.Millisecond // up to twice that, once each server was tried
 )
 
@@ -326,8 +325,7 @@ func (v *vigil) look(members []lease.Registered, now time.Time) (l operate.Look)
 func (v *vigil) Suspect(ctx context.Context, by, p operate.Peer) (bool, error) {
 	v.mu.Lock()
 	at := v.seen[lease.Registered{ID: p.Member}.Process()]
-	// If the server has said only once that it is gone, two looks may have seen that one answer.
-	mayLive := at == nil || at.gone == 0 && time.Since(at.heard) < p.Silent || at.gone == 1 && p.Silent <= p.Patience
+	mayLive := at == nil || at.gone == 0 && time.Since(at.heard) < p.Silent || at.gone == 1 && p.Silent <= p.Patience // two looks saw one answer
 	v.mu.Unlock()
 	if mayLive {
 		return false, nil
