@@ -252,6 +252,11 @@ func TestPartitionsMoveWithinASecondOfADeathAndWithinTwoOfAFreeze(t *testing.T) 
 				if none := c.o.Patience < 0; none && len(told)+len(wrong)+frozen.now().signs > 0 || !none && (len(told) != 1 || told[0].Name != "a" || told[0].Gone != c.dies || len(wrong) != 1 || wrong[0].Suspected != told[0]) {
 					t.Errorf("suspicions %+v, wrong %+v, %d signs", told, wrong, frozen.now().signs)
 				}
+				ofGroup := epoch.Partition{Group: r.partition(0).Group}
+				ds, err := r.sink.Operator().History(t.Context(), operate.HistoryQuery{Partition: &ofGroup})
+				if err != nil || len(ds) != len(told) || len(ds) == 1 && (ds[0].Kind != operate.DecidedSuspected || ds[0].Reason != told[0].String() || ds[0].Owner != suspecting(b, d)) {
+					t.Errorf("the audit log has %+v, %v", ds, err)
+				}
 				if p := frozen.now().row.Patience; c.o.Patience == 0 && p != 3*time.Second {
 					t.Errorf("then a has a patience of %v", p)
 				}
@@ -264,6 +269,16 @@ func TestPartitionsMoveWithinASecondOfADeathAndWithinTwoOfAFreeze(t *testing.T) 
 			})
 		})
 	}
+}
+
+// suspecting returns the name of the one that has suspected another.
+func suspecting(ps ...*process) string {
+	for _, p := range ps {
+		if len(seen[consumer.Suspected](p)) > 0 {
+			return p.member.Name()
+		}
+	}
+	return ""
 }
 
 // A watch that is wrong about everybody costs time, and no effect.

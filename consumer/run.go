@@ -109,7 +109,7 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 		r.failover = &failover.Loop{
 			Watches: watches, Self: operate.Peer{Group: process.Group, Run: process.Run, Name: process.Name, Host: process.Host}, Patience: o.Patience,
 			Member: remover.Member, Remove: remover.Remove, MayNot: ErrMayNotRemove,
-			Suspected: func(s failover.Suspicion) { o.Observe(suspected(s)) },
+			Suspected: func(s failover.Suspicion) { r.suspected(process, suspected(s)) },
 			Wrong: func(w failover.Wrong) {
 				o.Observe(SuspicionWrong{Suspected: suspected(w.Suspicion), Slept: w.Slept, Patience: w.Patience})
 			},
@@ -293,6 +293,12 @@ func (r *runner) ownerOf(p epoch.Partition) *partition {
 
 func (r *runner) log(p epoch.Partition) *slog.Logger {
 	return r.Logger.With("group", p.Group, "topic", p.Topic, "partition", p.Number)
+}
+
+// suspected reports a suspicion of this process.
+func (r *runner) suspected(by operate.Process, e Suspected) {
+	r.Observe(e)
+	r.recorder.Add(operate.Decision{Kind: operate.DecidedSuspected, Partition: epoch.Partition{Group: by.Group}, Owner: by.Name, From: -1, To: -1, Reason: e.String()})
 }
 
 // problems returns what a sign of life says besides that this process lives.

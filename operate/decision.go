@@ -45,6 +45,9 @@ type Decision struct {
 	TraceID string
 }
 
+// About names the partition of the decision, or the group if it is about the group alone.
+func (d Decision) About() string { return strings.TrimSuffix(d.Partition.String(), `/""/0`) }
+
 // DecisionKind is the kind of a decision.
 type DecisionKind string
 
@@ -104,6 +107,10 @@ const (
 	// minute is recorded, and each whose outcome differs from that of the tick before.
 	DecidedTick DecisionKind = "tick"
 
+	// DecidedSuspected: Owner suspected another process of the group to have died, and had it removed. The
+	// Partition is the group alone.
+	DecidedSuspected DecisionKind = "suspected"
+
 	// DecidedOnFailureHang: as DecidedHang, and the call was OnFailure for the message at From.
 	DecidedOnFailureHang DecisionKind = "on-failure-hang"
 )
@@ -133,7 +140,7 @@ func (k DecisionKind) ReplacesClaim() bool {
 // decisions of other kinds when it makes them.
 func (k DecisionKind) RecordedByConsumer() bool {
 	switch k {
-	case DecidedStale, DecidedHalt, DecidedRecovery, DecidedLoss, DecidedInDoubt, DecidedHang, DecidedOnFailureHang, DecidedTick:
+	case DecidedStale, DecidedHalt, DecidedRecovery, DecidedLoss, DecidedInDoubt, DecidedHang, DecidedOnFailureHang, DecidedTick, DecidedSuspected:
 		return true
 	default:
 		return false

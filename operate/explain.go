@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -72,6 +73,12 @@ func Explain(ctx context.Context, op Operator, p epoch.Partition, q Question) (S
 	if err != nil {
 		return Story{}, err
 	}
+	// Suspicions say why owners have changed.
+	ofGroup, err := op.History(ctx, HistoryQuery{Partition: &epoch.Partition{Group: p.Group}, Limit: page})
+	if err != nil {
+		return Story{}, err
+	}
+	all = slices.SortedFunc(slices.Values(append(all, ofGroup...)), func(a, b Decision) int { return cmp.Compare(a.ID, b.ID) })
 	now, err := op.Partition(ctx, p)
 	if err != nil {
 		return Story{}, err

@@ -47,7 +47,11 @@ func past(t *testing.T) *memsink.Sink {
 	applies(3)
 	claim("b")
 	applies(5)
-	step(operate.RecordsIn[*memsink.Tx](s).Record(t.Context(), []operate.Decision{{Kind: operate.DecidedStale, Partition: orders, Epoch: 1, Reason: "late"}}))
+	step(operate.RecordsIn[*memsink.Tx](s).Record(t.Context(), []operate.Decision{
+		{Kind: operate.DecidedStale, Partition: orders, Epoch: 1, Reason: "late"},
+		{Kind: operate.DecidedSuspected, Partition: epoch.Partition{Group: orders.Group}, Owner: "b", From: -1, To: -1, Reason: "a is silent"},
+		{Kind: operate.DecidedSuspected, Partition: epoch.Partition{Group: "another"}, Owner: "d", From: -1, To: -1, Reason: "c is silent"},
+	}))
 	rewind := operate.NewAct(operate.ActRewind, s.Fences()[orders], "anna", "again")
 	rewind.To = &epoch.Position{Offset: 1}
 	_, err := s.Operator().Act(t.Context(), rewind)
@@ -76,13 +80,13 @@ func TestExplainTellsWhoHadAPartition(t *testing.T) {
 		}{
 			"now":                         {operate.Question{}, "claim 4 b 1-6 now", 1},
 			"an offset of one claim":      {at(0), "claim 1 a 0-3 claim", 2},
-			"an offset that was set back": {at(4), "claim 2 b 3-5 rewind; claim 4 b 1-6 now", 4},
-			"one before and one after":    {at(1), "claim 1 a 0-3 claim; claim 4 b 1-6 now", 5},
+			"an offset that was set back": {at(4), "claim 2 b 3-5 rewind; claim 4 b 1-6 now", 5},
+			"one before and one after":    {at(1), "claim 1 a 0-3 claim; claim 4 b 1-6 now", 6},
 			"an offset to come":           {at(6), "", 0},
-			"a claim":                     {operate.Question{Claim: ds[1].Claim}, "claim 2 b 3-5 rewind", 3},
-			"an operator's act":           {operate.Question{Claim: ds[3].Claim}, "rewind 3 operator anna 1-1 claim", 2},
-			"a time":                      {operate.Question{At: began.Add(150 * time.Second)}, "claim 2 b 3-5 rewind", 3},
-			"the time of a claim":         {operate.Question{At: began.Add(120 * time.Second)}, "claim 2 b 3-5 rewind", 3},
+			"a claim":                     {operate.Question{Claim: ds[1].Claim}, "claim 2 b 3-5 rewind", 4},
+			"an operator's act":           {operate.Question{Claim: ds[5].Claim}, "rewind 3 operator anna 1-1 claim", 2},
+			"a time":                      {operate.Question{At: began.Add(150 * time.Second)}, "claim 2 b 3-5 rewind", 4},
+			"the time of a claim":         {operate.Question{At: began.Add(120 * time.Second)}, "claim 2 b 3-5 rewind", 4},
 			"a time before the first":     {operate.Question{At: began.Add(-time.Second)}, "", 0},
 			"a time after the last, now":  {operate.Question{At: began.Add(time.Hour)}, "claim 4 b 1-6 now", 1},
 			"an unknown claim":            {operate.Question{Claim: epoch.NewClaimID()}, "", 0},

@@ -192,6 +192,8 @@ func (c *cli) fill(sink *sqlsink.Sink) {
 	c.does(exitOK, "pause", "orders/1", "--execute", "--by", "anna", "--reason", "the warehouse is being moved")
 	record(claim(2, "worker-b"), operate.DecidedHalt, "message_failed: billing/orders/2: the message at offset 0 failed, attempt 1: it is no order")
 	apply(claim(3, "worker-c"), nil)
+	must(t, operate.RecordsIn[*sqlsink.Tx](sink).Record(ctx, []operate.Decision{{Kind: operate.DecidedSuspected, Partition: epoch.Partition{Group: "billing"}, Owner: "worker-b", From: -1, To: -1,
+		Reason: "worker-c on pod-worker-c (member worker-c-1): silent for 1.6s"}}))
 	lives := func(name string, every time.Duration) {
 		must(t, operate.RecordsIn[*sqlsink.Tx](sink).Alive(ctx, operate.Process{Run: name, Group: "billing", Name: name, Host: "pod-" + name, PID: 1, Version: "example.com/shop@v1.2.3", Every: every}))
 	}

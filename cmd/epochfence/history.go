@@ -33,7 +33,8 @@ func (a *app) history() *cobra.Command {
 		Long: `Read the audit log, newest first: claims, refusals, halts, losses and operator
 actions.
 
-KIND is claim, stale (a commit was refused), halt, recovery, loss, in-doubt, hang,
+KIND is claim, stale (a commit was refused), halt, recovery, loss, suspected (of a
+group: a process seemed to have died and was removed), in-doubt, hang,
 on-failure-hang, tick (of a job); rewind, skip, pause, resume, evict, rebase, run;
 replay-request, replay-withdraw, replay, replay-failure, discard; outbox-retry,
 outbox-discard. FROM and TO are the position before and after, or the offset of the
@@ -72,7 +73,7 @@ type decisionView struct {
 
 func decided(d operate.Decision) decisionView {
 	v := decisionView{
-		ID: d.ID, At: d.At.UTC(), Kind: string(d.Kind), Partition: d.Partition.String(), Epoch: int64(d.Epoch), Claim: d.Claim.String(),
+		ID: d.ID, At: d.At.UTC(), Kind: string(d.Kind), Partition: d.About(), Epoch: int64(d.Epoch), Claim: d.Claim.String(),
 		Owner: d.Owner, Reason: d.Reason, By: d.By, Role: d.Role, TraceID: d.TraceID, Entry: d.Entry, Key: d.IdempotencyKey,
 	}
 	if d.From >= 0 {
@@ -174,6 +175,8 @@ func sentence(log string, d operate.Decision) string {
 		return fmt.Sprintf("%s found it well again at %s: %s", dash(owner), from, why)
 	case operate.DecidedLoss:
 		return fmt.Sprintf("%s lost it at %s: %s", dash(owner), from, why)
+	case operate.DecidedSuspected:
+		return fmt.Sprintf("%s suspected that a process had died, and had it removed: %s", dash(owner), why)
 	case operate.DecidedTick:
 		return fmt.Sprintf("%s ran the tick of %s: %s", dash(owner), positionIn(log, d.From), why)
 	case operate.DecidedHang, operate.DecidedOnFailureHang:

@@ -75,7 +75,7 @@ func (h *Handler) decisions(ds []operate.Decision, js jobs, now time.Time) (show
 			break
 		}
 		from, to := js.position(d.Partition, d.From), js.position(d.Partition, d.To)
-		one := moment{At: clock(d.At, now), Kind: string(d.Kind), Class: "well", Partition: show(d.Partition.String())}
+		one := moment{At: clock(d.At, now), Kind: string(d.Kind), Class: "well", Partition: show(d.About())}
 		if d.Epoch > 0 {
 			one.Epoch = thousands(int64(d.Epoch))
 		}
@@ -96,7 +96,7 @@ func (h *Handler) decisions(ds []operate.Decision, js jobs, now time.Time) (show
 		case operate.DecidedHang, operate.DecidedOnFailureHang:
 			one.Class = "halted"
 			one.Text = h.owner(d.Owner).Name + hungOn(d, from, to) + ": " + show(d.Reason)
-		case operate.DecidedLoss, operate.DecidedInDoubt:
+		case operate.DecidedLoss, operate.DecidedInDoubt, operate.DecidedSuspected:
 			one.Class = "waiting"
 			one.Text = h.owner(d.Owner).Name + ": " + show(d.Reason)
 		default:

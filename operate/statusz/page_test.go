@@ -228,6 +228,16 @@ func TestAPausedPartitionIsNotHalted(t *testing.T) {
 	}
 }
 
+func TestASuspicionIsInTheTimelineWithWhoSuspectedWhom(t *testing.T) {
+	r := newRig(t)
+	d := operate.Decision{Kind: operate.DecidedSuspected, Partition: epoch.Partition{Group: "billing"}, Owner: "worker-b", From: -1, To: -1, Reason: "worker-c on pod-c (member m): silent for 1.6s"}
+	if err := operate.RecordsIn[*memsink.Tx](r.sink).Record(t.Context(), []operate.Decision{d}); err != nil {
+		t.Fatal(err)
+	}
+	_, page := get(r.page(nil), "")
+	wants(t, page, "suspected billing worker-b: worker-c on pod-c (member m): silent for 1.6s")
+}
+
 func TestAReplayThatFailedDoesNotLookWell(t *testing.T) {
 	r := newRig(t)
 	r.deadLetter(orders(0), 3, errors.New("no such customer"))

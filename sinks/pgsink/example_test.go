@@ -79,6 +79,7 @@ func ExampleMigrations() {
 	// 0008_observe.sql
 	// 0009_retry.sql
 	// 0010_peers.sql
+	// 0011_suspected.sql
 }
 
 // What the schema's owner runs so that a role may use it.

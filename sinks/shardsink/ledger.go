@@ -32,7 +32,8 @@ func (s *Sink[TX]) ledger(i int) (operate.Ledger[TX], bool) {
 }
 
 // Write implements [operate.Rows]. Each change goes to its partition's shard, and a sign of life to
-// each shard, so that any of the databases shows who is alive. No shard waits for another one: the
+// each shard, so that any of the databases shows who is alive. A suspicion is about a group, and goes to the first
+// shard, where processes see each other. No shard waits for another one: the
 // changes of one shard are one transaction, and others may fail.
 func (s *Sink[TX]) Write(ctx context.Context, cs ...operate.Change) error {
 	of := make([][]operate.Change, len(s.shards))
@@ -44,7 +45,10 @@ func (s *Sink[TX]) Write(ctx context.Context, cs ...operate.Change) error {
 			}
 			continue
 		}
-		home, err := s.home(c.Partition)
+		home, err := 0, error(nil)
+		if c.Partition.Topic != "" {
+			home, err = s.home(c.Partition)
+		}
 		if err != nil {
 			failed = fmt.Errorf("shardsink: write a row of %s: %w", c.Partition, err)
 			continue

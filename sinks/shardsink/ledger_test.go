@@ -66,6 +66,21 @@ func TestAShardThatHangsHoldsUpNoOthersDecisions(t *testing.T) {
 	}
 }
 
+// A group is in no shard, whatever the function says of it. Its processes see each other in the first one.
+func TestASuspicionIsRecordedInTheFirstShard(t *testing.T) {
+	databases := newDatabases(2)
+	s := newSink(t, func(epoch.Partition, int) int { return 1 }, databases...)
+	d := operate.Decision{Kind: operate.DecidedSuspected, Partition: epoch.Partition{Group: "billing"}, Owner: "a", From: -1, To: -1, Reason: "b is silent"}
+	if err := operate.RecordsIn[*memsink.Tx](s).Record(t.Context(), []operate.Decision{d}); err != nil {
+		t.Fatal(err)
+	}
+	for shard, want := range []int{1, 0} {
+		if ds, err := databases[shard].Operator().History(t.Context(), operate.HistoryQuery{}); err != nil || len(ds) != want {
+			t.Errorf("shard %d has %+v, %v", shard, ds, err)
+		}
+	}
+}
+
 func TestEachShardShowsWhoIsAliveThoughAnotherOneHangs(t *testing.T) {
 	databases := newDatabases(2)
 	s := newSink(t, func(p epoch.Partition, _ int) int { return int(p.Number) }, databases...)

@@ -96,7 +96,7 @@ func recording(w *world) {
 	f := a.claims(orders0, 5)
 	var ds []operate.Decision
 	for i, kind := range []operate.DecisionKind{
-		operate.DecidedStale, operate.DecidedHalt, operate.DecidedRecovery, operate.DecidedLoss, operate.DecidedInDoubt, operate.DecidedHang, operate.DecidedOnFailureHang, operate.DecidedTick,
+		operate.DecidedStale, operate.DecidedHalt, operate.DecidedRecovery, operate.DecidedLoss, operate.DecidedInDoubt, operate.DecidedHang, operate.DecidedOnFailureHang, operate.DecidedTick, operate.DecidedSuspected,
 	} {
 		ds = append(ds, operate.Decision{
 			Kind: kind, Partition: orders0, Epoch: f.Epoch, Claim: f.Claim, Owner: "A",

@@ -24,6 +24,7 @@ func TestThePageWritesOneFileForEachMigration(t *testing.T) {
 		"00016_epochfence_pgsink_4_outside.sql", "00017_epochfence_pgsink_5_outbox.sql", "00018_epochfence_pgsink_6_items.sql",
 		"00019_epochfence_pgsink_7_outbox_offset.sql", "00020_epochfence_pgsink_8_observe.sql",
 		"00021_epochfence_pgsink_9_retry.sql", "00022_epochfence_pgsink_10_peers.sql",
+		"00023_epochfence_pgsink_11_suspected.sql",
 	}
 	if !slices.Equal(names, want) {
 		t.Errorf("%q; want %q", names, want)
