@@ -17,6 +17,8 @@ import (
 	"github.com/epochfence/epochfence/outbox/internal/batches"
 )
 
+// The histories of the relay, also on Kafka, are tests of outbox/internal/batches.
+
 func TestARecordIsTheSameAfterTheOutbox(t *testing.T) {
 	odd := string([]byte{0, 255, '=', '&', '%', '\n'}) + "ü "
 	for _, r := range []Record{

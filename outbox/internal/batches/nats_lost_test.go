@@ -1,12 +1,13 @@
 package batches_test
 
 import (
-	"strconv"
+	"crypto/rand"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/epochfence/epochfence/internal/servers/natstest"
@@ -69,35 +70,37 @@ func TestADatabaseThatLostCommitsIsADoubtOnNATS(t *testing.T) {
 func TestMoreBatchesThanTheServerAllowsWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	r := newNATSRig(t, natstest.Start(t).URL())
-	for n := range 50 {
-		m := r.open("other-" + strconv.Itoa(n))
-		if n == 49 && m != "" {
-			t.Fatalf("the 50th is refused: %s", m)
-		}
-	}
-	if m := r.open("one-more"); !strings.Contains(m, "10210") {
-		t.Fatalf("the 51st is not refused: %s", m)
-	}
 	var log lines
-	r.o.Logger = log.logger()
+	r.o.Logger, r.o.RequestTimeout = log.logger(), patience // the wait below is no incident
 	r.add("a", "b", "a")
-	r.takeOver(&process{})
+	frozen := freezeAt(natsMessage, 0)
+	r.takeOver(&process{at: frozen.at})
+	frozen.await(r.rig)
+	r.await("a 51st batch that is refused", func() bool { // the server abandons a batch after 10 s
+		for range 50 {
+			if err := r.js.Conn().PublishMsg(r.opens()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		answer, err := r.js.Conn().RequestMsg(r.opens(), patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(answer.Data), "10210")
+	})
+	frozen.thaw()
 	r.await("a refusal", func() bool { return strings.Contains(log.String(), "10176") })
-	r.awaitEmpty() // the server abandons batches after 10 s
+	r.awaitEmpty()
 	r.wantAll()
 }
 
-// open opens a batch that never ends, and returns the answer.
-func (r *natsRig) open(id string) string {
-	r.Helper()
-	m := newMsg(r.o.Stream+".x", "9")
-	m.Header.Set("Nats-Batch-Id", id)
+// opens returns a message that opens a batch, which never ends.
+func (r *natsRig) opens() *nats.Msg {
+	m := nats.NewMsg(r.o.Stream + ".x")
+	m.Data = []byte("9")
+	m.Header.Set("Nats-Batch-Id", rand.Text())
 	m.Header.Set("Nats-Batch-Sequence", "1")
-	answer, err := r.js.Conn().RequestMsg(m, patience)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return string(answer.Data)
+	return m
 }
 
 // Without atomic batches, message IDs hold while the stream remembers them.

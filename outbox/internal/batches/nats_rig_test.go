@@ -309,9 +309,3 @@ func (r *natsRig) messages(from uint64) (messages jetstream.MessagesContext) {
 	})
 	return messages
 }
-
-func newMsg(subject, data string) *nats.Msg {
-	m := nats.NewMsg(subject)
-	m.Data = []byte(data)
-	return m
-}
