@@ -34,6 +34,9 @@ func TestThePageOfLeasesHasTheRowsThatTheSuitesHaveMeasured(t *testing.T) {
 		if r.Acquire > 0 {
 			lock = fmt.Sprintf("%.1f, %.1f ms", r.Acquire, r.Release)
 		}
+		if r.PerSecond > 0 {
+			lock += fmt.Sprintf("; %.0f a second", r.PerSecond)
+		}
 		table += fmt.Sprintf("| %s | %s | %.2f TTL | %.2f TTL | %.0f | %s | %s |\n", r.Store, r.Number, r.Killed, r.Released, r.Calls, lock, r.Needs)
 	}
 	isOnPage(t, "leases.md", "leases", table+"\n", "make figures WHAT=leases")

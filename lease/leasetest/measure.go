@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,14 +29,15 @@ type Row struct {
 	Calls    float64 // calls of the store in a TTL, of all members together, while nothing happens
 
 	// Measured, in milliseconds: the medians for a lock that nobody else wants, by a member that holds
-	// nothing else.
-	Acquire, Release float64
+	// nothing else. PerSecond is how often it has acquired and released 16 such locks at once, in a second.
+	Acquire, Release, PerSecond float64
 }
 
 const (
 	measuredMembers   = 3
 	measuredResources = 200
 	measuredLocks     = 200
+	measuredAtOnce    = 16
 )
 
 // Measure fills a row and writes it, if [RowsEnv] is set.
@@ -65,7 +67,9 @@ func Measure(t *testing.T, row Row, create func(t testing.TB) castest.Rig) {
 
 	all[0].leave()
 	all[1].leave()
-	row.Acquire, row.Release = w.locking(w.join("alone"))
+	alone := w.join("alone")
+	row.Acquire, row.Release = w.locking(alone, lock)
+	row.PerSecond = w.together(alone)
 
 	data, err := json.MarshalIndent(row, "", "  ")
 	if err != nil {
@@ -91,12 +95,9 @@ func calls(all []*member) int {
 func (w *world) even(members []*member) bool {
 	has := w.has()
 	var n []int
-	for _, m := range members {
-		n = append(n, has[m.Owner()])
-	}
 	sum := 0
-	for _, each := range n {
-		sum += each
+	for _, m := range members {
+		n, sum = append(n, has[m.Owner()]), sum+has[m.Owner()]
 	}
 	return sum == measuredResources && slices.Max(n)-slices.Min(n) <= 1
 }
@@ -110,17 +111,31 @@ func (w *world) takeover(stay []*member, leaves func()) float64 {
 }
 
 // locking returns the median milliseconds of m's calls for a lock that is free.
-func (w *world) locking(m *member) (acquire, release float64) {
+func (w *world) locking(m *member, free string) (acquire, release float64) {
 	var acquires, releases []time.Duration
 	for range measuredLocks {
 		at := time.Now()
-		h := m.locks()
+		h, err := m.Acquire(w.ctx, free)
 		acquires = append(acquires, time.Since(at))
-		at = time.Now()
-		w.NoErrorf(h.Release(w.ctx), "release")
-		releases = append(releases, time.Since(at))
+		if at = time.Now(); err == nil {
+			err = h.Release(w.ctx)
+		}
+		if releases = append(releases, time.Since(at)); err != nil {
+			w.Errorf("%s: %v", m.name, err)
+		}
 	}
 	return median(acquires), median(releases)
+}
+
+// together returns how often a second m acquires and releases locks that are free, several at once.
+func (w *world) together(m *member) float64 {
+	var work sync.WaitGroup
+	at := time.Now()
+	for n := range measuredAtOnce {
+		work.Go(func() { w.locking(m, fmt.Sprint(lock, n)) })
+	}
+	work.Wait()
+	return measuredAtOnce * measuredLocks / time.Since(at).Seconds()
 }
 
 func median(of []time.Duration) float64 {
