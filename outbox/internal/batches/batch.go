@@ -139,12 +139,15 @@ func (o *Target) doubtful(p epoch.Partition, at Position, a *assignment) error {
 const (
 	maxBytes = 4 << 20 // of a batch of more than one record
 	scanRows = 64      // read at once: what their average was says little of the next ones
+	manyRows = 256     // read at once while all entries under this claim were small: each scan is a round trip
+	smallRow = 4 << 10
 )
 
 // turn is one transaction of the relay, and its results.
 type turn struct {
 	at    outbox.Cursor // where the scan starts; afterwards, where it ended
 	size  int           // the average of the rows that were read last, in bytes
+	most  int           // the size of the largest that was ever read, or 0
 	limit int           // of the batch
 	probe bool          // there is no session: find out whether there is something to do
 	idle  bool          // if nothing is left, write an empty batch, after which the session ends
@@ -304,11 +307,13 @@ func (r *relay[TX]) fill(ctx context.Context, tx TX, t *turn, rows []outbox.Row,
 	defer func() {
 		slices.SortFunc(t.batch, func(a, b outbox.Row) int { return cmp.Compare(a.ID, b.ID) })
 	}()
-	size := 0
+	size, all := 0, 0
 	for scans := 1; ; scans++ {
 		read := 0
+		all += len(rows)
 		for _, row := range rows {
 			read += sizeOf(row)
+			t.most = max(t.most, sizeOf(row))
 			t.size = read / len(rows)
 		}
 		for _, row := range rows {
@@ -324,10 +329,10 @@ func (r *relay[TX]) fill(ctx context.Context, tx TX, t *turn, rows []outbox.Row,
 		if len(rows) < limit || t.probe && len(t.batch) > 0 {
 			return nil
 		}
-		if t.more = scans == r.o.Batch/scanRows+8; t.more { // enough for a full batch
+		if t.more = scans == r.o.Batch/scanRows+8 || all >= r.o.Batch+8*scanRows; t.more { // enough for a full batch
 			return nil
 		}
-		limit = t.fits(size)
+		limit = min(t.fits(size), r.o.Batch+8*scanRows-all)
 		if rows, to, err = r.store.Scan(ctx, tx, r.p, to, limit); err != nil {
 			return err
 		}
@@ -337,6 +342,9 @@ func (r *relay[TX]) fill(ctx context.Context, tx TX, t *turn, rows []outbox.Row,
 // fits returns how many more rows to read for a batch of size bytes.
 func (t *turn) fits(size int) int {
 	limit := scanRows
+	if t.most > 0 && t.most <= smallRow {
+		limit = manyRows
+	}
 	if n := len(t.batch); n > 0 {
 		limit = min(limit, t.limit-n)
 	}

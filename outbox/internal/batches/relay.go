@@ -47,6 +47,7 @@ type relay[TX any] struct {
 	used    time.Time
 	at      outbox.Cursor
 	size    int // the average of the rows that were read last, in bytes
+	most    int // the size of the largest row that was read under this claim
 	limit   int // of a batch; less than Options.Batch after a failure
 	trying  []outbox.Row
 	sent    []outbox.Row
@@ -101,11 +102,11 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 	now := time.Now()
 	r.trying = nil
 	if r.session == nil {
-		t := &turn{probe: true, at: r.at, limit: 1, count: r.mayCount(now), seen: map[int64]bool{}}
+		t := &turn{probe: true, at: r.at, most: r.most, limit: 1, count: r.mayCount(now), seen: map[int64]bool{}}
 		if err := r.do(ctx, t, nil); err != nil {
 			return false, err
 		}
-		r.size, r.trying = t.size, t.batch
+		r.size, r.most, r.trying = t.size, t.most, t.batch
 		r.counts(t, now)
 		if t.next == nil && len(r.refused.of) == 0 {
 			r.at = t.at
@@ -119,7 +120,7 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 		}
 		r.used = now
 	}
-	t := &turn{at: r.at, size: r.size, limit: r.limit, count: r.mayCount(now), seen: map[int64]bool{}}
+	t := &turn{at: r.at, size: r.size, most: r.most, limit: r.limit, count: r.mayCount(now), seen: map[int64]bool{}}
 	if !r.retried { // other records have their turn, too
 		t.retry = r.refused.due(now, r.limit)
 	}
@@ -249,6 +250,7 @@ func (r *relay[TX]) note(ctx context.Context, completion func(before string) (st
 
 // committed follows a transaction of the database.
 func (r *relay[TX]) committed(t *turn, now time.Time) {
+	r.most = max(r.most, t.most)
 	if len(t.retry) == 0 {
 		r.at, r.size = t.at, t.size
 	}
