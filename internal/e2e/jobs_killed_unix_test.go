@@ -136,6 +136,8 @@ func jobsAreTakenOver(t *testing.T, signal syscall.Signal) {
 	if took > 8*time.Second { // a busy machine takes seconds, and the lease lasts longer
 		t.Errorf("its jobs waited for %v", took)
 	}
+	until("the audit log says who suspected whom", `count(*) > 0 from epochfence.fence_ledger where kind = 'entry' and state = 'suspected'
+		and group_name = '`+group+`' and body ->> 'owner' like '%survivor%' and cause like '%victim%'`)
 	if signal == syscall.SIGSTOP { // it comes back, and shares again
 		if err := victim.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
