@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -93,6 +94,7 @@ type takeovers struct {
 	db        *pgx.Conn
 	processes [2]*victim
 	started   int
+	sent      atomic.Int64      // to each partition
 	stop      func() (sent int) // ends what comes to each partition; nil for jobs
 }
 
@@ -163,18 +165,18 @@ func (s *takeovers) publishNATS() {
 // produce sends to each partition all the time, until stop: there the numbers from 0 on.
 func (s *takeovers) produce(send func(partition int, value []byte), end func()) {
 	var work sync.WaitGroup
-	stopping, sent := make(chan struct{}), 0
+	stopping := make(chan struct{})
 	work.Go(func() {
 		tick := time.NewTicker(takeoverEvery)
 		defer tick.Stop()
-		for ; ; sent++ {
+		for ; ; s.sent.Add(1) {
 			select {
 			case <-stopping:
 				return
 			case <-tick.C:
 			}
 			for p := range takeoverParts {
-				send(p, fmt.Append(nil, sent))
+				send(p, fmt.Append(nil, s.sent.Load()))
 			}
 		}
 	})
@@ -182,7 +184,7 @@ func (s *takeovers) produce(send func(partition int, value []byte), end func()) 
 		close(stopping)
 		work.Wait()
 		end()
-		return sent
+		return int(s.sent.Load())
 	})
 	s.Cleanup(func() { s.stop() })
 }
@@ -352,7 +354,8 @@ func (s *takeovers) exact() {
 }
 
 // balanced waits until each process has committed in half of the partitions within the last second, and nobody else has.
-// A process that has just started suspects nobody before it has looked for a patience.
+// A process that has just started suspects nobody before it has looked for a patience. Then it waits until what had been
+// sent is applied: a takeover is no measure of a backlog.
 func (s *takeovers) balanced() {
 	s.Helper()
 	for _, v := range s.processes {
@@ -361,6 +364,8 @@ func (s *takeovers) balanced() {
 	s.until("both to have half of the partitions", `select coalesce(array_agg(worker order by worker), '{}') = (select array_agg(w order by w) from unnest($1::text[]) w) and sum(n) = 8 and max(n) = 4
 		from (select worker, count(distinct partition) as n from effect where at > clock_timestamp() - interval '1 s' group by worker) x`,
 		[]string{s.processes[0].name, s.processes[1].name})
+	s.until("both to have caught up", `select count(*) = 8 from (select max(number) as newest from effect where at > clock_timestamp() - interval '1 s' group by partition) x
+		where newest + 1 >= $1`, s.sent.Load())
 }
 
 // trial returns the time from the fault to the first commit of the survivor in the last of the victim's partitions.
