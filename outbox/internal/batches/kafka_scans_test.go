@@ -1,4 +1,4 @@
-package kafkaoutbox_test
+package batches_test
 
 import (
 	"slices"
@@ -11,7 +11,7 @@ import (
 
 // Entries are read in larger parts only while none was large: the next ones may be large, too.
 func TestALargeEntryMakesTheNextPartsSmall(t *testing.T) {
-	r := newRig(t, onKfake(t))
+	r := newKafkaRig(t, onKfake(t))
 	r.o.Batch = 1000
 	run := r.takeOver(&process{})
 	for _, want := range []int{256, 64} {
