@@ -117,18 +117,29 @@ func (s *Sink[TX]) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences
 		}
 		maps.Copy(found, here)
 	}
-	maps.DeleteFunc(found, func(_ epoch.Partition, f epoch.Fence) bool { return isRedirect(f) })
-	if len(ps) == 1 && len(found) == 0 {
-		home, _ := s.home(ps[0])
-		rows, err := s.rows(ctx, ps)
-		if err == nil {
-			err = agree(rows, ps[0], home)
-		}
-		if err != nil {
+	if len(ps) == 1 {
+		if err := s.here(ctx, ps[0], found); err != nil {
 			return nil, fmt.Errorf("shardsink: read fence %s: %w", ps[0], err)
 		}
 	}
+	maps.DeleteFunc(found, func(_ epoch.Partition, f epoch.Fence) bool { return isRedirect(f) })
 	return found, nil
+}
+
+// here returns nil unless another shard than that of p has its fence.
+func (s *Sink[TX]) here(ctx context.Context, p epoch.Partition, found epoch.Fences) error {
+	home, err := s.home(p)
+	if err != nil {
+		return err
+	}
+	if row, ok := found[p]; ok {
+		return agrees(row, home, home)
+	}
+	rows, err := s.rows(ctx, []epoch.Partition{p})
+	if err != nil {
+		return err
+	}
+	return agree(rows, p, home)
 }
 
 // Commit runs a transaction in the shard of the partitions that it advances. If they are in several
