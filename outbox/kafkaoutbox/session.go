@@ -129,7 +129,7 @@ func (s *session) init(ctx context.Context, o Options) (err error) {
 	before, _ := known.(ended)
 	s.last = s.was.of(s, before)
 	o.ended.Store(s.name, ended{s.last, s.id, s.epoch})
-	s.at, err = s.position(ctx, unstableWait)
+	s.at, err = s.position(ctx)
 	if s.unstable = errors.Is(err, errUnstable); s.unstable {
 		s.at = position{Number: -1}
 	} else if err != nil {
@@ -152,7 +152,7 @@ func until(ctx context.Context, try func() error) error {
 
 // position reads the committed offset. It requires a stable one, and waits for it: no transaction that may still
 // commit has another.
-func (s *session) position(ctx context.Context, wait time.Duration) (at position, err error) {
+func (s *session) position(ctx context.Context) (at position, err error) {
 	began := time.Now()
 	err = until(ctx, func() error {
 		topic := kmsg.NewOffsetFetchRequestGroupTopic()
@@ -181,7 +181,7 @@ func (s *session) position(ctx context.Context, wait time.Duration) (at position
 		}
 		p := g.Topics[0].Partitions[0]
 		switch err := kerr.ErrorForCode(p.ErrorCode); {
-		case errors.Is(err, kerr.UnstableOffsetCommit) && time.Since(began) > wait:
+		case errors.Is(err, kerr.UnstableOffsetCommit) && time.Since(began) > unstableWait:
 			return errUnstable
 		case err != nil:
 			return err
