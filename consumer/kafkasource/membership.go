@@ -44,7 +44,9 @@ type joining struct {
 func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	<-s.ready
 	member, number := cl.GroupMetadata()
-	s.joins(joining{member, number})
+	if s.joins(joining{member, number}) {
+		go s.heartbeatSoon(cl, othersGive)
+	}
 	s.hold(added, member)
 	if s.contact.overdue() || !s.grantInContact(member) {
 		s.contactRegained()
@@ -69,14 +71,17 @@ func (s *Source) grantInContact(member string) bool {
 
 // joins records the membership that kgo reports. Under KIP-848 kgo also reports when it restarts
 // its session without having reached the coordinator. So only a changed membership, which comes
-// from the coordinator, counts as contact.
-func (s *Source) joins(now joining) {
+// from the coordinator, counts as contact. joins reports whether this is a new member of such a group.
+func (s *Source) joins(now joining) (anew bool) {
+	_, speaks := s.contact.speaking()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.joined != now {
+		anew = speaks == nextGenProtocol && s.joined.member != now.member
 		s.joined = now
 		s.contact.joined()
 	}
+	return anew
 }
 
 // hold records the partitions that kgo has reported as ours, for this member id. It runs before the

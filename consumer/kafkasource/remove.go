@@ -78,25 +78,30 @@ func (s *Source) hasten(ctx context.Context, cl *kgo.Client) {
 		return
 	}
 	if _, speaks := s.contact.speaking(); speaks == nextGenProtocol {
-		go s.heartbeatSoon(cl)
+		go s.heartbeatSoon(cl, computing)
 	} else if err := s.classicHeartbeat(ctx, member, number); errors.Is(err, kerr.RebalanceInProgress) {
 		cl.ForceRebalance()
 	}
 }
 
-// Under KIP-848 the broker computes assignments in the background, for up to a second or so. A heartbeat that comes
-// earlier is answered without one, and the next one would be sent after seconds.
+// Under KIP-848, members learn what they are assigned by heartbeats, of which brokers want one each 5 s. After a
+// removal, the broker computes assignments in the background, for up to a second or so. A new member gets what the
+// others give up, each at its own heartbeat: until the new one's next, nobody has it.
 const (
+	computing  = 3 * time.Second
+	othersGive = 10 * time.Second
+
 	firstHaste = 100 * time.Millisecond
-	lastHaste  = 1600 * time.Millisecond
+	lastHaste  = 800 * time.Millisecond
 )
 
-// heartbeatSoon sends several heartbeats. No answer says that it has what the last removal has led to: the epoch
-// may also rise for what was before.
-func (s *Source) heartbeatSoon(cl *kgo.Client) {
-	for pause := firstHaste; s.takesPart(); pause *= 2 {
+// heartbeatSoon sends heartbeats for a while. No answer says that it has what the removal, or the new member, has led
+// to: the epoch may also rise for what was before.
+func (s *Source) heartbeatSoon(cl *kgo.Client, lasts time.Duration) {
+	began := time.Now()
+	for pause := firstHaste; s.takesPart(); pause = min(2*pause, lastHaste) {
 		cl.ForceRebalance()
-		if pause > lastHaste {
+		if time.Since(began) > lasts {
 			return
 		}
 		select {

@@ -87,6 +87,29 @@ func TestTheRemovedMembersPartitionsMoveWithoutAHeartbeatAndItJoinsAgain(t *test
 	}
 }
 
+// Each member gives partitions up at a heartbeat of its own, of which there is one each 5 s.
+func TestANewMemberOfAKIP848GroupHasWhatOthersGiveUpBeforeItsNextHeartbeat(t *testing.T) {
+	virtually(t, 4, func(r *rig) {
+		a := r.joins(with(protocols[2].opts...))
+		r.share(4, a)
+		<-time.After(time.Minute)
+		var given time.Time // when a has said that it has given up its half
+		r.cluster.ControlKey(int16(kmsg.ConsumerGroupHeartbeat), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+			r.cluster.KeepControl()
+			req := kreq.(*kmsg.ConsumerGroupHeartbeatRequest)
+			if given.IsZero() && req.MemberID == a.id() && len(req.Topics) == 1 && len(req.Topics[0].Partitions) == 2 {
+				given = time.Now()
+			}
+			return nil, nil, false
+		})
+		b := r.joins(with(protocols[2].opts...))
+		r.share(2, a, b)
+		if took := time.Since(given); took > time.Second {
+			r.Errorf("nobody had them for %v", took)
+		}
+	})
+}
+
 // Each of the survivors removes it, and has the group rebalance for it once.
 func TestARemovalByEachSurvivorIsOneRebalance(t *testing.T) {
 	virtually(t, 6, func(r *rig) {
