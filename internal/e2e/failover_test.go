@@ -186,5 +186,5 @@ func readsNoFenceOf(t *testing.T, standby, primary *pgtest.Server, d *onPostgres
 	_, err = epoch.FenceOf(t.Context(), sink, part(group, topic))
 	wantError(t, err, "pgsink: read fence billing/orders/0", "standby")
 	_, err = sink.Look(t.Context(), []epoch.Partition{part(group, topic)})
-	wantError(t, err, "pgsink: look at 1 fences", "standby")
+	wantError(t, err, "pgsink: read fence billing/orders/0", "standby")
 }

@@ -69,7 +69,7 @@ func measureHeap(t *testing.T, addr, topic string) {
 		Logger: quiet(),
 		Observe: func(e consumer.Event) {
 			switch e := e.(type) {
-			case consumer.Joined, consumer.Left, consumer.Granted, consumer.Claimed, consumer.Advanced, consumer.Drained:
+			case consumer.Joined, consumer.Left, consumer.Granted, consumer.Claimed, consumer.Advanced, consumer.Drained, consumer.Deferring:
 			case consumer.Transacted:
 				if e.Outcome != consumer.OutcomeCommitted {
 					t.Errorf("%+v", e)
