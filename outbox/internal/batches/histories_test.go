@@ -18,9 +18,13 @@ import (
 // The histories of this file stop a process at each step of its protocol, in each way. All end alike: a reader
 // has each record once, in the order of its key.
 
-func TestHistoriesOnKfake(t *testing.T) { kafkaHistories(t, onKfake(t)) }
+func TestHistoriesOnKfake(t *testing.T) {
+	t.Parallel()
+	kafkaHistories(t, onKfake(t))
+}
 
 func TestHistoriesOnKfakeBeforeKIP890(t *testing.T) {
+	t.Parallel()
 	kafkaHistories(t, onKfake(t, kfake.MaxVersions(kversion.V3_8_0())))
 }
 
@@ -30,9 +34,13 @@ func kafkaHistories(t *testing.T, seed string) {
 	histories(t, kafkaSteps, func(t *testing.T) *rig { return newKafkaRig(t, seed).rig })
 }
 
-func TestHistoriesOnNATS(t *testing.T) { natsHistories(t, natstest.Start(t).URL()) }
+func TestHistoriesOnNATS(t *testing.T) {
+	t.Parallel()
+	natsHistories(t, natstest.Start(t).URL())
+}
 
 func TestHistoriesInAStreamThatKeepsTheLastPositionOnly(t *testing.T) {
+	t.Parallel()
 	natsHistories(t, natstest.Start(t).URL(), func(c *jetstream.StreamConfig) { c.AllowRollup, c.Storage = true, jetstream.MemoryStorage })
 }
 
