@@ -43,7 +43,7 @@ func TestAnOldSnapshotDoesNotSlowCommits(t *testing.T) {
 		}
 	}
 	held.sql("analyze epochfence.fence") // plans must not depend on it
-	const most = 50 // a claim reads 37, and some more while others change the catalog
+	const most = 50                      // a claim reads 37, and some more while others change the catalog
 	for what, pages := range held.pages(t) {
 		if t.Logf("%s reads %d pages", what, pages); pages > most {
 			t.Errorf("%s reads %d pages after %d commits; want no more than %d", what, pages, commits, most)
