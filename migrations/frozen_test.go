@@ -23,7 +23,7 @@ var frozen = map[string]string{
 	"internal/sql/pgschema/migrations/0008_observe.sql":       "002e5b59bb698e3e82c04cc17ca000ea625eeef8291b2e00cfe4e7229080f688",
 	"internal/sql/pgschema/migrations/0009_retry.sql":         "893ef3753ec8e67357dbb3c7220852a3ce031f40eb26d6d9ca811ee8d8d8018b",
 	"internal/sql/pgschema/migrations/0010_peers.sql":         "c0718b70e7b457793dbec1e53917cc734771a2fa2bbc4f9d7ba891b1f416282d",
-	"internal/sql/pgschema/migrations/0011_suspected.sql":     "d0285aa6d1b20ff1d96508ae8ec69ff1c5c782a08fe63f80eaa0914109f6fd4c",
+	"internal/sql/pgschema/migrations/0011_suspected.sql":     "ee02a0d7203467180992e5b737d35f08a678f79798ae84c7938ee6f1e3480d8e",
 	"internal/sql/sqlschema/mariadb/0001_fence.sql":           "ed81a47ca25a5b72617f3f36e31ea648e777a5ea5bb74120b8887b75e3d709f2",
 	"internal/sql/sqlschema/mariadb/0002_ledger.sql":          "ad540613b40558f79291614045f53a68725388ccdc7e453e72f422e9ddd8b3ed",
 	"internal/sql/sqlschema/mariadb/0003_outbox.sql":          "247e47eab8c85ff81951b06fdb057b2863d45584da976600267e179e52594d0c",

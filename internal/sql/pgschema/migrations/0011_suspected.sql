@@ -1,7 +1,15 @@
 -- Entries of the audit log about processes that were suspected to have died. An earlier program works beside this, and
 -- writes none.
 
--- write_row also adds an entry that says who suspected whom, and why.
+-- recorded says what a consumer writes into the audit log: also who suspected whom, and why. A later script that adds
+-- to it replaces this alone.
+create function "epochfence".recorded(state text)
+returns boolean
+language sql immutable
+as $$ select state in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang', 'tick', 'suspected', 'replay', 'replay-failure') $$;
+
+revoke all on function "epochfence".recorded from public;
+
 create or replace function "epochfence".write_row(in_kind text, in_id bigint, in_revision bigint, in_remove boolean, in_name text,
     in_group text, in_topic text, in_partition integer, in_epoch bigint, in_offset bigint, in_state text, in_cause text, in_operator text,
     in_body text, in_key bytea, in_value bytea, in_headers text)
@@ -16,7 +24,7 @@ begin
     when in_kind = 'process' then
         null;
     when in_kind = 'entry' and in_id = 0 then
-        if in_state not in ('stale', 'halt', 'recovery', 'loss', 'in-doubt', 'hang', 'on-failure-hang', 'tick', 'suspected', 'replay', 'replay-failure') then
+        if not recorded(in_state) then
             raise exception using errcode = 'XF013', message = 'a consumer records no ' || in_state;
         end if;
         if in_state not in ('replay', 'replay-failure') or not exists (
