@@ -3,71 +3,20 @@
 package e2e_test
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"log/slog"
-	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/epochfence/epochfence/cas/pgstore"
-	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/consumer/schedule"
-	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/sinks/pgsink"
 )
 
 // This file has jobs whose leases and effects are in one PostgreSQL, and what becomes of those of a process that is
 // killed or frozen.
 
-// jobsEnv makes this test a worker process: its name and the URL of its database.
-const jobsEnv = "EPOCHFENCE_E2E_JOBS"
-
-const jobsOfAll = 8
-
-// runJobs runs a job each second until the process is killed.
-func runJobs(t *testing.T, packed string) {
-	var spec [2]string
-	if err := json.Unmarshal([]byte(packed), &spec); err != nil {
-		t.Fatal(err)
-	}
-	name, pool := spec[0], newPool(t, spec[1])
-	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	store, err := pgstore.Open(t.Context(), pool, pgstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	sink, err := pgsink.Open(t.Context(), pool, pgsink.Options{Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var jobs []schedule.Job[pgsink.Tx]
-	for n := range jobsOfAll {
-		jobs = append(jobs, schedule.Job[pgsink.Tx]{
-			Name: fmt.Sprint("job", n), Cron: "* * * * * *", CatchUp: schedule.CatchUpAll, Overrun: schedule.OverrunQueue,
-			Do: func(ctx context.Context, tx pgsink.Tx, tick schedule.Tick, _ epoch.Epoch) error {
-				_, err := tx.Exec(ctx, "insert into run (job, at, worker) values ($1, $2, $3)", n, tick.At, name)
-				return err
-			},
-		})
-	}
-	source, err := schedule.New(schedule.Options{Store: store, Group: group, Name: name, Logger: logger}, jobs...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Fatal(consumer.Run(t.Context(), source, sink, source.Handlers(), consumer.Options{MaxBatch: 1, Logger: logger}))
-}
-
 // LeaseTTL is 15 s. No tick is left out, and none is run twice.
 func TestJobsOfAProcessThatDiesAreTakenOverWithinSeconds(t *testing.T) {
 	t.Parallel()
-	if packed := os.Getenv(jobsEnv); packed != "" {
-		runJobs(t, packed)
-	}
 	for name, signal := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "frozen": syscall.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -81,24 +30,7 @@ func jobsAreTakenOver(t *testing.T, signal syscall.Signal) {
 	d.exec("create table run (job int, at timestamptz, worker text)")
 	d.exec("grant select, insert on run to " + d.role)
 	start := func(name string) *exec.Cmd {
-		packed, err := json.Marshal([2]string{name, d.url})
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.Command(os.Args[0], "-test.run", "^TestJobsOfAProcessThatDiesAreTakenOverWithinSeconds$")
-		var said strings.Builder
-		cmd.Env, cmd.Stderr = append(os.Environ(), jobsEnv+"="+string(packed)), &said
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-			if t.Failed() {
-				t.Logf("%s logged\n%s", name, said.String())
-			}
-		})
-		return cmd
+		return startWorker(t, name, jobsEnv, [2]string{name, d.url}, &processLog{})
 	}
 	// until waits for a condition of the database, and returns how long that took.
 	until := func(what, condition string) time.Duration {

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bufio"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -26,7 +28,7 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(processEnv); spec != "" {
 		os.Exit(processMain(spec))
 	}
-	for env, main := range map[string]func(spec string) error{takeoverEnv: takeoverMain, stormEnv: stormMain, brokerEnv: brokerMain} {
+	for env, main := range map[string]func(spec string) error{takeoverEnv: takeoverMain, jobsEnv: jobsMain, stormEnv: stormMain, brokerEnv: brokerMain} {
 		spec := os.Getenv(env)
 		if spec == "" {
 			continue
@@ -38,6 +40,68 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	os.Exit(kafkatest.Main(m))
+}
+
+// workerCommand is this binary as a process that env makes a worker of, by a spec in JSON.
+func workerCommand(t testing.TB, env string, spec any) *exec.Cmd {
+	t.Helper()
+	packed, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), env+"="+string(packed))
+	return cmd
+}
+
+// startWorker starts a worker. It is killed when the test ends, and ends by itself when this process is gone, with
+// its standard input.
+func startWorker(t testing.TB, name, env string, spec any, log *processLog) *exec.Cmd {
+	t.Helper()
+	cmd := workerCommand(t, env, spec)
+	cmd.Stderr = log
+	stdin, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = stdin.Close()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s logged at the end\n%s", name, log.cut())
+		}
+	})
+	return cmd
+}
+
+// endsWithInput ends a worker when whoever has started it is gone.
+func endsWithInput() {
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(3)
+}
+
+// processLog is what a process has logged.
+type processLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *processLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// cut returns what was logged since the last cut.
+func (l *processLog) cut() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.text.Reset()
+	return l.text.String()
 }
 
 // brokerMain serves a topic without end until its standard input ends, with the

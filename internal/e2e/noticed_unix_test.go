@@ -3,11 +3,8 @@
 package e2e_test
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -98,27 +95,7 @@ func deathIsNoticed(t *testing.T, open func(*testing.T) noticed, signal syscall.
 	spec.NATS = server.URL()
 	start := func(name string) *exec.Cmd {
 		spec.Name = name
-		packed, err := json.Marshal(spec)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.Command(os.Args[0])
-		var stderr strings.Builder
-		cmd.Env, cmd.Stderr = append(os.Environ(), processEnv+"="+string(packed)), &stderr
-		if _, err := cmd.StdinPipe(); err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-			if t.Failed() {
-				t.Logf("%s logged\n%s", name, stderr.String())
-			}
-		})
-		return cmd
+		return startWorker(t, name, processEnv, spec, &processLog{})
 	}
 	rounds := 0
 	// round sends a message to each partition, and returns how long it takes until all are applied, and by how many processes.

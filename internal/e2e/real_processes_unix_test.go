@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -232,19 +231,11 @@ func (l *ledger) startHanging(name string) *process {
 // start returns when the process is ready for a signal.
 func (l *ledger) start(spec processSpec) *process {
 	l.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		l.Fatal(err)
-	}
 	spec.Addr, spec.Group, spec.Topic, spec.Database = l.addr, l.group, l.topic, l.file
 	spec.Effect = `INSERT INTO effects (number, value, epoch, worker) VALUES (?, CAST(? AS TEXT), ?, ?)`
-	packed, err := json.Marshal(spec)
-	if err != nil {
-		l.Fatal(err)
-	}
-	p := &process{l: l, name: spec.Name, cmd: exec.Command(self), done: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), processEnv+"="+string(packed))
+	p := &process{l: l, name: spec.Name, cmd: workerCommand(l, processEnv, spec), done: make(chan struct{})}
 	p.cmd.Stderr = &p.stderr
+	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		l.Fatal(err)
 	}

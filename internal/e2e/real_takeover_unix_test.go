@@ -4,7 +4,6 @@ package e2e_test
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"net"
@@ -223,48 +222,8 @@ func (s *takeovers) start() *victim {
 	}
 	at := net.JoinHostPort(config.Host, fmt.Sprint(config.Port))
 	spec.Database = strings.Replace(spec.Database, at, through(at), 1)
-	packed, err := json.Marshal(spec)
-	if err != nil {
-		s.Fatal(err)
-	}
-	v.cmd = exec.Command(os.Args[0])
-	v.cmd.Env, v.cmd.Stderr = append(os.Environ(), takeoverEnv+"="+string(packed)), &v.log
-	stdin, err := v.cmd.StdinPipe()
-	if err == nil {
-		err = v.cmd.Start()
-	}
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() {
-		_ = v.cmd.Process.Kill()
-		_ = stdin.Close()
-		_ = v.cmd.Wait()
-		if s.Failed() {
-			s.Logf("%s logged at the end\n%s", v.name, v.log.cut())
-		}
-	})
+	v.cmd = startWorker(s.T, v.name, takeoverEnv, spec, &v.log)
 	return v
-}
-
-// processLog is what a process has logged.
-type processLog struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *processLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// cut returns what was logged since the last cut.
-func (l *processLog) cut() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.text.Reset()
-	return l.text.String()
 }
 
 // fault is what happens to a process, and what ends it; without the latter it is dead.

@@ -6,13 +6,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -84,13 +82,9 @@ func (s *storms) start(n int) *stormProcess {
 	}
 	s.Cleanup(p.database.Close)
 	spec.Database = strings.Replace(spec.Database, at, p.database.Address(), 1)
-	packed, err := json.Marshal(spec)
-	if err != nil {
-		s.Fatal(err)
-	}
-	p.cmd = exec.Command(os.Args[0])
+	p.cmd = workerCommand(s, stormEnv, spec)
 	var log bytes.Buffer
-	p.cmd.Env, p.cmd.Stderr = append(os.Environ(), stormEnv+"="+string(packed)), &log
+	p.cmd.Stderr = &log
 	stdin, err1 := p.cmd.StdinPipe()
 	stdout, err2 := p.cmd.StdoutPipe()
 	if err1 != nil || err2 != nil {

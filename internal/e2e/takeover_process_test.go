@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -58,10 +57,7 @@ func takeoverMain(packed string) error {
 	if err := json.Unmarshal([]byte(packed), &s); err != nil {
 		return err
 	}
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(3) // whoever started us is gone
-	}()
+	go endsWithInput()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	pool, err := pgxpool.New(ctx, s.Database)
