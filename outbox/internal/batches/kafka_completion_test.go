@@ -34,11 +34,7 @@ type ending struct {
 // Its process has died. half returns the batch.
 func half(t *testing.T) (e *ending, number int64, name string) {
 	t.Helper()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := startKfake(t)
 	e = &ending{kafkaRig: newKafkaRig(t, c.ListenAddrs()[0]), c: c, unstable: true}
 	e.id = e.o.Prefix + "/billing/orders/3"
 	e.o.RetryMax = time.Hour // it does not become idle
@@ -203,6 +199,7 @@ func TestACompletionThatIsAbortedInAPartIsADoubt(t *testing.T) {
 // Kafka has aborted the completion in the topics, and the position is as unstable as before. A completion with that
 // result would make it say that nothing of the batch was committed.
 func TestACompletionThatWasAbortedIsNotCompleted(t *testing.T) {
+	t.Parallel()
 	e, _, _ := half(t)
 	var log lines
 	e.o.Logger, e.o.RetryMax = log.logger(), 50*time.Millisecond
@@ -243,6 +240,7 @@ func (e *ending) bumped(id int64, epoch int16) {
 
 // Then nothing was aborted, and the result is in the database.
 func TestACompletionThatHasAddedNothingBeginsAnew(t *testing.T) {
+	t.Parallel()
 	e, number, name := half(t)
 	const stepAddPartitions = 24
 	p := killedAt(stepAddPartitions)
@@ -291,11 +289,7 @@ func TestABatchThatWasNotSentIsSentAfterTheCompletionOfTheOneBefore(t *testing.T
 	for name, dies := range map[string]bool{"by the same process": false, "by the next one": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, err := kfake.NewCluster(kfake.NumBrokers(1))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(c.Close)
+			c := startKfake(t)
 			e := &ending{kafkaRig: newKafkaRig(t, c.ListenAddrs()[0]), c: c, unstable: true}
 			e.id = e.o.Prefix + "/billing/orders/3"
 			e.o.RetryMax = time.Hour

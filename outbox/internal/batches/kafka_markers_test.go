@@ -23,11 +23,7 @@ func TestAnUnstablePositionOfAnUnknownResultIsADoubt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, err := kfake.NewCluster(kfake.NumBrokers(1))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			c := startKfake(t)
 			r := newKafkaRig(t, c.ListenAddrs()[0])
 			var log lines
 			r.o.Logger = log.logger()
@@ -90,11 +86,7 @@ func TestAnUnstablePositionIsCompletedAsKafkaHadDecided(t *testing.T) {
 	for state, commit := range map[string]bool{"CompleteCommit": true, "PrepareCommit": true, "CompleteAbort": false, "PrepareAbort": false} {
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()
-			c, err := kfake.NewCluster(kfake.NumBrokers(1))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			c := startKfake(t)
 			r := newKafkaRig(t, c.ListenAddrs()[0])
 			r.o.RetryMax = time.Hour // it does not become idle: the batch is the last
 			var log lines

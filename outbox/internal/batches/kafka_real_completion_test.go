@@ -13,9 +13,9 @@ import (
 // A real broker that crashes at the end of a transaction often loses its markers: see kafka_real_test.go. Here the relay's
 // first attempt to complete it does not succeed.
 
-// withoutMarkers crashes the broker at the end of transactions whose answer is lost, until tried says that the relay has
-// begun to complete one. at is what the process does from then on.
-func withoutMarkers(t *testing.T, r *kafkaRig, b *kafkatest.Broker, at func(p *process, step int), tried func() bool) bool {
+// withoutMarkers crashes the broker at the end of transactions, whose answer may be lost, until tried says that the relay
+// has completed one, or begun to. at is what the process does from then on.
+func withoutMarkers(t *testing.T, r *kafkaRig, b *kafkatest.Broker, lost bool, at func(p *process, step int), tried func() bool) bool {
 	t.Helper()
 	var armed, down atomic.Bool
 	crashed, p := make(chan struct{}), &process{}
@@ -31,7 +31,7 @@ func withoutMarkers(t *testing.T, r *kafkaRig, b *kafkatest.Broker, at func(p *p
 			crashed <- struct{}{}
 		}
 	}
-	p.lose = func(step int) bool { return step == stepEnd && armed.Load() }
+	p.lose = func(step int) bool { return lost && step == stepEnd && armed.Load() }
 	r.takeOver(p)
 	for range 3 { // on a busy machine, the broker may find its leaders
 		r.add("a", "b", "-", "c")
@@ -62,7 +62,7 @@ func TestRealResultIsRememberedAfterASessionThatFailed(t *testing.T) {
 	var log lines
 	r.o.Logger = log.logger()
 	var failed atomic.Bool
-	withoutMarkers(t, r, b, func(p *process, step int) {
+	withoutMarkers(t, r, b, true, func(p *process, step int) {
 		switch {
 		case step == stepFetch && failed.CompareAndSwap(false, true): // its InitProducerId was answered
 			p.kill()
@@ -87,7 +87,7 @@ func TestRealCompletionThatKafkaAbortsIsADoubt(t *testing.T) {
 	const stepAddPartitions = 24 // only completions have it: see KIP-890
 	frozen := freezeAt(stepEnd, 0)
 	var begun atomic.Bool
-	if !withoutMarkers(t, r, b, func(_ *process, step int) {
+	if !withoutMarkers(t, r, b, true, func(_ *process, step int) {
 		if step == stepAddPartitions {
 			begun.Store(true)
 		}

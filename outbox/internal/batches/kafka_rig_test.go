@@ -101,23 +101,35 @@ type kafkaRig struct {
 	target string
 	o      kafkaoutbox.Options
 	client []kgo.Opt // of the box; nil: the seed
+	admin  func() *kadm.Client
 }
 
-// onKfake returns the address of a Kafka in memory.
-func onKfake(t *testing.T, opts ...kfake.Opt) string {
+// startKfake starts a Kafka in memory. onKfake returns the address of one.
+func startKfake(t *testing.T, opts ...kfake.Opt) *kfake.Cluster {
+	t.Helper()
 	c, err := kfake.NewCluster(append(opts, kfake.NumBrokers(1))...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return c.ListenAddrs()[0]
+	return c
 }
+
+func onKfake(t *testing.T, opts ...kfake.Opt) string { return startKfake(t, opts...).ListenAddrs()[0] }
 
 func newKafkaRig(t *testing.T, seed string) *kafkaRig {
 	t.Helper()
 	name := strings.ToLower(strings.NewReplacer("/", "-", " ", "_", ",", "", ":", "", "'", "").Replace(t.Name()))
 	name = name[max(0, len(name)-150):] + "-" + strconv.FormatInt(time.Now().UnixNano(), 36)
 	r := &kafkaRig{rig: startRig(t, "PRODUCE", kafkaSteps), seed: seed, target: "target-" + name}
+	r.admin = sync.OnceValue(func() *kadm.Client { // one for all polls: each has connections
+		cl, err := kgo.NewClient(kgo.SeedBrokers(r.seeds()...))
+		if err != nil {
+			panic(err)
+		}
+		t.Cleanup(cl.Close)
+		return kadm.NewClient(cl)
+	})
 	r.destination = r
 	r.o = kafkaoutbox.Options{
 		Positions: "positions-" + name, Prefix: name, Batch: 3, RetryMin: time.Millisecond, RetryMax: 50 * time.Millisecond, RequestTimeout: 10 * time.Second,
@@ -129,16 +141,6 @@ func newKafkaRig(t *testing.T, seed string) *kafkaRig {
 }
 
 func (r *kafkaRig) seeds() []string { return strings.Split(r.seed, ",") }
-
-func (r *kafkaRig) admin() *kadm.Client {
-	r.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(r.seeds()...))
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(cl.Close)
-	return kadm.NewClient(cl)
-}
 
 func (r *kafkaRig) createTopics(partitions int32, configs map[string]*string, topics ...string) {
 	r.Helper()
