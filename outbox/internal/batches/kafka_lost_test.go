@@ -80,9 +80,7 @@ func (r *kafkaRig) inDoubt() {
 	if n := <-backlog; n != len(left) {
 		r.Errorf("a backlog of %d, want %d", n, len(left))
 	}
-	if len(r.observed(outbox.Retrying)) == 0 {
-		r.Error("no record was observed to wait")
-	}
+	r.await("a record that is observed to wait", func() bool { return len(r.observed(outbox.Retrying)) > 0 })
 	r.wantAll()
 	r.stop(run)
 	if _, err := r.admin().DeleteGroups(r.Context(), group); err != nil { // or Kafka forgets the position in time
