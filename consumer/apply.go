@@ -14,8 +14,8 @@ import (
 // committer, and decides with verdict.go what the answer means. partition.go decides when there is a
 // claim. Everything here runs on the partition's goroutine.
 
-// consume applies messages until the claim or the tenure ends. The reason for which background work
-// or a look has ended the claim comes first: leave and halt are only what applying has seen of it.
+// consume applies messages until the claim or the tenure ends. If background work or a look has
+// ended the claim, its outcome replaces leave and halt, which are what applying has seen of that.
 func (p *partition) consume() outcome {
 	if out := p.given; out != nil {
 		p.given = nil

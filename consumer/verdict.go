@@ -13,7 +13,7 @@ import (
 // doubt (claim.go learns from the next claim what became of it, R5), what is stale (R6), and whether
 // the environment is blamed or a message, and which: the one that the sink's error names, or that failed
 // alone (L2). So it decides what is tried again, goes to OnFailure, or halts. It does not act, log or
-// wait: apply.go and next.go do what it says, and sizing.go narrows a batch down (L1).
+// wait: apply.go does what it says, and sizing.go narrows a batch down (L1).
 
 // trial is what was tried of one partition, and what is known of its first message.
 type trial struct {

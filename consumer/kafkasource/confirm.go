@@ -10,7 +10,7 @@ import (
 	"github.com/epochfence/epochfence/epoch"
 )
 
-// This file proves that the group still grants a partition (R2, R7). commits.go sends the request.
+// This file makes a lease of the generation that the group confirms (R2, R7). commits.go asks it.
 
 // idAge is the maximum age of the topic's id in Confirm. Each fetch checks the id again.
 const idAge = time.Second

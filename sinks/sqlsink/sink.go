@@ -18,8 +18,8 @@ import (
 )
 
 // This file migrates the tables, and reads, seeds and claims fences under the database's write lock. It
-// decides whose fault an error is. Package epoch decides whether a claim is allowed, and internal/sql how
-// scripts are applied.
+// decides whose fault an error is. Package epoch decides whether a claim is allowed, and sqltx/db.go has
+// the scripts applied.
 
 // Options configure a [Sink]. The zero value works.
 type Options struct {

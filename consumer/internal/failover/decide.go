@@ -16,7 +16,7 @@ import (
 	"github.com/epochfence/epochfence/operate"
 )
 
-// This file decides who is suspected, from what a watch shows. It has no clock and no I/O. loop.go gets the
+// This file decides whom to suspect; the watch may refuse. It has no clock and no I/O. loop.go gets the
 // looks and does what is decided.
 
 const (

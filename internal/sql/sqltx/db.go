@@ -13,8 +13,8 @@ import (
 	"github.com/epochfence/epochfence/internal/sql/sqlschema"
 )
 
-// This file decides how long a transaction waits for locks and connections, and repeats what
-// another transaction was in the way of. tx.go runs the transaction itself.
+// This file opens and migrates a database, limits how long a transaction waits for locks and
+// connections, and repeats what another transaction was in the way of. tx.go runs the transaction.
 
 // Limits are the limits of a transaction's waits.
 type Limits struct {
