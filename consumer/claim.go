@@ -16,8 +16,8 @@ import (
 // fences exist before the first claim of a topic (R9). The order of a claim's steps is decided in
 // epoch/takeover.go, what follows a failed attempt in next.go.
 
-// decideDoubt records the outcome of a transaction in doubt, after the claim that found it out.
-func (p *partition) decideDoubt(got epoch.Fence) {
+// recordDoubt records the outcome of a transaction in doubt, after the claim that found it out.
+func (p *partition) recordDoubt(got epoch.Fence) {
 	if p.doubt == nil {
 		return
 	}
@@ -71,7 +71,7 @@ func (p *partition) ensureClaim(tenure context.Context) error {
 	p.unconfirmed = 0
 	// From here on the sink has our claim. What was in doubt is decided by the position that came
 	// with it (R5).
-	p.decideDoubt(got)
+	p.recordDoubt(got)
 	left := p.fence
 	p.adoptFence(got)
 	ctx, done := context.WithTimeout(revoked, p.timeout)

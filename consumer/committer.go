@@ -15,8 +15,8 @@ import (
 )
 
 // This file groups the work of partitions into transactions: which partitions share the next one, which
-// goes alone, and how many transactions are open. sizing.go decides how many messages they take. It
-// decides nothing about claims, blame or replays: each partition decides for itself what its answer means
+// goes alone, and how many transactions are open. sizing.go decides how many messages they take. Nothing
+// here decides about claims, blame or replays: each partition decides for itself what its answer means
 // (apply.go).
 
 // committer runs the transactions of the partitions of one shard. A partition submits work, waits for the

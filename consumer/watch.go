@@ -13,9 +13,9 @@ import (
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
-// This file looks now and then for what no transaction shows. It decides when the fences of partitions with
-// nothing to commit are read, and ends the claims that are not in the sink any more (L4): partitions with
-// messages notice that by their commits, or before they try again. It decides when operators' requests are read.
+// This file finds what no transaction shows; failover finds dead processes. It decides when the fences of idle
+// partitions are read, and ends the claims that are not in the sink any more (L4): partitions with messages
+// notice that by their commits, or before they try again. It decides when operators' requests are read.
 // next.go decides what follows for a claim, replays.go for a dead letter.
 
 // watch reads from time to time the fences of the partitions of a shard that have had nothing to commit

@@ -14,7 +14,7 @@ import (
 )
 
 // This file removes another member from the group, and has this one take part in the rebalance that follows at
-// once instead of at its next heartbeat. Package consumer decides who is removed.
+// once instead of at its next heartbeat. Package failover decides who is removed.
 
 var _ consumer.Remover = (*Source)(nil)
 

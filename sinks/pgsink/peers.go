@@ -13,7 +13,7 @@ import (
 )
 
 // This file gives signs to the other processes of a group, and reads theirs, on a connection of its own. What a
-// sign is, and which peers a process sees, is in 0010_peers.sql. Package consumer decides who is suspected.
+// sign is, and which peers a process sees, is in 0010_peers.sql. Package failover decides who is suspected.
 
 var _ operate.Watch = (*Sink)(nil)
 
