@@ -2,10 +2,12 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -269,6 +271,62 @@ func TestPartitionsMoveWithinASecondOfADeathAndWithinTwoOfAFreeze(t *testing.T) 
 			})
 		})
 	}
+}
+
+// rejoining is a peer that stays out of the group after a removal.
+type rejoining struct {
+	*peer
+	ready chan func(context.Context) error
+}
+
+func (p rejoining) RejoinWhen(ready func(context.Context) error) { p.ready <- ready }
+
+// farSink is a sink that this process may not reach.
+type farSink struct {
+	watchedSink
+	far *atomic.Bool
+}
+
+func (s farSink) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	if s.far.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return s.watchedSink.Look(ctx, ps)
+}
+
+func TestAProcessIsReadyToJoinAgainWhileItsSinkAnswers(t *testing.T) {
+	inBubble(t, 1, func(r *rig) {
+		s := &peers{}
+		b, _ := r.startPeer(s, "b", options{}, nil)
+		r.pass(5 * time.Second)
+		a, far := r.process("a", nil), &atomic.Bool{}
+		p := rejoining{s.peer(a.member), make(chan func(context.Context) error, 1)}
+		far.Store(true)
+		a.run(func(ctx context.Context) error {
+			return consumer.Run(ctx, p, farSink{watchedSink{a.sink, p.peer}, far}, each(record), a.watched(options{}))
+		})
+		ready := <-p.ready
+		if err := ready(context.Background()); err != nil {
+			t.Errorf("before it had a partition: %v", err)
+		}
+		b.end() // from now on it has one
+		r.pass(5 * time.Second)
+		began := time.Now()
+		if err := ready(context.Background()); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 3*time.Second {
+			t.Errorf("while the sink does not answer: %v, after %v", err, time.Since(began))
+		}
+		far.Store(false)
+		if err := ready(context.Background()); err != nil {
+			t.Errorf("while the sink answers: %v", err)
+		}
+		r.fill(0, 10)
+		r.applied()
+		a.end()
+		if err := ready(context.Background()); err != nil {
+			t.Errorf("after it had a partition: %v", err)
+		}
+	})
 }
 
 // suspecting returns the name of the one that has suspected another.

@@ -115,6 +115,9 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 			},
 			Log: o.Logger,
 		}
+		if s, ok := source.(Rejoiner); ok {
+			s.RejoinWhen(func(ctx context.Context) error { return r.answered(ctx, sink) })
+		}
 	}
 	if records, ok := operate.RecordsOf(sink); ok {
 		d.records, r.records, r.policy.defers = records, records, true
@@ -172,6 +175,7 @@ type runner struct {
 
 	mu     sync.Mutex
 	owners map[epoch.Partition]*partition
+	last   *partition                // that this process was granted
 	ended  map[epoch.Partition]error // partitions whose handler has ended a transaction by itself
 }
 
@@ -257,8 +261,25 @@ func (r *runner) committerOf(p epoch.Partition) *committer {
 func (r *runner) owns(p *partition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.owners[p.id] = p
+	r.owners[p.id], r.last = p, p
 }
+
+// answered returns nil if the sink answers this process.
+func (r *runner) answered(ctx context.Context, sink epoch.Looker) error {
+	r.mu.Lock()
+	last := r.last
+	r.mu.Unlock()
+	if last == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	_, err := sink.Look(ctx, []epoch.Partition{last.id})
+	return err
+}
+
+// answerLimit is short, because a connection that was cut off notices late that it is not any more.
+const answerLimit = 2 * time.Second
 
 func (r *runner) disowns(p *partition) {
 	r.mu.Lock()

@@ -127,6 +127,16 @@ type Remover interface {
 	Remove(ctx context.Context, member, reason string) error
 }
 
+// Rejoiner is a [Remover] that can stay out of its group after others have removed it.
+type Rejoiner interface {
+	Remover
+
+	// RejoinWhen is called once, before Run. If another process has removed this one from the group, this one
+	// calls ready until it returns nil, and then joins again. The error says why it could do nothing with
+	// partitions: its sink does not answer it.
+	RejoinWhen(ready func(context.Context) error)
+}
+
 // StartDescriber is implemented by a [Tenure] whose partitions begin neither as [StartPolicy] says nor
 // where others have committed.
 type StartDescriber interface {

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,6 +47,11 @@ type Options struct {
 	// error when the registration is over and no renewal was acknowledged for half of TTL. Calls do
 	// not overlap. Set it for a readiness probe. Optional.
 	Joined func(error)
+
+	// Ready is called when another member has ended the registration of this one (see [Member.End]). The member
+	// registers again once Ready returns nil, and calls it again until then. Set it if this process may be
+	// unable to use leases, for example because it does not reach its database. Optional.
+	Ready func(context.Context) error
 
 	// Removal returns the command with which an operator deletes a key. Log lines about foreign
 	// values contain it. Set it if operators have such a command, as for a NATS bucket. Optional.

@@ -203,6 +203,11 @@ func (m *Member) remain(ctx context.Context, r *registration) error {
 		return err
 	}
 	m.logIncident(r.id, "unregistered", "this member is not registered any more, and has lost what it had leased; registering anew", "err", r.err())
+	if m.Ready != nil && !errors.Is(r.err(), ErrExpired) {
+		if err := m.Ready(ctx); err != nil {
+			return fmt.Errorf("not ready to register again: %w", err)
+		}
+	}
 	if err := m.register(ctx); err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package lease
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,6 +67,42 @@ func TestLeasesOfADeadMemberMoveAtOnceToThoseWhoEndItsRegistration(t *testing.T)
 			})
 		})
 	}
+}
+
+func TestWhoseRegistrationIsEndedRegistersAgainOnceItIsReady(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		var ready atomic.Bool
+		unready := func(o *Options) {
+			o.Ready = func(context.Context) error {
+				if !ready.Load() {
+					return errors.New("the database is out of reach")
+				}
+				return nil
+			}
+		}
+		a, b := join(t, s, sharing(4), unready).run(), join(t, s, sharing(4)).run()
+		until(t, 2*testTTL, func() bool { return len(a.holding()) == 2 && len(b.holding()) == 2 })
+		id := a.Registration()
+		ends(t, id, b)
+		b.comesTo(4, testTTL)
+		for range 10 {
+			passes(testTTL)
+			if n := len(b.holding()); n != 4 || a.Registration() == id || len(a.holding()) != 0 {
+				t.Fatalf("while it is not ready, it is registered as %q, and the other member holds %d of 4", a.Registration(), n)
+			}
+		}
+		ready.Store(true)
+		until(t, testTTL, func() bool { return len(a.holding()) == 2 && len(b.holding()) == 2 })
+
+		// It expired by its own clock, as may those of all others: nobody is asked.
+		ready.Store(false)
+		id = a.Registration()
+		a.has(refuse)
+		passes(2 * testTTL)
+		a.has(nil)
+		until(t, 2*testTTL, func() bool { return a.Registration() != id && len(a.holding()) == 2 })
+	})
 }
 
 // Each round has one of three orders: the renewal first, the end first, or both at once.

@@ -145,6 +145,7 @@ func (s *Source) lostAll(_ context.Context, _ *kgo.Client, ps map[string][]int32
 		t.Lose(errRevoked)
 	}
 	s.notMember(errRevoked)
+	s.stayOut()
 }
 
 // notMember reports to Run's caller that the group has removed us, or is about to.

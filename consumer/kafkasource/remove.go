@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -11,12 +12,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file removes another member from the group, and has this one take part in the rebalance that follows at
 // once instead of at its next heartbeat. Package failover decides who is removed.
 
-var _ consumer.Remover = (*Source)(nil)
+var _ consumer.Rejoiner = (*Source)(nil)
 
 // Member implements [consumer.Remover]. A process that is leaving the group, or stays away from it because a
 // handler hangs, is no member.
@@ -68,6 +70,27 @@ func (s *Source) Remove(ctx context.Context, member, reason string) error {
 	}
 	s.hasten(ctx, group.cl)
 	return nil
+}
+
+// RejoinWhen implements [consumer.Rejoiner].
+func (s *Source) RejoinWhen(ready func(context.Context) error) { s.rejoins = ready }
+
+// stayOut waits until this process may join again, if another one has removed it from the group. kgo joins again when
+// it returns. After a loss of contact it does not wait: the group may have removed all members, and those who join an
+// empty group wait for each other.
+func (s *Source) stayOut() {
+	if s.rejoins == nil || s.contact.overdue() || !errors.Is(s.stillMember(s.memberClient().GroupMetadata()), kerr.UnknownMemberID) {
+		return
+	}
+	for retry := waits.New(100*time.Millisecond, time.Second); s.takesPart(); waits.Sleep(s.stays, retry.Next()) {
+		err := s.rejoins(s.stays)
+		if err == nil || s.stays.Err() != nil {
+			return
+		}
+		s.contact.left()
+		s.notMember(fmt.Errorf("removed from the group, which this process joins again once the sink answers: %w", err))
+		s.troubles.Add(s.log, slog.LevelWarn, topicPartition{}, "removed", "removed from the group; joining again once the sink answers", "err", err)
+	}
 }
 
 // hasten has this member take part in the rebalance that is under way. In the classic protocol it joins again only

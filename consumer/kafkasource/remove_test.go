@@ -1,8 +1,10 @@
 package kafkasource
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -192,4 +194,123 @@ func TestAProcessThatIsNotInTheGroupIsNoMember(t *testing.T) {
 			r.Errorf("after Run: %q", id)
 		}
 	})
+}
+
+// rejoins is a member that may join again only while ready is set.
+func (r *rig) rejoins(ready *atomic.Bool, opts ...kgo.Opt) (m *member, asked *atomic.Int64) {
+	r.Helper()
+	s := r.source(with(opts...))
+	asked = &atomic.Int64{}
+	s.RejoinWhen(func(context.Context) error {
+		if asked.Add(1); !ready.Load() {
+			return errors.New("the database is out of reach")
+		}
+		return nil
+	})
+	return &member{r, s, r.run(s, (&worker{sink: r.sink}).own)}, asked
+}
+
+// removes has a remove a member. kfake does not know LeaveGroup for a member of a KIP-848 group.
+func (r *rig) removes(a *member, id string, p membership) {
+	r.Helper()
+	if !p.nextGen {
+		if err := a.Remove(r.Context(), id, "no sign of life"); err != nil {
+			r.Fatal(err)
+		}
+		return
+	}
+	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+	req.Group, req.MemberID, req.MemberEpoch = testGroup, id, -1
+	resp, err := req.RequestWith(r.Context(), r.kafka)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func TestARemovedMemberStaysOutOfTheGroupUntilItCanDoSomethingThere(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 4, func(r *rig) {
+				var ready atomic.Bool
+				a := r.joins(with(p.opts...))
+				b, asked := r.rejoins(&ready, p.opts...)
+				r.share(2, a, b)
+				removed := b.id()
+				r.removes(a, removed, p)
+				r.share(4, a)
+				generation := func() int32 { _, g := a.memberClient().GroupMetadata(); return g }
+				for began, before := time.Now(), generation(); time.Since(began) < 5*time.Minute; <-time.After(time.Second) {
+					if n := r.owns(a.id()); n != 4 || generation() != before {
+						r.Fatalf("after %v the other member has %d of 4 partitions, and the group's generation is %d after %d", time.Since(began), n, generation(), before)
+					}
+				}
+				if n := asked.Load(); n < 250 || n > 500 {
+					r.Errorf("it has asked %d times in 5 minutes", n)
+				}
+				ready.Store(true)
+				began := time.Now()
+				r.share(2, a, b)
+				if took := time.Since(began); took > 12*time.Second { // two heartbeats of the other member
+					r.Errorf("it has its share after %v", took)
+				}
+				if b.id() == removed {
+					r.Error("it is a member under its old id")
+				}
+				<-time.After(time.Minute)
+				if n := r.owns(b.id()); n != 2 {
+					r.Errorf("it has kept %d partitions", n)
+				}
+			})
+		})
+	}
+}
+
+func TestARemovedMemberThatStaysOutEndsAtOnce(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 4, func(r *rig) {
+				a := r.joins(with(p.opts...))
+				b, asked := r.rejoins(&atomic.Bool{}, p.opts...)
+				r.share(2, a, b)
+				r.removes(a, b.id(), p)
+				<-time.After(time.Minute)
+				if asked.Load() == 0 {
+					r.Fatal("it has not asked whether to join again")
+				}
+				began := time.Now()
+				if err := b.run.stop(); err != nil {
+					r.Error(err)
+				}
+				if took := time.Since(began); took > time.Second {
+					r.Errorf("it took %v", took)
+				}
+				r.share(4, a)
+			})
+		})
+	}
+}
+
+// All may have lost the database and the broker together, and who joins an empty group waits for the others.
+func TestAMemberThatTheGroupHasRemovedByItselfAsksNobodyWhetherToJoinAgain(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 4, func(r *rig) {
+				l := r.link()
+				a := r.joins(with(p.opts...))
+				b, asked := r.rejoins(&atomic.Bool{}, append(p.opts, kgo.Dialer(l.dial))...)
+				r.share(2, a, b)
+				l.freeze()
+				r.share(4, a)
+				<-time.After(time.Minute)
+				l.thaw()
+				r.share(2, a, b)
+				if n := asked.Load(); n != 0 {
+					r.Errorf("it has asked %d times", n)
+				}
+			})
+		})
+	}
 }

@@ -26,8 +26,10 @@ type Source struct {
 
 	started atomic.Bool
 	own     func(context.Context, consumer.Tenure)
-	member  func(err error) // Run's joined; called with mu held
-	base    context.Context // outlives the context of Run, until all partitions are given back
+	rejoins func(context.Context) error // see RejoinWhen; nil: always
+	stays   context.Context             // ends when Run is to end
+	member  func(err error)             // Run's joined; called with mu held
+	base    context.Context             // outlives the context of Run, until all partitions are given back
 
 	cluster string
 	reader  *kgo.Client
@@ -87,7 +89,7 @@ func (s *Source) Run(ctx context.Context, joined func(error), own func(context.C
 	defer s.troubles.Close()
 	base, end := context.WithCancel(s.set.values)
 	defer end()
-	s.base = context.WithoutCancel(ctx)
+	s.base, s.stays = context.WithoutCancel(ctx), ctx
 
 	budget := newBudget(s.set.BufferBytes, s.set.readMax)
 	first, _ := budget.sizes(1, 1, 1, budget.spare(0))

@@ -57,9 +57,9 @@ type Source struct {
 }
 
 var (
-	_ consumer.Source  = (*Source)(nil)
-	_ consumer.Remover = (*Source)(nil)
-	_ operate.Watch    = (*Source)(nil)
+	_ consumer.Source   = (*Source)(nil)
+	_ consumer.Rejoiner = (*Source)(nil)
+	_ operate.Watch     = (*Source)(nil)
 )
 
 // New checks the options and returns a Source that has done nothing yet.
@@ -265,6 +265,7 @@ func (s *Source) join(ctx context.Context) error {
 		Group: s.Group, Resources: partitions, TTL: s.LeaseTTL, Name: s.given, Logger: s.Logger,
 		MaxStall: -1, // package consumer gives up what hangs
 		Joined:   func(err error) { s.in(leased.ReasonOf(err)) },
+		Ready:    s.membership.Ready,
 		Removal:  func(key string) string { return removal(s.Bucket, s.store.KeyInBucket(key)) },
 	})
 	if err != nil {
@@ -300,6 +301,9 @@ func (s *Source) Identity() (group, name string) { return s.Group, s.Name }
 func (s *Source) Member() (id string, session time.Duration, static bool) {
 	return s.membership.Member()
 }
+
+// RejoinWhen implements [consumer.Rejoiner].
+func (s *Source) RejoinWhen(ready func(context.Context) error) { s.membership.Ready = ready }
 
 // Remove implements [consumer.Remover].
 func (s *Source) Remove(ctx context.Context, member, reason string) error {

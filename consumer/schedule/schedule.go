@@ -44,8 +44,8 @@ type job[TX any] struct {
 }
 
 var (
-	_ consumer.Source  = (*Schedule[any])(nil)
-	_ consumer.Remover = (*Schedule[any])(nil)
+	_ consumer.Source   = (*Schedule[any])(nil)
+	_ consumer.Rejoiner = (*Schedule[any])(nil)
 )
 
 // New checks the options and the jobs. It does not use the store yet.
@@ -79,6 +79,9 @@ func (s *Schedule[TX]) Identity() (group, name string) { return s.Group, s.ident
 func (s *Schedule[TX]) Member() (id string, session time.Duration, static bool) {
 	return s.membership.Member()
 }
+
+// RejoinWhen implements [consumer.Rejoiner].
+func (s *Schedule[TX]) RejoinWhen(ready func(context.Context) error) { s.membership.Ready = ready }
 
 // Remove implements [consumer.Remover].
 func (s *Schedule[TX]) Remove(ctx context.Context, member, reason string) error {
@@ -123,6 +126,7 @@ func (s *Schedule[TX]) join(ctx context.Context) (m *lease.Member, err error) {
 		m, err = lease.Open(ctx, s.Store, lease.Options{
 			Group: s.Group, Resources: s.resources, TTL: s.LeaseTTL, Name: s.Name, Logger: s.Logger,
 			MaxStall: -1, // package consumer gives up what hangs
+			Ready:    s.membership.Ready,
 			Joined:   func(err error) { s.clock.report(leased.ReasonOf(err)) },
 		})
 		return err

@@ -11,7 +11,10 @@ import (
 
 // Membership is the [consumer.Remover] of a source whose members are those of package lease. It is ready
 // before the process has joined the group.
-type Membership struct{ joined atomic.Pointer[lease.Member] }
+type Membership struct {
+	Ready  func(context.Context) error // of [consumer.Rejoiner], for [lease.Options]
+	joined atomic.Pointer[lease.Member]
+}
 
 // Join notes that this process has joined the group.
 func (p *Membership) Join(m *lease.Member) { p.joined.Store(m) }
