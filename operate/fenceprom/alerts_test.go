@@ -355,9 +355,17 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 		}
 		prepare(alert[1], play.before)
 	}
-	well := prepare("", func(s *scenario) { s.handles(failing(fine), consumer.Options{}) })
+	well := prepare("", func(s *scenario) {
+		s.handles(failing(func(_ context.Context, m consumer.Message) error {
+			if m.Replay == 0 && string(m.Value) == "later" { // which is no dead letter
+				return consumer.RetryAfter(os.ErrDeadlineExceeded, 5*time.Second)
+			}
+			return nil
+		}), consumer.Options{})
+	})
 	well.repeats(func() {
 		well.append(0, "a chair")
+		well.append(0, "later")
 		well.stats.ObserveLease(lease.Acquired{Resource: lockOf("well"), Waited: time.Second})
 		well.stats.ObserveLease(lease.Worked{Resource: lockOf("well"), Took: time.Second, TTL: 15 * time.Second})
 		well.stats.ObserveLease(lease.Released{Resource: lockOf("well"), Held: time.Second})
@@ -408,5 +416,9 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 	all, err := prom.Query(`ALERTS{instance="` + well.address + `"} or ALERTS{resource="` + lockOf("well").String() + `"}`)
 	if err != nil || len(all) > 0 {
 		t.Errorf("where all is well: %v, %v", all, err)
+	}
+	all, err = prom.Query(`epochfence_deferred_messages_total{instance="` + well.address + `"} > 0`)
+	if err != nil || len(all) != 1 {
+		t.Errorf("where all is well, nothing was deferred: %v", err)
 	}
 }
