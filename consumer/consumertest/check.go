@@ -13,7 +13,8 @@
 //   - is poison: it fails after its last statement, and OnFailure is called twice on the same rows.
 //
 // Then it cuts the messages into transactions of many sizes, lets another process take over before, in and after
-// messages, loses the answers of commits that landed, and commits that did not, and rewinds.
+// messages, loses the answers of commits that landed, and commits that did not, and rewinds. At last it makes every
+// second message poison, then the others, then all, and applies what follows them.
 //
 // The package hides how a database is read and put back. It drives the sink itself, in order, so that with one seed it
 // does the same each time. All processes are this one: they share what a handler keeps in memory. Calls of
@@ -98,6 +99,9 @@ func Check[TX any](t testing.TB, sink epoch.Sink[TX], h consumer.Handlers[TX], m
 	if n := len(w.refused); n > 0 {
 		t.Logf("consumertest: OnFailure got %d of %d messages; %v", n, len(w.messages), w.refusal)
 	}
+	if w.follows != nil {
+		t.Logf("consumertest: a message fails if OnFailure has got one before it: %v", w.follows)
+	}
 }
 
 // number gives each message its place.
@@ -145,23 +149,30 @@ func (w *world[TX]) judge() (found *finding, err error) {
 	w.tables.begin(start)
 	defer func() { err = errors.Join(err, w.tables.restore(context.WithoutCancel(w.ctx), start)) }()
 	var first [][]string // the rows at its end
-	for _, h := range w.histories() {
+	for i, h := range w.histories() {
 		if err := w.tables.restore(w.ctx, start); err != nil {
 			return nil, err
 		}
-		w.claims = 0 // epochs are the same again
+		w.claims, w.first, w.fails = 0, i == 0, h.fails // epochs are the same again
 		if found, err = h.play(); found != nil || err != nil {
+			if found != nil && h.fails != nil {
+				found.story[0] = "The messages before it were applied. " + poison
+			}
 			return found, err
 		}
 		end, err := w.tables.read(w.ctx, nil)
 		if err != nil {
 			return nil, err
 		}
-		if first == nil {
+		if h.begins {
 			first = end
 		}
 		if ds := w.tables.differences(first, end, false); len(ds) > 0 {
-			found := &finding{[]string{"The messages were applied, each in a transaction of its own.", "They were applied again from the same rows. " + h.story,
+			how := "The messages were applied, each in a transaction of its own."
+			if h.fails != nil {
+				how += " " + poison
+			}
+			found := &finding{[]string{how, "They were applied again from the same rows. " + h.story,
 				"In the end the rows differ (-: the first time, +: the second time)."}, ds, h.usual.of(ds)}
 			if !h.may {
 				return found, nil

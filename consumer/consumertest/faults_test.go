@@ -271,6 +271,31 @@ var faults = []handler{
 		},
 			failed: func(context.Context, db, consumer.Message) error { return errors.New("no such topic") }}
 	}},
+	{name: "has an OnFailure that works for one message", cause: "OnFailure itself", makes: func(world) handlers {
+		return handlers{each: func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+			return sell(ctx, tx, m, nil)
+		},
+			failed: func(ctx context.Context, tx db, m consumer.Message) error {
+				_, err := tx.exec(ctx, `INSERT INTO totals (name, n) VALUES ('failed', $1)`, place(m))
+				return err
+			}}
+	}},
+	{name: "remembers the batch that has failed", cause: "what the handler or OnFailure keeps in memory", makes: func(world) handlers {
+		size := 0 // of the last batch
+		return handlers{batch: func(ctx context.Context, tx db, ms []consumer.Message) error {
+			for _, m := range ms {
+				if err := sell(ctx, tx, m, nil); err != nil {
+					return err
+				}
+			}
+			if len(ms) > 1 {
+				size = len(ms)
+			}
+			return nil
+		}, failed: func(ctx context.Context, tx db, m consumer.Message) error {
+			return sell(ctx, tx, m, fmt.Sprint("one of ", size))
+		}}
+	}},
 	{name: "keeps its transaction", cause: "a tx that is kept", makes: func(world) handlers {
 		var kept *db
 		return each(func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {

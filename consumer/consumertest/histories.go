@@ -18,21 +18,39 @@ type history struct {
 	usual cause
 	may   bool // rows may differ at its end
 	play  func() (*finding, error)
+
+	fails  func(m epoch.Message) bool // the messages that are poison, or nil
+	begins bool                       // the histories behind it are compared with it
 }
 
-// histories returns all histories. The others are compared with the first.
+// histories returns all histories. The others are compared with the last one that begins.
 func (w *world[TX]) histories() []history {
 	random := rand.New(rand.NewPCG(w.o.Seed, uint64(len(w.messages))))
 	n := len(w.messages)
-	return []history{
-		{play: w.alone},
-		{"All were in one transaction.", causeCut, false, w.cut(func() int { return n })},
-		{"Each transaction had two.", causeCut, false, w.cut(func() int { return 2 })},
-		{"Transactions had one to seven.", causeCut, false, w.cut(func() int { return 1 + random.IntN(7) })},
-		{"Transactions had one to thirty.", causeCut, false, w.cut(func() int { return 1 + random.IntN(30) })},
-		{"Other processes took over before, in and after messages.", causeOwner, false, w.oneByOne(w.takeover)},
+	few := w.cut(func() int { return 1 + random.IntN(7) })
+	all := []history{
+		{play: w.alone, begins: true},
+		{story: "All were in one transaction.", usual: causeCut, play: w.cut(func() int { return n })},
+		{story: "Each transaction had two.", usual: causeCut, play: w.cut(func() int { return 2 })},
+		{story: "Transactions had one to seven.", usual: causeCut, play: few},
+		{story: "Transactions had one to thirty.", usual: causeCut, play: w.cut(func() int { return 1 + random.IntN(30) })},
+		{story: "Other processes took over before, in and after messages.", usual: causeOwner, play: w.oneByOne(w.takeover)},
 		w.rewind(random.IntN(n)),
 	}
+	if w.onFailure == nil { // the partition halts at a message that fails
+		return all
+	}
+	for _, fails := range []func(m epoch.Message) bool{
+		func(m epoch.Message) bool { return m.Offset%2 == 0 },
+		func(m epoch.Message) bool { return m.Offset%2 == 1 },
+		func(epoch.Message) bool { return true },
+	} {
+		all = append(all,
+			history{play: w.cut(func() int { return 1 }), fails: fails, begins: true},
+			history{story: "Transactions had one to seven.", usual: causeAfter, play: few, fails: fails},
+			history{story: "Other processes took over before, in and after messages.", usual: causeAfter, play: w.oneByOne(w.takeover), fails: fails})
+	}
+	return all
 }
 
 // oneByOne returns a history of one message after another.
@@ -138,7 +156,7 @@ func (w *world[TX]) rewind(to int) history {
 		}
 		return f, err
 	}
-	return history{fmt.Sprintf("Then the partitions were rewound to before %s.", name(w.messages[to])), causeRewind, !w.o.Rewind, play}
+	return history{story: fmt.Sprintf("Then the partitions were rewound to before %s.", name(w.messages[to])), usual: causeRewind, may: !w.o.Rewind, play: play}
 }
 
 // Limits of what is tried with each message, so that a Check ends in seconds.
@@ -221,7 +239,7 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 	case err != nil && !failed:
 		return about(m, nil, causeMemory.orFailed(err), fmt.Sprintf("The handler was called, and rolled back. It was called again, and failed: %v.", err)), nil, nil
 	case err != nil && w.onFailure == nil:
-		f, err := found(&failure{m, err})
+		f, err := found(&failure{m: m, err: err})
 		return f, nil, err
 	case len(ds) > 0:
 		return about(m, ds, causeMemory.of(ds), "The handler was called twice on the same rows, and rolled back. The rows differ (-: first, +: second)."), nil, nil

@@ -108,6 +108,35 @@ func TestAHandlerWhoseMessagesAllFailIsNotSound(t *testing.T) {
 	}
 }
 
+// logged keeps what a Check logs.
+type logged struct {
+	recorder
+	logs []string
+}
+
+func (l *logged) Logf(format string, args ...any) {
+	l.logs = append(l.logs, fmt.Sprintf(format, args...))
+}
+
+func TestAMessageThatFailsBehindAPoisonMessageIsNamed(t *testing.T) {
+	d := newSQLite(t)
+	if _, err := d.other.exec(t.Context(), `INSERT INTO totals (name, n) VALUES ('next', 0)`); err != nil {
+		t.Fatal(err)
+	}
+	l := &logged{recorder: recorder{TB: t}}
+	d.check(l, handlers{each: func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+		n, err := tx.exec(ctx, `UPDATE totals SET n = n + 1 WHERE n = $1`, place(m))
+		if err == nil && n == 0 {
+			err = errors.New("the message before is missing")
+		}
+		return err
+	}, failed: func(context.Context, db, consumer.Message) error { return nil }}, orders(), consumertest.Options{})
+	logs := strings.Join(l.logs, "")
+	if want := `OnFailure has got one before it: message 0/1 ("table") fails: `; len(l.texts) > 0 || !strings.Contains(logs, want) || strings.Contains(logs, "of 12 messages") {
+		t.Errorf("the report is %q and the log %q, want it to have %q", l.texts, logs, want)
+	}
+}
+
 func TestARoleThatMayNotReadATableIsNotJudgedWithoutIt(t *testing.T) {
 	server := pgtest.Start(t)
 	pool, _ := openPostgres(t, server.URL)

@@ -29,10 +29,17 @@ func about(m epoch.Message, ds []difference, c cause, story string) *finding {
 // found makes a finding of a message that fails for good.
 func found(err error) (*finding, error) {
 	if f, is := errors.AsType[*failure](err); is {
-		return about(f.m, nil, causeError.orFailed(f.err), fmt.Sprintf("Two attempts at it failed: %v.", f.err)), nil
+		c := causeError
+		if f.onFailure {
+			c = causeOnFailure
+		}
+		return about(f.m, nil, c.orFailed(f.err), fmt.Sprintf("Two attempts at it failed: %v.", f.err)), nil
 	}
 	return nil, err
 }
+
+// poison is how every second message, or each, fails in a history.
+const poison = "Some, or all, failed after their last statement, and went to OnFailure."
 
 const shown = 3 // tables, and lines of each
 
@@ -71,6 +78,7 @@ const (
 	causeConnection cause = "another connection, which waits for the transaction that waits for the handler. Write and lock through tx"
 	causeError      cause = "the handler itself, or the rows that the test begins with. If the message should fail, give the handlers an OnFailure"
 	causeOnFailure  cause = "OnFailure itself. It must write only what can be written for any message"
+	causeAfter      cause = "what the handler or OnFailure keeps in memory, or reads on another connection, about a message before that has failed. Keep it in a row, and read it through tx"
 	causeCalls      cause = "a call of another system, which a rollback does not undo. Give it an idempotency key that is derived from the message, or use the outbox"
 	causeRewind     cause = "writes that add up. Keep a table of the messages that were applied, or set values instead of adding to them"
 	causeKept       cause = "a tx that is kept after the handler has returned, in a variable or a goroutine. Each call has its own"

@@ -175,6 +175,12 @@ var sound = []handler{
 			return err
 		}, failed: func(ctx context.Context, tx db, m consumer.Message) error { return sell(ctx, tx, m, "sold out") }}
 	}},
+	{name: "fails for all messages of a rewind", makes: func(world) handlers {
+		return handlers{each: func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
+			_, err := tx.exec(ctx, `INSERT INTO seen VALUES ($1)`, place(m))
+			return err
+		}, failed: func(context.Context, db, consumer.Message) error { return nil }}
+	}},
 	{name: "panics for some messages", makes: func(world) handlers {
 		return handlers{each: func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
 			if item(m) == "lamp" {

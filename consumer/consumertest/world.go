@@ -30,10 +30,14 @@ type world[TX any] struct {
 	messages   []epoch.Message
 	partitions []epoch.Partition
 	claims     int64 // since the history began
+	first      bool  // it is the first one
 	note       *finding
 	refused    map[position]bool // the messages that OnFailure got
 	refusal    error             // why it got the first
 	unread     error             // why the rows could not be read in a transaction
+
+	fails   func(m epoch.Message) bool // the messages that are poison in this history, or nil
+	follows error                      // why one behind them fails that does not in the first history
 }
 
 // firstEpoch makes epochs easy to recognize in rows, where they may differ. They fit into four bytes.
@@ -164,6 +168,9 @@ func (w *world[TX]) commit(t *try[TX]) error {
 	if t.cause == nil && w.whole != nil {
 		fs = append(fs, func(ctx context.Context, tx TX) error { return w.whole(ctx, tx, all) })
 	}
+	if t.cause == nil && t.after == nil && w.fails != nil && slices.ContainsFunc(all, w.fails) {
+		t.after = func(TX) error { return errPoison }
+	}
 	for i, f := range fs {
 		calls = append(calls, func(ctx context.Context, tx TX) error { return t.call(ctx, tx, i == len(fs)-1, f) })
 	}
@@ -197,13 +204,19 @@ func (w *world[TX]) apply(as owner, ms ...epoch.Message) error {
 		return nil
 	}
 	if w.onFailure == nil {
-		return &failure{ms[0], err}
+		return &failure{m: ms[0], err: err}
 	}
 	if again := w.commit(&try[TX]{as: as, messages: ms, cause: err}); again != nil {
-		return &failure{ms[0], fmt.Errorf("OnFailure: %w, called because of: %w", again, err)}
+		return &failure{ms[0], fmt.Errorf("OnFailure: %w, called because of: %w", again, err), true}
 	}
-	if w.refused[position{ms[0].Partition, ms[0].Offset}] = true; w.refusal == nil || errors.Is(err, epoch.ErrUnhealthy) {
-		w.refusal = &failure{ms[0], err}
+	at := position{ms[0].Partition, ms[0].Offset}
+	switch why := (&failure{m: ms[0], err: err}); {
+	case w.first:
+		if w.refused[at] = true; w.refusal == nil || errors.Is(err, epoch.ErrUnhealthy) {
+			w.refusal = why
+		}
+	case w.fails != nil && w.follows == nil && !w.refused[at] && !w.fails(ms[0]):
+		w.follows = why
 	}
 	return nil
 }
@@ -215,8 +228,9 @@ type position struct {
 
 // failure is the error of a message that cannot be applied.
 type failure struct {
-	m   epoch.Message
-	err error
+	m         epoch.Message
+	err       error
+	onFailure bool // it has failed, too
 }
 
 func (f *failure) Unwrap() error { return f.err }
