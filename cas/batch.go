@@ -20,12 +20,14 @@ type Written struct {
 // SwapAll replaces items as [BatchSwapper.SwapAll] does: in one request if the store can do that, and
 // otherwise up to 32 at a time. Of several writes of one key, one succeeds at most, and any one.
 func SwapAll(ctx context.Context, s Store, writes []Write) []Written {
-	keys := map[string]bool{}
-	for _, w := range writes {
-		keys[w.Seen.Key] = true
-	}
-	if b, ok := s.(BatchSwapper); ok && len(keys) == len(writes) && len(writes) > 1 {
-		return b.SwapAll(ctx, writes)
+	if b, ok := s.(BatchSwapper); ok && len(writes) > 1 {
+		keys := make(map[string]bool, len(writes))
+		for _, w := range writes {
+			keys[w.Seen.Key] = true
+		}
+		if len(keys) == len(writes) {
+			return b.SwapAll(ctx, writes)
+		}
 	}
 	results := make([]Written, len(writes))
 	var writers sync.WaitGroup

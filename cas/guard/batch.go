@@ -263,12 +263,15 @@ func (b *Batch) together(ctx context.Context, r round) map[*item]*tried {
 			}
 			it.unlock()
 		}
+		if len(writes) == 0 {
+			continue
+		}
 		ctx, cancel := limited(ctx)
 		for i, result := range cas.SwapAll(ctx, b.store, writes) {
 			it := held[i]
 			t := rest[it]
 			if t.stored, t.err = result.Item, result.Err; t.err == nil {
-				it.settle(it.made[:t.n], it.doubted, nil)
+				it.settle(it.made[:t.n], b.doubted, nil)
 				it.wrote(t)
 				delete(rest, it)
 			}

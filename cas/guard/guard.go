@@ -270,7 +270,7 @@ func decisionOf(err error) Decision {
 
 // event returns the event of a decision about the message at this position.
 func (it *item) event(at epoch.Position, d Decision, err error) Event {
-	s := it.first.of(at)
+	s := it.batch.first.of(at)
 	was, _ := it.note.of(s.Partition)
 	return Event{Key: it.key, Stamp: s, Decision: d, Seen: was.Epoch, Err: err}
 }
@@ -279,7 +279,7 @@ func (it *item) event(at epoch.Position, d Decision, err error) Event {
 // the change may be the one that this item wrote without an answer.
 func (it *item) found(at epoch.Position, doubted bool) Event {
 	e := it.event(at, Repeated, nil)
-	if doubted && e.Seen == it.first.Epoch {
+	if doubted && e.Seen == it.batch.first.Epoch {
 		e.Decision = Changed
 	}
 	return e
@@ -298,7 +298,7 @@ func (it *item) refused(at epoch.Position, doubted bool, err error) Event {
 
 // settle decides about the changes of a write that has ended with err.
 func (it *item) settle(changes []made, doubted bool, err error) {
-	if !it.observed {
+	if !it.observed() {
 		return
 	}
 	for _, c := range changes {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/epochfence/epochfence/cas"
@@ -21,15 +20,8 @@ import (
 
 // item is an item in a batch.
 type item struct {
-	store cas.Store
+	batch *Batch
 	key   string
-	first Stamp
-	dead  []DeadLetter
-	keeps func(id int64) bool
-	again *sync.Mutex // held while a change is made again
-
-	observed bool // events are wanted
-	doubted  bool // the answer to an earlier write of the same change was lost
 
 	turn     chan struct{} // has one element while nobody uses what follows
 	loaded   bool
@@ -44,13 +36,13 @@ type item struct {
 }
 
 func newItem(b *Batch, key string) *item {
-	it := &item{
-		store: b.store, key: key, first: b.first, dead: b.dead, keeps: b.keeps, again: &b.again,
-		turn: make(chan struct{}, 1), repeated: map[epoch.Offset]bool{}, observed: b.observe != nil, doubted: b.doubted,
-	}
+	it := &item{batch: b, key: key, turn: make(chan struct{}, 1)}
 	it.unlock()
 	return it
 }
+
+// observed reports whether events are wanted.
+func (it *item) observed() bool { return it.batch.observe != nil }
 
 // made is a change that is not written yet.
 type made struct {
@@ -152,11 +144,11 @@ func (it *item) update(ctx context.Context, at epoch.Position, do Change) (outco
 	outcome, err = it.apply(at, do)
 	made = len(it.made) > before
 	switch {
-	case !it.observed:
+	case !it.observed():
 	case err != nil:
-		e = it.refused(at, it.doubted, err)
+		e = it.refused(at, it.batch.doubted, err)
 	case !made:
-		e = it.found(at, it.doubted)
+		e = it.found(at, it.batch.doubted)
 	}
 	return bytes.Clone(outcome), made, e, err
 }
@@ -168,6 +160,9 @@ func (it *item) apply(at epoch.Position, do Change) ([]byte, error) {
 		return nil, err
 	}
 	if before != nil {
+		if it.repeated == nil {
+			it.repeated = map[epoch.Offset]bool{}
+		}
 		it.repeated[at.Offset] = true
 		return before.Outcome, nil
 	}
@@ -183,7 +178,7 @@ func (it *item) apply(at epoch.Position, do Change) ([]byte, error) {
 	}
 	outcome = bytes.Clone(outcome)
 	it.state = State{now.Exists, bytes.Clone(now.Value)} // the handler may use its buffers again
-	was, _ := it.note.of(it.first.Partition)
+	was, _ := it.note.of(it.batch.first.Partition)
 	m := made{change: change{At: at.Offset, Mark: at.Mark, Outcome: outcome}, make: do, seen: was.Epoch}
 	if len(outcome) > 0 {
 		m.state = it.state // because it may be written without later changes: see rounds
@@ -195,10 +190,10 @@ func (it *item) apply(at epoch.Position, do Change) ([]byte, error) {
 // compare compares a message with the note of the item. It returns the message's own change if the item
 // has it, and nil if the change is to be made.
 func (it *item) compare(at epoch.Position) (*change, error) {
-	s := it.first.of(at)
+	s := it.batch.first.of(at)
 	was, known := it.note.of(s.Partition)
 	if known {
-		return s.after(was, it.dead)
+		return s.after(was, it.batch.dead)
 	}
 	if len(it.note.Histories) >= MaxPartitions {
 		return nil, ErrPartitions
@@ -226,7 +221,7 @@ func (it *item) write(ctx context.Context, last epoch.Offset, first *tried) (end
 	}
 	defer it.unlock()
 	pause, doubts, undecided := waits.New(5*time.Millisecond, time.Second), 0, it.made
-	settle := func(err error) { it.settle(upTo(undecided, last), doubts > 0 || it.doubted, err) }
+	settle := func(err error) { it.settle(upTo(undecided, last), doubts > 0 || it.batch.doubted, err) }
 	defer func() {
 		if ended != nil {
 			settle(ended)
@@ -262,7 +257,7 @@ func (it *item) write(ctx context.Context, last epoch.Offset, first *tried) (end
 		}
 		found, err := it.get(ctx)
 		if errors.Is(err, cas.ErrForeign) {
-			if doubts > 0 || it.doubted {
+			if doubts > 0 || it.batch.doubted {
 				return fmt.Errorf("%w, and then: %w", ErrDoubt, err) // it has replaced what was written, or not
 			}
 			return err
@@ -270,7 +265,7 @@ func (it *item) write(ctx context.Context, last epoch.Offset, first *tried) (end
 		if err != nil || found.Version == it.seen.Version {
 			continue // the next swap tells
 		}
-		if undecided, err = it.makeAgain(found, doubts > 0 || it.doubted); err != nil {
+		if undecided, err = it.makeAgain(found, doubts > 0 || it.batch.doubted); err != nil {
 			if doubts > 0 && !errors.Is(err, ErrPassed) && !errors.Is(err, ErrStale) {
 				return fmt.Errorf("%w, and then: %w", ErrDoubt, err) // the answer may be older than that write
 			}
@@ -306,7 +301,7 @@ func (it *item) makeAgain(found cas.Item, doubted bool) ([]made, error) {
 		}
 		if n := len(it.made); n > 0 && it.made[n-1].At == m.At {
 			it.made[n-1].make = m.make // without what contains it
-		} else if it.observed {
+		} else if it.observed() {
 			it.events = append(it.events, it.found(at, doubted))
 		}
 	}
@@ -319,8 +314,8 @@ var errNoReturn = errors.New("the change did not return")
 // It is not called beside another one, because the changes of a handler may share its variables.
 func (it *item) contained(do Change) Change {
 	return func(old State) (now State, outcome []byte, err error) {
-		it.again.Lock()
-		defer it.again.Unlock()
+		it.batch.again.Lock()
+		defer it.batch.again.Unlock()
 		err = errNoReturn
 		ended := make(chan struct{})
 		go func() {
@@ -343,7 +338,7 @@ func (e *declinedError) Unwrap() error { return e.err }
 func (it *item) get(ctx context.Context) (cas.Item, error) {
 	ctx, cancel := limited(ctx)
 	defer cancel()
-	return it.store.Get(ctx, it.key)
+	return it.batch.store.Get(ctx, it.key)
 }
 
 // swap makes one request.
@@ -352,7 +347,7 @@ func (it *item) swap(ctx context.Context, last epoch.Offset) *tried {
 	if t.err == nil {
 		ctx, cancel := limited(ctx)
 		defer cancel()
-		t.stored, t.err = it.store.Swap(ctx, w.Seen, w.Value, w.Note)
+		t.stored, t.err = it.batch.store.Swap(ctx, w.Seen, w.Value, w.Note)
 	}
 	return t
 }
@@ -367,7 +362,7 @@ func (it *item) prepare(last epoch.Offset) (cas.Write, *tried) {
 	}
 	t := &tried{n: len(writes), note: it.next(writes, state)}
 	var text []byte
-	if text, t.err = json.Marshal(t.note); len(writes) == len(it.made) {
+	if text, t.err = json.Marshal(&t.note); len(writes) == len(it.made) {
 		it.then, it.text = t.note, text
 	}
 	return cas.Write{Seen: it.seen, Value: state.Value, Note: text}, t
@@ -383,7 +378,7 @@ func (it *item) next(writes []made, after State) note {
 	for i, m := range writes {
 		changes[i] = m.change
 	}
-	return it.note.with(it.first, changes, !after.Exists, it.dead, it.keeps)
+	return it.note.with(it.batch.first, changes, !after.Exists, it.batch.dead, it.batch.keeps)
 }
 
 // shareOfNote is which part of the room in a note, with its reciprocal, the changes of several messages
@@ -403,7 +398,7 @@ func (it *item) fits(f cas.Facts) error {
 	if f.MaxNote == 0 || len(it.made) == 1 {
 		return nil
 	}
-	others, err := it.note.without(it.first.Partition)
+	others, err := it.note.without(it.batch.first.Partition)
 	if err != nil {
 		return err
 	}

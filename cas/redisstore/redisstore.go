@@ -222,7 +222,8 @@ func (s *Store) Swap(ctx context.Context, seen cas.Item, value, note []byte) (ca
 // SwapAll implements [cas.BatchSwapper]. The first call of the pipeline has the script, which the server knows
 // then.
 func (s *Store) SwapAll(ctx context.Context, writes []cas.Write) []cas.Written {
-	results, calls := make([]cas.Written, len(writes)), map[int][]any{}
+	results, calls := make([]cas.Written, len(writes)), make(map[int][]any, len(writes))
+	number, index := s.own("number"), s.own("index")
 	for i, w := range writes {
 		item := cas.NewItem(w.Seen.Key, w.Value, w.Note)
 		item.Version = rand.Text()
@@ -231,7 +232,7 @@ func (s *Store) SwapAll(ctx context.Context, writes []cas.Write) []cas.Written {
 		}
 	}
 	answers, err := cas.Await(ctx, func() (map[int]*redis.Cmd, error) {
-		answers, run, p := map[int]*redis.Cmd{}, swapScript.Eval, s.client.Pipeline()
+		answers, run, p := make(map[int]*redis.Cmd, len(calls)), swapScript.Eval, s.client.Pipeline()
 		if len(calls) == 1 {
 			run = func(ctx context.Context, _ redis.Scripter, keys []string, args ...any) *redis.Cmd {
 				return swapScript.Run(ctx, s.client, keys, args...)
@@ -239,7 +240,7 @@ func (s *Store) SwapAll(ctx context.Context, writes []cas.Write) []cas.Written {
 		}
 		for i, args := range calls {
 			key := args[1].(string)
-			answers[i] = run(ctx, p, []string{s.value(key), s.meta(key), s.own("number"), s.own("index")}, args...)
+			answers[i] = run(ctx, p, []string{s.value(key), s.meta(key), number, index}, args...)
 			if len(calls) > 1 {
 				run = swapScript.EvalSha
 			}
@@ -277,14 +278,16 @@ func (s *Store) write(ctx context.Context, script *redis.Script, keys []string, 
 // refused returns the answer of a script that writes, and an error if it has written nothing.
 func refused(n int64, err error) (int64, error) {
 	switch {
-	case err == nil && n == 0, redis.HasErrorPrefix(err, "WRONGTYPE"): // of another type by now
+	case err == nil && n != 0:
+		return n, nil
+	case err == nil, redis.HasErrorPrefix(err, "WRONGTYPE"): // of another type by now
 		return 0, cas.ErrConflict
 	case redis.HasErrorPrefix(err, "OOM"):
 		return 0, fmt.Errorf("%w: give the server more memory (CONFIG SET maxmemory), or delete what nobody needs: %w", cas.ErrFull, err)
 	case redis.HasErrorPrefix(err, "MISCONF"): // its disk
 		return 0, fmt.Errorf("%w: make room on the server's disk: %w", cas.ErrFull, err)
 	}
-	return n, err
+	return 0, err
 }
 
 // page is the number of items that List and GetAll read at a time.

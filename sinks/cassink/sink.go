@@ -203,21 +203,21 @@ func of(p epoch.Partition) string {
 type look struct {
 	cas.BatchGetter
 	sink  *Sink
-	began item
+	began cas.Item // the fence
 	asked atomic.Bool
 	found chan cas.Written
 }
 
 // looks returns a look, and the store for handlers. A store that reads one item in each request reads the fence
 // beside the others.
-func (s *Sink) looks(ctx context.Context, at item) (*look, cas.Store) {
-	l := &look{sink: s, began: at, found: make(chan cas.Written, 1)}
+func (s *Sink) looks(ctx context.Context, fence item) (*look, cas.Store) {
+	l, p := &look{sink: s, began: fence.stored, found: make(chan cas.Written, 1)}, fence.record.Partition
 	if all, ok := s.store.(cas.BatchGetter); ok {
 		l.BatchGetter = all
 		return l, l
 	}
 	l.asked.Store(true)
-	go func() { l.found <- s.readFence(ctx, at.record.Partition) }()
+	go func() { l.found <- s.readFence(ctx, p) }()
 	return l, s.store
 }
 
@@ -231,7 +231,7 @@ func (l *look) stillOurs(ctx context.Context, g goal) error {
 	if !asked || first.Err != nil { // perhaps the error of another item
 		first = l.sink.readFence(ctx, g.Partition)
 	}
-	if first.Err == nil && bytes.Equal(first.Item.Value, l.began.stored.Value) {
+	if first.Err == nil && bytes.Equal(first.Item.Value, l.began.Value) {
 		return nil
 	}
 	at, err := l.sink.fenceFrom(ctx, g.Partition, first)
@@ -253,7 +253,7 @@ func (l *look) Get(ctx context.Context, key string) (cas.Item, error) {
 
 // GetAll implements [cas.BatchGetter].
 func (l *look) GetAll(ctx context.Context, keys []string) ([]cas.Item, error) {
-	fence := l.began.stored.Key
+	fence := l.began.Key
 	if slices.Contains(keys, fence) || !l.asked.CompareAndSwap(false, true) {
 		return l.BatchGetter.GetAll(ctx, keys)
 	}
