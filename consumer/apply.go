@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file applies the messages of a partition under one claim: it reads, submits what it has read to the
@@ -24,7 +25,7 @@ func (p *partition) consume() outcome {
 	from := p.fence.Next
 	out := p.applyAll()
 	p.progress = p.progress || p.fence.Next > from
-	if out.action == leave {
+	if out.action == leave && p.background != nil {
 		p.stopBackground() // it may still end the claim
 	}
 	if b := p.claim.broken(); b != nil && (out.action == leave || out.action == halt) {
@@ -208,7 +209,9 @@ func (p *partition) committed(a answer) outcome {
 	if err := p.move(a.part.advance, len(a.part.messages)); err != nil {
 		return outcome{action: claimAgain, err: err}
 	}
-	p.wakeBackground()
+	for _, applied := range p.applied {
+		waits.Notify(applied) // background work, of a handler's writes
+	}
 	// A copy, for tools that show lag: nothing reads it back (R8).
 	p.tenure.Mirror(p.fence)
 	p.report.advanced(p.fence, a.part, p.batch, a.took)

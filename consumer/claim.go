@@ -84,7 +84,9 @@ func (p *partition) ensureClaim(tenure context.Context) error {
 		p.report.elsewhere(seen)
 	}
 	p.claim = newClaim(tenure)
-	p.startBackground()
+	if p.run.backgrounds > 0 {
+		p.startBackground()
+	}
 	p.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
 	p.report.claimed(got, seen, p.attempts+1, time.Since(p.unclaimedAt), time.Since(began))
 	p.attempts = 0

@@ -154,7 +154,9 @@ func (r *runner) newPartition(ctx context.Context, t Tenure, timeout time.Durati
 // dropClaim ends background work, and then the claim, which the sink has until the next one.
 func (p *partition) dropClaim() {
 	p.keepClaim = false
-	p.stopBackground()
+	if p.background != nil {
+		p.stopBackground()
+	}
 	if p.claim != nil {
 		p.claim.end(nil)
 		p.claim = nil

@@ -188,7 +188,9 @@ func (p *partition) settleReplay(r *replay, a answer) outcome {
 	}
 	p.report.replayed(r, v.what, v.failed && !again, a)
 	if v.what == replayed {
-		p.wakeBackground()
+		for _, applied := range p.applied {
+			waits.Notify(applied)
+		}
 	}
 	if again {
 		p.record(r, a, func(ctx context.Context, failed operate.RequestedReplay, _ epoch.Fence, cause error) error {

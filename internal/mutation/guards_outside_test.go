@@ -19,7 +19,7 @@ var guardsOfOutside = []guard{
 		"cas/guard", "TestAStoreThatDoesNotAnswerLeavesDoubtAndStopsTheMessage"},
 	{"R1", "one message changes an item twice", []edit{{"cas/guard/message.go", "if m.changed[key] {", "if false {"}},
 		"cas/guard", "TestAMessageDoesNotChangeAnItemTwice"},
-	{"R1", "a deletion forgets who has changed the item", []edit{{guarding, "return it.note.with(it.first", "if !after.Exists {\n\t\treturn note{}\n\t}\n\treturn it.note.with(it.first"}},
+	{"R1", "a deletion forgets who has changed the item", []edit{{guarding, "return it.note.with(it.batch.first", "if !after.Exists {\n\t\treturn note{}\n\t}\n\treturn it.note.with(it.batch.first"}},
 		"cas/guard", "TestADeletedItemRemembersWhoDeletedIt"},
 	{"R1", "a decision stands although the item has changed since", []edit{{guarding, "!bytes.Equal(outcome, m.Outcome)", "len(outcome) > MaxOutcome"}},
 		"cas/guard", "TestAnOutcomeThatOthersHaveChangedIsNotWritten"},
