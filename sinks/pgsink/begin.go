@@ -42,6 +42,8 @@ func (t *fenced) mayBeginLate() bool {
 // process has just left the fences as the transaction wants them.
 func (t *fenced) isProven() bool { return time.Now().Before(t.proven) }
 
+const mostEntering = 5 // statements of queueEnter
+
 // queueEnter begins the transaction. The locks, by which a later claim finds it, come before
 // look_early, so that the claim finds every transaction that look_early let through.
 func (t *fenced) queueEnter(b *pgx.Batch, proven bool) {
@@ -56,14 +58,14 @@ func (t *fenced) queueEnter(b *pgx.Batch, proven bool) {
 		b.Queue(t.sink.sql.lock, more)
 	}
 	if !proven {
-		b.Queue(t.sink.sql.lookEarly, t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.nonce)
+		b.Queue(t.sink.sql.lookEarly, append(t.as.columns()[:5], t.nonce)...)
 	}
 	t.entering = b.Len()
 }
 
 // entered reads the answers to the statements of queueEnter, except to the BEGIN.
 func (t *fenced) entered(r pgx.BatchResults) error {
-	var xid, state, role string
+	var xid string
 	if err := r.QueryRow().Scan(&xid, nil, nil, nil, nil, nil); err != nil {
 		return err
 	}
@@ -74,6 +76,7 @@ func (t *fenced) entered(r pgx.BatchResults) error {
 	t.xid = &id
 	rest := t.entering - 2
 	if t.expected == nil {
+		var state, role string
 		if err := r.QueryRow().Scan(&state, &role); err != nil {
 			return err
 		}
@@ -92,7 +95,7 @@ func (t *fenced) entered(r pgx.BatchResults) error {
 // begin begins the transaction in a round trip of its own. If the connection was dead, the error
 // is unexecuted: nothing was done, and the caller may try another connection.
 func (t *fenced) begin(ctx context.Context) error {
-	b := &pgx.Batch{}
+	b := batchOf(mostEntering)
 	t.queueEnter(b, t.isProven())
 	r := t.conn.SendBatch(ctx, b)
 	_, err := r.Exec()
@@ -149,7 +152,7 @@ func (t *handlerTx) begin(ctx context.Context, first ...*pgx.QueuedQuery) (r pgx
 // results nor an error if nothing was executed and the connection is unchanged: for example,
 // because first could not be prepared, which must fail within the transaction as usual.
 func (t *handlerTx) beginWith(ctx context.Context, first []*pgx.QueuedQuery) (r pgx.BatchResults, err error) {
-	b := &pgx.Batch{}
+	b := batchOf(mostEntering + len(first))
 	t.fenced.queueEnter(b, true) // it was proven a moment ago; a refusal by look_early could not be told apart
 	for _, q := range first {    // a copy: if this comes to nothing, the originals are sent
 		along := *q

@@ -148,14 +148,14 @@ const (
 // lock_timeout limits each wait by itself, and not by the time that is left for a second one.
 // lockWait asks the server over another connection, and only if the transaction takes long.
 type lockWait struct {
-	sink   *Sink
-	cancel context.CancelFunc
-	every  time.Duration
-	pid    uint32
-	key    uint64 // of an advisory lock that the transaction holds
+	sink  *Sink
+	every time.Duration
+	pid   uint32
+	key   uint64 // of an advisory lock that the transaction holds
 
 	mu       sync.Mutex
-	timer    *time.Timer // nil when over
+	cancel   context.CancelFunc // ends the check under way
+	timer    *time.Timer        // nil when over
 	found    bool
 	began    time.Time
 	until    time.Time // the transaction's deadline, if any: no check begins after it
@@ -165,8 +165,7 @@ type lockWait struct {
 }
 
 func (s *Sink) watchLocks(ctx context.Context, conn *pgx.Conn, as *advances) *lockWait {
-	ctx, cancel := context.WithCancel(ctx)
-	w := &lockWait{sink: s, cancel: cancel, began: time.Now(), pid: conn.PgConn().PID(), key: uint64(as.locks[0])}
+	w := &lockWait{sink: s, cancel: func() {}, began: time.Now(), pid: conn.PgConn().PID(), key: uint64(as.locks[0])}
 	w.until, _ = ctx.Deadline()
 	w.every = max(min(min(limitIn(ctx, s.options.StatementTimeout), s.options.left(ctx))/looks, rarest), time.Millisecond)
 	w.mu.Lock() // the timer may fire at once
@@ -195,8 +194,12 @@ func (w *lockWait) look(ctx context.Context) {
 	defer done()
 	began := time.Now()
 	w.mu.Lock()
-	w.open = w.open || w.canAsk()
+	w.cancel, w.open = done, w.open || w.canAsk()
+	over := w.timer == nil
 	w.mu.Unlock()
+	if over {
+		return
+	}
 	var waits bool
 	// An error says nothing about the transaction.
 	err := w.sink.pool.QueryRow(ctx, waitingSQL, int64(w.pid), int64(w.key>>32), int64(w.key&0xffffffff)).Scan(&waits)
@@ -224,9 +227,9 @@ func (w *lockWait) canAsk() bool {
 // process did not run and so missed a check that was due. Time after the deadline does not count,
 // because a handler may return as late as it likes.
 func (w *lockWait) stop() (waited, known bool) {
-	w.cancel()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.cancel()
 	w.timer.Stop()
 	w.timer = nil
 	end := time.Now()

@@ -212,21 +212,23 @@ func (s *Sink) newFenced(ctx context.Context, conn *pgx.Conn, as *advances, o ep
 
 // last returns the last statement before COMMIT, which checks the fences.
 func (t *fenced) last() (sql string, args []any) {
+	a, lock := t.as.list[0], t.as.locks[0]
+	p, claim := a.Partition, a.Claim.String()
 	if t.as.held {
-		return t.sink.sql.hold, []any{t.as.groups[0], t.as.topics[0], t.as.numbers[0], t.as.claims[0], t.xid, t.as.locks[0], t.nonce, t.expected}
+		return t.sink.sql.hold, []any{p.Group, p.Topic, p.Number, claim, t.xid, lock, t.nonce, t.expected}
 	}
 	advance := t.sink.sql.shared
 	if t.alone {
 		advance = t.sink.sql.alone
 	}
 	if len(t.as.list) == 1 {
-		a := t.as.list[0]
-		return advance.one, []any{a.Partition.Group, a.Partition.Topic, a.Partition.Number, t.as.claims[0],
-			t.as.froms[0], t.as.tos[0], t.as.marks[0], t.xid, t.as.locks[0], t.nonce, t.expected}
+		return advance.one, []any{p.Group, p.Topic, p.Number, claim, int64(a.From), int64(a.To), int64(a.Mark), t.xid, lock, t.nonce, t.expected}
 	}
-	return advance.several, []any{t.as.groups, t.as.topics, t.as.numbers, t.as.claims, t.as.froms, t.as.tos, t.as.marks,
-		t.xid, t.as.locks[0], t.nonce, t.expected}
+	return advance.several, append(t.as.columns(), t.xid, lock, t.nonce, t.expected)
 }
+
+// batchOf returns an empty batch with room for n statements.
+func batchOf(n int) *pgx.Batch { return &pgx.Batch{QueuedQueries: make([]*pgx.QueuedQuery, 0, n)} }
 
 // queueCommit adds the check and the COMMIT. They travel together because the fence is locked
 // between them.
@@ -259,7 +261,7 @@ func (t *fenced) commit(ctx context.Context) error {
 	if (t.altered != "" || t.sink.unnamed.Load()) && !simple {
 		return t.commitUnnamed(ctx)
 	}
-	b := &pgx.Batch{}
+	b := batchOf(2)
 	t.queueCommit(b)
 	r := t.conn.SendBatch(ctx, b)
 	var changed string

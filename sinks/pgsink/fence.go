@@ -230,21 +230,16 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 // advances are the advances of one transaction in key order, as the SQL functions take them. If
 // held, it is the one claim that the transaction needs without moving the position.
 type advances struct {
-	list           []epoch.Advance
-	held           bool
-	groups, topics []string
-	numbers        []int32
-	claims         []string
-	froms, tos     []int64
-	marks          []int64
-	locks          []int64
+	list  []epoch.Advance
+	held  bool
+	locks []int64 // of the claims
 }
 
 func newAdvances(as []epoch.Advance) (*advances, error) {
 	if len(as) == 0 {
 		return nil, fmt.Errorf("pgsink: commit: no advance: it would be a transaction without a fence")
 	}
-	s := &advances{list: slices.Clone(as)}
+	s := &advances{list: slices.Clone(as), locks: make([]int64, 0, len(as))}
 	slices.SortStableFunc(s.list, func(a, b epoch.Advance) int { return a.Partition.Compare(b.Partition) })
 	for i, a := range s.list {
 		if a.To < a.From {
@@ -253,32 +248,32 @@ func newAdvances(as []epoch.Advance) (*advances, error) {
 		if i > 0 && s.list[i-1].Partition == a.Partition {
 			return nil, fmt.Errorf("pgsink: commit: %s is given twice", a.Partition)
 		}
-		if err := s.add(a.Partition, a.Claim); err != nil {
+		if err := checkPartition(a.Partition); err != nil {
 			return nil, err
 		}
-		s.froms = append(s.froms, int64(a.From))
-		s.tos = append(s.tos, int64(a.To))
-		s.marks = append(s.marks, int64(a.Mark))
+		s.locks = append(s.locks, claimLock(a.Claim))
 	}
 	return s, nil
 }
 
-// newHeld sets no positions, which tells the SQL functions that it is held.
 func newHeld(h epoch.Hold) (*advances, error) {
-	s := &advances{list: []epoch.Advance{{Partition: h.Partition, Claim: h.Claim}}, held: true}
-	return s, s.add(h.Partition, h.Claim)
+	s := &advances{list: []epoch.Advance{{Partition: h.Partition, Claim: h.Claim}}, held: true, locks: []int64{claimLock(h.Claim)}}
+	return s, checkPartition(h.Partition)
 }
 
-func (s *advances) add(p epoch.Partition, c epoch.ClaimID) error {
-	if err := checkPartition(p); err != nil {
-		return err
+// columns returns the advances as the arrays that the SQL functions for several take. Those of a hold have no
+// positions, which tells look_early that it is held.
+func (s *advances) columns() []any {
+	var groups, topics, claims []string
+	var numbers []int32
+	var froms, tos, marks []int64
+	for _, a := range s.list {
+		groups, topics, numbers = append(groups, a.Partition.Group), append(topics, a.Partition.Topic), append(numbers, a.Partition.Number)
+		if claims = append(claims, a.Claim.String()); !s.held {
+			froms, tos, marks = append(froms, int64(a.From)), append(tos, int64(a.To)), append(marks, int64(a.Mark))
+		}
 	}
-	s.groups = append(s.groups, p.Group)
-	s.topics = append(s.topics, p.Topic)
-	s.numbers = append(s.numbers, p.Number)
-	s.claims = append(s.claims, c.String())
-	s.locks = append(s.locks, claimLock(c))
-	return nil
+	return []any{groups, topics, numbers, claims, froms, tos, marks}
 }
 
 // of returns the advance of a partition, if the transaction has one.

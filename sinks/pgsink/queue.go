@@ -250,7 +250,7 @@ func (s Queued) sendAll(ctx context.Context, q *queue) error {
 // send sends the whole transaction. If a statement fails, the server skips all that follow, the
 // COMMIT too.
 func (t *fenced) send(ctx context.Context, items []queuedStatement) error {
-	b := &pgx.Batch{}
+	b := batchOf(mostEntering + len(items) + 2)
 	t.queueEnter(b, t.isProven())
 	for _, q := range items {
 		b.Queue(q.sql, q.args...)
