@@ -25,7 +25,7 @@ func TestThePageOfOperatingHasTheTimesOfTakeovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	var groups []string
-	cells, without := map[string]string{}, map[string]float64{}
+	cells, medians, without := map[string]string{}, map[string]float64{}, map[string]float64{}
 	for _, machine := range []string{"quiet", "busy"} {
 		for _, f := range figures {
 			if f.Machine != machine {
@@ -40,6 +40,9 @@ func TestThePageOfOperatingHasTheTimesOfTakeovers(t *testing.T) {
 			}
 			if f.Trials < 10 || f.P95 > 20 {
 				t.Errorf("%+v", f)
+			}
+			if machine == "quiet" {
+				medians[f.Members+f.Fault] = f.Median
 			}
 			cells[f.Members+f.Fault+machine] = fmt.Sprintf("%.1f, %.1f", f.Median, f.P95)
 		}
@@ -59,4 +62,19 @@ func TestThePageOfOperatingHasTheTimesOfTakeovers(t *testing.T) {
 		}
 	}
 	isOnPage(t, "operating.md", "failover", table+"\n", "make long WHAT=failover")
+
+	// The README has the medians of the quiet machine, and of the three kinds of groups of Kafka the slowest.
+	table = "\n| | killed | frozen | cut off | elsewhere |\n|---|---|---|---|---|\n"
+	for _, row := range [][]string{{"Kafka", "Kafka, range", "Kafka, cooperative", "Kafka, KIP-848"}, {"NATS", "NATS, leases there"}, {"jobs", "jobs, leases in PostgreSQL"}} {
+		table += "| " + row[0] + " |"
+		for _, fault := range []string{"killed", "frozen", "cut off"} {
+			slowest := 0.0
+			for _, group := range row[1:] {
+				slowest = max(slowest, medians[group+fault])
+			}
+			table += fmt.Sprintf(" %.1f |", slowest)
+		}
+		table += fmt.Sprintf(" %.0f |\n", without[row[1]])
+	}
+	isOnPage(t, "../README.md", "failover", table+"\n", "make long WHAT=failover")
 }
