@@ -209,9 +209,7 @@ func (p *partition) committed(a answer) outcome {
 	if err := p.move(a.part.advance, len(a.part.messages)); err != nil {
 		return outcome{action: claimAgain, err: err}
 	}
-	for _, applied := range p.applied {
-		waits.Notify(applied) // background work, of a handler's writes
-	}
+	p.wakeBackground()
 	// A copy, for tools that show lag: nothing reads it back (R8).
 	p.tenure.Mirror(p.fence)
 	p.report.advanced(p.fence, a.part, p.batch, a.took)
@@ -319,6 +317,13 @@ func (p *partition) recall() error {
 func (p *partition) haltedBy(err error) error {
 	p.bisect.halted()
 	return fmt.Errorf("%w; the message is tried again once an operator has paused and resumed the partition", err)
+}
+
+// wakeBackground tells the background work that a handler's writes have committed.
+func (p *partition) wakeBackground() {
+	for _, applied := range p.applied {
+		waits.Notify(applied)
+	}
 }
 
 // move repeats on our copy of the fence what the sink has just committed on its own.

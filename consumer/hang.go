@@ -182,48 +182,6 @@ func (r *runner) returned(h *hang) {
 	close(h.returned)
 }
 
-// underCall are the running calls of a transaction, with their goroutines.
-type underCall struct {
-	mu   sync.Mutex
-	over bool
-	runs map[int]string
-}
-
-// enter reports whether the call may begin. None may after the transaction was abandoned.
-func (u *underCall) enter(call int, goroutine string) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.runs == nil {
-		u.runs = map[int]string{}
-	}
-	if !u.over {
-		u.runs[call] = goroutine
-	}
-	return !u.over
-}
-
-func (u *underCall) leave(call int) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.runs, call)
-}
-
-// running reports whether a call is under way. Between two calls, and once abandon was called, it is false.
-func (u *underCall) running() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return !u.over && len(u.runs) > 0
-}
-
-// abandon stops further calls and returns those under way. open reports whether the transaction was not over
-// before.
-func (u *underCall) abandon() (calls map[int]string, open bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	open, u.over = !u.over, true
-	return maps.Clone(u.runs), open
-}
-
 // abandon answers the partitions of a transaction that runs on long after its context has ended (L7).
 // The partitions whose calls hang are given up. The others continue, because none of their handlers
 // runs. If no call is under way, the sink hangs, and only a new claim shows what is committed.
@@ -384,4 +342,26 @@ func (p *partition) recallHangs(ctx context.Context) {
 	case p.running(p.lease):
 		p.report.trouble(slog.LevelWarn, "cannot read which messages have hung; counting what this process knows", err)
 	}
+}
+
+// overdue describes the transaction as it is reported if it does not end.
+func (t *transaction) overdue(part int) Overdue {
+	a := t.parts[part].advance
+	return Overdue{Partition: a.Partition, Epoch: t.parts[part].epoch, From: a.From, To: a.To, Timeout: t.timeout, Offset: -1, Since: t.began}
+}
+
+// overdueAt describes the call at a place that hangs. For a call with all messages of a part, the first
+// message stands for it.
+func (t *transaction) overdueAt(at place) Overdue {
+	o, p := t.overdue(at.batch), &t.parts[at.batch]
+	if len(p.messages) > 0 {
+		o.Offset = p.messages[max(at.at, 0)].Offset
+	}
+	switch {
+	case p.replay != nil:
+		o.Function = FunctionReplay
+	case p.failed != nil:
+		o.Function = FunctionOnFailure
+	}
+	return o
 }

@@ -188,9 +188,7 @@ func (p *partition) settleReplay(r *replay, a answer) outcome {
 	}
 	p.report.replayed(r, v.what, v.failed && !again, a)
 	if v.what == replayed {
-		for _, applied := range p.applied {
-			waits.Notify(applied)
-		}
+		p.wakeBackground()
 	}
 	if again {
 		p.record(r, a, func(ctx context.Context, failed operate.RequestedReplay, _ epoch.Fence, cause error) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -267,26 +268,46 @@ func (t *transaction) String() string {
 	return b.String()
 }
 
-// overdue describes the transaction as it is reported if it does not end.
-func (t *transaction) overdue(part int) Overdue {
-	a := t.parts[part].advance
-	return Overdue{Partition: a.Partition, Epoch: t.parts[part].epoch, From: a.From, To: a.To, Timeout: t.timeout, Offset: -1, Since: t.began}
+// underCall are the running calls of a transaction, with their goroutines.
+type underCall struct {
+	mu   sync.Mutex
+	over bool
+	runs map[int]string
 }
 
-// overdueAt describes the call at a place that hangs. For a call with all messages of a part, the first
-// message stands for it.
-func (t *transaction) overdueAt(at place) Overdue {
-	o, p := t.overdue(at.batch), &t.parts[at.batch]
-	if len(p.messages) > 0 {
-		o.Offset = p.messages[max(at.at, 0)].Offset
+// enter reports whether the call may begin. None may after the transaction was abandoned.
+func (u *underCall) enter(call int, goroutine string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.runs == nil {
+		u.runs = map[int]string{}
 	}
-	switch {
-	case p.replay != nil:
-		o.Function = FunctionReplay
-	case p.failed != nil:
-		o.Function = FunctionOnFailure
+	if !u.over {
+		u.runs[call] = goroutine
 	}
-	return o
+	return !u.over
+}
+
+func (u *underCall) leave(call int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.runs, call)
+}
+
+// running reports whether a call is under way. Between two calls, and once abandon was called, it is false.
+func (u *underCall) running() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return !u.over && len(u.runs) > 0
+}
+
+// abandon stops further calls and returns those under way. open reports whether the transaction was not over
+// before.
+func (u *underCall) abandon() (calls map[int]string, open bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	open, u.over = !u.over, true
+	return maps.Clone(u.runs), open
 }
 
 // keyed are the calls of a transaction, of which several may run.

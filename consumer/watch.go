@@ -46,38 +46,6 @@ func newWatch(r *runner, shard int) *watch {
 	return &watch{run: r, shard: shard, changed: make(chan struct{}, 1), held: map[*partition]struct{}{}}
 }
 
-// rest is what others may know of a partition that waits for messages: nothing of it changes meanwhile.
-// partition.mu guards it.
-type rest struct {
-	on     bool
-	times  int // how often it has rested
-	since  time.Time
-	replay *work         // runs beside the read
-	over   chan struct{} // closed when replay is settled
-}
-
-// rests says that the partition waits for messages.
-func (p *partition) rests() {
-	p.committer.submitsNothing(p.id)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.rest.on, p.rest.since = true, time.Now()
-	p.rest.times++
-	p.replayBeside()
-}
-
-// wakes ends the rest. It waits for a replay that has begun.
-func (p *partition) wakes() {
-	p.mu.Lock()
-	p.rest.on = false
-	replay, over := p.rest.replay, p.rest.over
-	p.mu.Unlock()
-	if replay != nil {
-		p.committer.withdraw(replay)
-		<-over
-	}
-}
-
 // add takes over a partition whose claim is consumed from now on. The first one sets the time of
 // the next look.
 func (w *watch) add(p *partition) {
