@@ -55,6 +55,17 @@ type Row struct {
 	Entry
 }
 
+// Size returns about the bytes that the entry has in memory.
+func (r Row) Size() int {
+	n := len(r.Body) + 512 // of all other fields
+	for _, values := range r.Header {
+		for _, v := range values {
+			n += len(v)
+		}
+	}
+	return n
+}
+
 // Sent is an entry that was sent.
 type Sent struct {
 	Row

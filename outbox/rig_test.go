@@ -110,18 +110,19 @@ func (table) Retries(context.Context, *tx, epoch.Partition, []int64) ([]int64, e
 	return nil, nil
 }
 
-func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, from outbox.Cursor, limit int) (all []outbox.Row, at outbox.Cursor, err error) {
+func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, from outbox.Cursor, limit int) (all []outbox.Row, _ outbox.Cursor, err error) {
 	seen, _ := strconv.Atoi(from.Seen)
 	for id, commit := range t.added {
 		if _, there := t.rows[id]; there && id <= from.ID && commit > seen {
 			from.ID = id - 1
 		}
 	}
-	at = outbox.Cursor{ID: from.ID, Seen: strconv.Itoa(t.state.commit)}
+	at, size := outbox.Cursor{ID: from.ID, Seen: strconv.Itoa(t.state.commit)}, 0
 	for _, id := range slices.Sorted(maps.Keys(t.rows)) {
-		if id > from.ID && len(all) < limit {
+		if id > from.ID && len(all) < limit && !at.More {
 			all = append(all, t.rows[id])
-			at.ID = id
+			size += len(t.rows[id].Body)
+			at.ID, at.More = id, size >= outbox.ScanBytes
 		}
 	}
 	return all, at, nil

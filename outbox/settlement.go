@@ -321,7 +321,7 @@ func (r *relay[TX]) committed(t *settlement) {
 // scanned adds the entries that the scan of t has found to the lanes.
 func (r *relay[TX]) scanned(t *settlement) {
 	r.at = t.at
-	r.more = r.more || len(t.rows) == scanLimit
+	r.more = r.more || len(t.rows) == scanLimit || t.at.More
 	for _, row := range t.rows {
 		if strings.HasPrefix(row.URL, Kafka) || strings.HasPrefix(row.URL, NATS) {
 			continue // of package kafkaoutbox or natsoutbox

@@ -23,7 +23,7 @@ type Store[TX any] interface {
 	Add(ctx context.Context, tx TX, m epoch.Message, e Entry) error
 
 	// Scan returns at most limit entries of p that the cursor from does not cover, in the order of
-	// their IDs, and the cursor behind them. If an entry was committed later than entries with
+	// their IDs, and the cursor behind them. It may stop early: see Cursor.More. If an entry was committed later than entries with
 	// higher IDs, Scan continues from that entry, and may return entries again that it returned
 	// before.
 	Scan(ctx context.Context, tx TX, p epoch.Partition, from Cursor, limit int) ([]Row, Cursor, error)
@@ -59,7 +59,13 @@ type Cursor struct {
 
 	// Seen is the store's own text. It identifies the entries that were not committed then.
 	Seen string
+
+	// More says that Scan has stopped before limit and before the end. Stores do not read it.
+	More bool
 }
+
+// ScanBytes is the [Row.Size] of all entries of a Scan after which it should stop, with More set.
+const ScanBytes = 4 << 20
 
 // Place is a position in the order of entries with one Key.
 type Place struct {

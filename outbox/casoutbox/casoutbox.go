@@ -48,10 +48,12 @@ func (Store) Add(_ context.Context, tx *cassink.Tx, m epoch.Message, e outbox.En
 
 // Scan implements [outbox.Store]. Entries are committed in the order of their IDs.
 func (Store) Scan(ctx context.Context, tx *cassink.Tx, p epoch.Partition, from outbox.Cursor, limit int) ([]outbox.Row, outbox.Cursor, error) {
-	found, err := rows(in(tx, p, func(box cassink.Outbox) ([]operate.OutboxEntry, error) { return box.Scan(ctx, from.ID, limit) }))
+	some := min(limit, 64) // they are in memory at once
+	found, err := rows(in(tx, p, func(box cassink.Outbox) ([]operate.OutboxEntry, error) { return box.Scan(ctx, from.ID, some) }))
 	if len(found) > 0 {
 		from.ID = found[len(found)-1].ID
 	}
+	from.More = len(found) == some && some < limit
 	return found, from, err
 }
 

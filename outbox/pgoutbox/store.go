@@ -114,9 +114,11 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 		scan: `with recursive` + committedLate(entries) + `
 			select now.now, found.* from (select pg_current_snapshot()::text) as now (now) left join lateral (
 				select ` + row + ` from (
-					select * from ` + entries + ` where (group_name, topic, partition, id) > ($1, $2, $3, least($4, (select id - 1 from late)))
-					order by group_name, topic, partition, id limit $7
-				) as found` + inPartition + `
+					select *, sum(octet_length(body) + octet_length(header) + 512) over (rows between unbounded preceding and 1 preceding) as before from (
+						select * from ` + entries + ` where (group_name, topic, partition, id) > ($1, $2, $3, least($4, (select id - 1 from late)))
+						order by group_name, topic, partition, id limit $7
+					) as found
+				) as found` + inPartition + ` and coalesce(before, 0) < ` + strconv.Itoa(outbox.ScanBytes) + `
 			) as found on true order by found.id`,
 		next: `select found.` + strings.ReplaceAll(row, `, `, `, found.`) + ` from unnest($4::text[], $5::bigint[]) as done (order_key, id), lateral (` +
 			`select * from ` + entries + ` as e where (e.group_name, e.topic, e.partition, e.order_key, e.id) > ($1, $2, $3, done.order_key, done.id)` +
@@ -162,11 +164,12 @@ func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from out
 	if !found[0].there {
 		return nil, at, nil
 	}
-	rows := make([]outbox.Row, len(found))
+	rows, size := make([]outbox.Row, len(found)), 0
 	for i, f := range found {
 		rows[i] = f.Row
+		size += f.size
 	}
-	at.ID = rows[len(rows)-1].ID
+	at.ID, at.More = rows[len(rows)-1].ID, size >= outbox.ScanBytes
 	return rows, at, nil
 }
 
@@ -318,6 +321,7 @@ func committedLate(entries string) string {
 type seenRow struct {
 	outbox.Row
 	there bool
+	size  int // as the query adds it up
 	seen  string
 }
 
@@ -329,6 +333,7 @@ func readSeen(row pgx.CollectableRow) (r seenRow, err error) {
 		return r, err
 	}
 	r.ID, r.Offset, r.Key, r.Scope, r.IdempotencyKey, r.Method, r.URL, r.there = *id, epoch.Offset(*offset), *key, *scope, *idempotencyKey, *method, *url, true
+	r.size = len(r.Body) + len(*header) + 512
 	r.Row, err = withHeader(r.Row, *header, nil)
 	return r, err
 }

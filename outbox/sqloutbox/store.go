@@ -108,14 +108,15 @@ func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from out
 	}
 	defer func() { _ = rows.Close() }()
 	var all []outbox.Row
-	at := from
-	for rows.Next() {
+	at, size := outbox.Cursor{ID: from.ID}, 0
+	for !at.More && rows.Next() {
 		r, err := read(rows)
 		if err != nil {
 			return nil, from, fmt.Errorf("sqloutbox: scan %s: %w", p, err)
 		}
 		all = append(all, r)
-		at.ID = r.ID
+		size += r.Size()
+		at.ID, at.More = r.ID, size >= outbox.ScanBytes
 	}
 	if err := rows.Err(); err != nil {
 		return nil, from, fmt.Errorf("sqloutbox: scan %s: %w", p, err)

@@ -52,8 +52,11 @@ type assignment struct {
 	Topics []string `json:"topics,omitempty"`
 	Before []string `json:"before,omitempty"`
 
-	// Completion is that of a [Completer] which has begun: of this batch, or of the one that it follows.
+	// Completion is that of a [Completer] which has begun: of this batch, of the one that it follows, or of Ahead.
 	Completion string `json:"completion,omitempty"`
+
+	// Ahead is the next batch. It is assigned while this one is sent, and sent only once the server has this one.
+	Ahead *assignment `json:"ahead,omitempty"`
 
 	row    int64
 	offset epoch.Offset // of the entry
@@ -66,14 +69,24 @@ const inDoubt = "in doubt"
 func (a *assignment) position() Position { return Position{a.Number, a.Name} }
 func (a *assignment) settled() bool      { return a.Previous == "" }
 
+// batches returns a and what is ahead of it, in the order in which they are sent.
+func (a *assignment) batches() []*assignment {
+	if a.Ahead == nil {
+		return []*assignment{a}
+	}
+	return []*assignment{a, a.Ahead}
+}
+
 // following returns an assignment of rows to the batch after p.
 func (p Position) following(rows []outbox.Row) *assignment {
-	a := &assignment{Number: p.Number + 1, Name: rand.Text(), Previous: p.Name, Entries: make([]int64, len(rows))}
+	a := &assignment{Number: p.Number + 1, Name: rand.Text(), Previous: p.Name, Entries: make([]int64, len(rows)), offset: -1}
 	for i, row := range rows {
 		a.Entries[i] = row.ID
 	}
 	if len(rows) == 0 {
 		a.Name = emptyStart + a.Name
+	} else {
+		a.offset = rows[0].Offset
 	}
 	return a
 }
@@ -82,8 +95,8 @@ type decision int
 
 const (
 	nothing  decision = iota // no batch is assigned
-	deliver                  // the server has the batch: delete its entries
-	withdraw                 // the server does not have it, and never will: its entries can be assigned anew
+	deliver                  // the server has the batch, or also the one ahead: delete its entries, and assign the others anew
+	withdraw                 // the server has neither, and never will: their entries can be assigned anew
 	doubt
 )
 
@@ -91,8 +104,8 @@ const (
 //
 // The session has fenced all before it, so none of them can commit any more: a batch that p precedes
 // stays without effect. A process that opens a session late, after its claim was replaced, learns that
-// from the transaction that calls decide, and sends nothing. A batch whose completion is torn may have an effect
-// in a part of its destinations.
+// from the transaction that calls decide, and sends nothing. If a completion is torn, the batch behind p may have
+// an effect in a part of its destinations.
 func decide(p Position, a *assignment, torn bool) decision {
 	switch {
 	case a == nil && p.empty():
@@ -100,7 +113,8 @@ func decide(p Position, a *assignment, torn bool) decision {
 	case a == nil, // discarded, or the database has lost commits
 		a.Previous == inDoubt:
 		return doubt
-	case p == a.position():
+	case p == a.position() && (!torn || a.Ahead == nil),
+		a.Ahead != nil && p == a.Ahead.position():
 		return deliver
 	case !a.settled() && p == Position{a.Number - 1, a.Previous} && !torn:
 		return withdraw
@@ -113,22 +127,26 @@ var ErrDoubt = errors.New("a batch is in doubt")
 
 // doubtful returns an error with what an operator needs to know and do.
 func (o *Target) doubtful(p epoch.Partition, at Position, a *assignment) error {
+	var ids []int64
 	theirs, ours, which, row := fmt.Sprintf("batch %d, %q", at.Number, at.Name), "does not know it", "the partition's entries", "the partition's entry BATCH"
 	if at.Number < 0 {
 		theirs = "none"
 	}
 	if a != nil {
 		ours = fmt.Sprintf("says in entry %d that it is batch %d, %q, or the one before, %q", a.row, a.Number, a.Name, a.Previous)
-		row = fmt.Sprintf("entry %d", a.row)
+		if row, ids = fmt.Sprintf("entry %d", a.row), a.Entries; a.Ahead != nil {
+			ours += fmt.Sprintf(", or the one after, %q", a.Ahead.Name)
+			ids = slices.Concat(ids, a.Ahead.Entries)
+		}
 	}
 	if a != nil && a.Previous == inDoubt {
 		ours = fmt.Sprintf("says in entry %d that it did not know batch %d, %q", a.row, a.Number, a.Name)
 	}
-	if a != nil && len(a.Entries) > 0 {
-		which = fmt.Sprintf("the entries %v, and of later ones if the database lost commits", a.Entries)
+	if len(ids) > 0 {
+		which = fmt.Sprintf("the entries %v, and of later ones if the database lost commits", ids)
 	}
 	why := "the position was lost or changed, a batch was discarded, or the database was restored or has lost commits"
-	if a != nil && a.Completion != "" && at == (Position{a.Number - 1, a.Previous}) {
+	if a != nil && a.Completion != "" && (at == a.position() || at == Position{a.Number - 1, a.Previous}) {
 		why = fmt.Sprintf("%s may have the batch in a part of its %ss, because its completion was interrupted", o.Server, o.Destination)
 	}
 	return fmt.Errorf("%s: %s: %w: the position in %s is %s, and the outbox %s: %s; see whether the %ss have the %ss of %s; "+
@@ -138,16 +156,12 @@ func (o *Target) doubtful(p epoch.Partition, at Position, a *assignment) error {
 
 const (
 	maxBytes = 4 << 20 // of a batch of more than one record
-	scanRows = 64      // read at once: what their average was says little of the next ones
-	manyRows = 256     // read at once while all entries under this claim were small: each scan is a round trip
-	smallRow = 4 << 10
+	scanRows = 64      // read at once, at least: others may be no records, or wait
 )
 
 // turn is one transaction of the relay, and its results.
 type turn struct {
 	at    outbox.Cursor // where the scan starts; afterwards, where it ended
-	size  int           // the average of the rows that were read last, in bytes
-	most  int           // the size of the largest that was ever read, or 0
 	limit int           // of the batch
 	probe bool          // there is no session: find out whether there is something to do
 	idle  bool          // if nothing is left, write an empty batch, after which the session ends
@@ -156,10 +170,13 @@ type turn struct {
 	asks  []int64       // refused entries: read the operators' requests to retry them
 	count bool
 
+	sending *assignment // the server may have it by now, or not: it stays, and the next batch is put ahead of it
+
 	unknown   bool           // the doubt is not recorded
-	delivered *assignment    // whose entries were deleted
+	delivered []int64        // entries that were deleted
+	full      bool           // the batch has no room for what comes next
 	more      bool           // the scan has not reached the end
-	seen      map[int64]bool // entries that a scan may return again: those delivered, and those in batch
+	seen      map[int64]bool // entries that a scan may return again: those delivered or being sent, and those in batch
 	batch     []outbox.Row
 	next      *assignment // of batch; nil if it is empty
 	asked     []int64     // refused entries that operators want to be tried now
@@ -172,7 +189,7 @@ type turn struct {
 func (r *relay[TX]) apply(ctx context.Context, tx TX, t *turn, at *Position) error {
 	limit := 1
 	if !t.probe && t.limit > 0 && len(t.retry) == 0 {
-		limit = t.fits(0)
+		limit = max(scanRows, t.limit)
 	}
 	rows, to, err := r.store.Scan(ctx, tx, r.p, t.at, limit)
 	if err != nil {
@@ -201,7 +218,7 @@ func (r *relay[TX]) apply(ctx context.Context, tx TX, t *turn, at *Position) err
 	if err != nil {
 		return err
 	}
-	if t.count = t.count || r.filled && len(t.batch) == 0 && (t.delivered != nil || len(t.gone) > 0); t.count {
+	if t.count = t.count || r.filled && t.sending == nil && len(t.batch) == 0 && len(t.delivered)+len(t.gone) > 0; t.count {
 		entries, oldest, err := r.store.Count(ctx, tx, r.p, countLimit+2)
 		if err != nil {
 			return err
@@ -240,10 +257,13 @@ func (r *relay[TX]) assigned(ctx context.Context, tx TX, to outbox.Cursor) (*ass
 	return a, nil
 }
 
-// settle deletes the assigned batch, and its entries if the server has them. A settled one stays.
+// settle deletes the assigned batches, and the entries that the server has. A settled one stays.
 func (r *relay[TX]) settle(ctx context.Context, tx TX, t *turn, at Position, a *assignment) error {
+	if t.sending != nil && (a == nil || a.batches()[len(a.batches())-1].Name != t.sending.Name) {
+		return fmt.Errorf("%s: %s: batch %d was discarded while it was sent", r.o.Package, r.p, t.sending.Number)
+	}
 	c, completes := r.session.(Completer)
-	decided := decide(at, a, completes && a != nil && c.Torn(a.Completion))
+	decided := decide(at, a, completes && a != nil && t.sending == nil && c.Torn(a.Completion))
 	switch {
 	case decided == doubt:
 		t.unknown = a == nil
@@ -251,14 +271,16 @@ func (r *relay[TX]) settle(ctx context.Context, tx TX, t *turn, at Position, a *
 	case decided == nothing || a.settled():
 		return nil
 	}
-	ids := []int64{a.row}
-	if decided == deliver && len(a.Entries) > 0 {
-		t.delivered = a
-		for _, id := range a.Entries {
-			ids, t.seen[id] = append(ids, id), true
+	has := decided == deliver
+	for _, batch := range a.batches() {
+		for _, id := range batch.Entries {
+			if t.seen[id] = has || t.sending != nil; has {
+				t.delivered = append(t.delivered, id)
+			}
 		}
+		has = has && batch.position() != at
 	}
-	_, err := r.store.Delete(ctx, tx, r.p, ids)
+	_, err := r.store.Delete(ctx, tx, r.p, append([]int64{a.row}, t.delivered...))
 	return err
 }
 
@@ -309,61 +331,33 @@ func (r *relay[TX]) fill(ctx context.Context, tx TX, t *turn, rows []outbox.Row,
 	}()
 	size, all := 0, 0
 	for scans := 1; ; scans++ {
-		read := 0
 		all += len(rows)
-		for _, row := range rows {
-			read += sizeOf(row)
-			t.most = max(t.most, sizeOf(row))
-			t.size = read / len(rows)
-		}
 		for _, row := range rows {
 			if t.seen[row.ID] || !r.o.isRecord(row) || r.refused.holds(row) {
 				continue
 			}
-			if !t.takes(row, &size) {
+			if t.full = !t.takes(row, &size); t.full {
 				return nil
 			}
 			t.at = outbox.Cursor{ID: row.ID, Seen: to.Seen}
 		}
 		t.at = to
-		if len(rows) < limit || t.probe && len(t.batch) > 0 {
+		if t.full = !t.probe && len(t.batch) == t.limit; t.full || len(rows) < limit && !to.More || t.probe && len(t.batch) > 0 {
 			return nil
 		}
 		if t.more = scans == r.o.Batch/scanRows+8 || all >= r.o.Batch+8*scanRows; t.more { // enough for a full batch
 			return nil
 		}
-		limit = min(t.fits(size), r.o.Batch+8*scanRows-all)
+		limit = min(max(scanRows, t.limit-len(t.batch)), r.o.Batch+8*scanRows-all)
 		if rows, to, err = r.store.Scan(ctx, tx, r.p, to, limit); err != nil {
 			return err
 		}
 	}
 }
 
-// fits returns how many more rows to read for a batch of size bytes.
-func (t *turn) fits(size int) int {
-	limit := scanRows
-	if t.most > 0 && t.most <= smallRow {
-		limit = manyRows
-	}
-	if n := len(t.batch); n > 0 {
-		limit = min(limit, t.limit-n)
-	}
-	return max(1, min(limit, (maxBytes-size)/(t.size+1)))
-}
-
-func sizeOf(row outbox.Row) int {
-	n := len(row.Body) + 512
-	for _, values := range row.Header {
-		for _, v := range values {
-			n += len(v)
-		}
-	}
-	return n
-}
-
 // takes adds a row to the batch unless it is full.
 func (t *turn) takes(row outbox.Row, size *int) bool {
-	n := sizeOf(row)
+	n := row.Size()
 	if len(t.batch) >= t.limit || len(t.batch) > 0 && *size+n > maxBytes {
 		return false
 	}
@@ -376,14 +370,25 @@ func (t *turn) takes(row outbox.Row, size *int) bool {
 // assign stores what the database is to know of the server's position: the next batch, or that the last is settled.
 func (r *relay[TX]) assign(ctx context.Context, tx TX, t *turn, at Position, a *assignment) error {
 	settled := a != nil && a.settled()
-	store := &assignment{Number: at.Number, Name: at.Name, Entries: []int64{}}
-	switch {
-	case a != nil && at == a.position():
-		store.Topics = a.Topics
-	case a != nil: // it is withdrawn
-		store.Topics = a.Before
+	store := &assignment{Number: at.Number, Name: at.Name, Entries: []int64{}, offset: -1}
+	if a != nil {
+		store.Topics = a.Before // if it is withdrawn
+		for _, batch := range a.batches() {
+			if at == batch.position() {
+				store.Topics = batch.Topics
+			}
+		}
 	}
 	switch {
+	case t.sending != nil:
+		store, t.sending.Ahead = t.sending, nil
+		if len(t.batch) > 0 {
+			t.next = t.sending.position().following(t.batch)
+			if r.o.Partial {
+				t.next.Topics, t.next.Before = destinationsOf(t.batch), t.sending.Topics
+			}
+			store.Ahead = t.next
+		}
 	case len(t.batch) > 0 && at.Number < 0: // an operator has discarded a batch in doubt since the session began
 		return fmt.Errorf("%s: %s has no position in %s yet", r.o.Package, r.p, r.o.Server)
 	case len(t.batch) > 0, t.idle && settled, t.keep && at.Number >= 0:
@@ -400,26 +405,22 @@ func (r *relay[TX]) assign(ctx context.Context, tx TX, t *turn, at Position, a *
 			return err
 		}
 	}
-	offset := epoch.Offset(-1)
-	if len(t.batch) > 0 {
-		offset = t.batch[0].Offset
-	}
-	return r.put(ctx, tx, store, strings.TrimPrefix(store.Name, emptyStart), offset)
+	return r.put(ctx, tx, store, strings.TrimPrefix(store.Name, emptyStart))
 }
 
-func (r *relay[TX]) put(ctx context.Context, tx TX, a *assignment, key string, offset epoch.Offset) error {
+func (r *relay[TX]) put(ctx context.Context, tx TX, a *assignment, key string) error {
 	body, err := form.Text(a)
 	if err != nil {
 		return err
 	}
-	m := epoch.Message{Partition: r.p, Offset: offset}
+	m := epoch.Message{Partition: r.p, Offset: a.offset}
 	return r.store.Add(ctx, tx, m, outbox.Entry{Key: r.o.keyBatch(), IdempotencyKey: key, Method: MethodBatch, URL: r.o.Prefix + "//" + r.o.Positions, Body: body})
 }
 
 // remember keeps a doubt of which the database has no entry.
 func (r *relay[TX]) remember(ctx context.Context, at Position) error {
 	return r.claim.Do(ctx, func(ctx context.Context, tx TX) error {
-		a := &assignment{Number: at.Number, Name: at.Name, Previous: inDoubt, Entries: []int64{}}
-		return r.put(ctx, tx, a, rand.Text(), -1) // the name may have been set by hand
+		a := &assignment{Number: at.Number, Name: at.Name, Previous: inDoubt, Entries: []int64{}, offset: -1}
+		return r.put(ctx, tx, a, rand.Text()) // the name may have been set by hand
 	})
 }

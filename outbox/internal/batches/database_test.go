@@ -25,7 +25,6 @@ type database struct {
 	Asked []int64 // entries that an operator wants retried
 	Begun int     // transactions
 	Read  int     // the most entries that a transaction has read
-	Once  int     // the most that one Scan was asked for
 
 	method string
 }
@@ -108,21 +107,21 @@ func (table) Retries(_ context.Context, t *tx, _ epoch.Partition, ids []int64) (
 }
 
 // Scan implements [outbox.Store].
-func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, from outbox.Cursor, limit int) (all []outbox.Row, at outbox.Cursor, err error) {
+func (table) Scan(_ context.Context, t *tx, _ epoch.Partition, from outbox.Cursor, limit int) (all []outbox.Row, _ outbox.Cursor, err error) {
 	seen, _ := strconv.Atoi(from.Seen)
 	for id, commit := range t.Added {
 		if _, there := t.Rows[id]; there && id <= from.ID && commit > seen {
 			from.ID = id - 1
 		}
 	}
-	at = outbox.Cursor{ID: from.ID, Seen: strconv.Itoa(t.Commit)}
+	at, size := outbox.Cursor{ID: from.ID, Seen: strconv.Itoa(t.Commit)}, 0
 	for _, id := range slices.Sorted(maps.Keys(t.Rows)) {
-		if id > from.ID && len(all) < limit {
+		if id > from.ID && len(all) < limit && !at.More {
 			all = append(all, t.Rows[id])
-			at.ID = id
+			size += len(t.Rows[id].Body)
+			at.ID, at.More = id, size >= outbox.ScanBytes
 		}
 	}
-	t.db.Once = max(t.db.Once, limit)
 	t.read += len(all)
 	t.db.Read = max(t.db.Read, t.read)
 	return all, at, nil

@@ -15,6 +15,7 @@ import (
 
 func TestThePositionDecidesWhatBecameOfTheAssignedBatch(t *testing.T) {
 	batch, settled := &assignment{Number: 7, Name: "g", Previous: "f", Entries: []int64{3}}, &assignment{Number: 7, Name: "g"}
+	ahead := &assignment{Number: 7, Name: "g", Previous: "f", Entries: []int64{3}, Ahead: &assignment{Number: 8, Name: "h", Previous: "g", Entries: []int64{4}}}
 	kept := &assignment{Number: 7, Name: "g", Previous: inDoubt}
 	for _, c := range []struct {
 		at   Position
@@ -43,6 +44,15 @@ func TestThePositionDecidesWhatBecameOfTheAssignedBatch(t *testing.T) {
 		{Position{5, "e"}, batch, doubt},  // Kafka has lost commits
 		{Position{0, "f"}, batch, doubt},  // began anew
 		{Position{-1, "f"}, batch, doubt}, // no version writes that
+		{Position{8, "h"}, ahead, deliver},
+		{Position{7, "g"}, ahead, deliver},
+		{Position{6, "f"}, ahead, withdraw},
+		{Position{5, "e"}, ahead, doubt}, // Kafka has lost commits
+		{Position{8, "g"}, ahead, doubt}, // no version writes that
+		{Position{7, "h"}, ahead, doubt}, // the same
+		{Position{8, "x"}, ahead, doubt}, // the database has lost commits
+		{Position{9, "i"}, ahead, doubt}, // the same
+		{Position{-1, ""}, ahead, doubt}, // the position was lost
 		{Position{7, "g"}, kept, doubt},
 		{Position{6, "in doubt"}, kept, doubt},
 		{Position{-1, ""}, kept, doubt}, // Kafka has forgotten it
@@ -55,6 +65,11 @@ func TestThePositionDecidesWhatBecameOfTheAssignedBatch(t *testing.T) {
 	for at, want := range map[Position]decision{{7, "g"}: deliver, {6, "f"}: doubt, {5, "e"}: doubt} {
 		if got := decide(at, batch, true); got != want {
 			t.Errorf("decide(%v, %+v, true) = %v, want %v", at, batch, got, want)
+		}
+	}
+	for at, want := range map[Position]decision{{8, "h"}: deliver, {7, "g"}: doubt, {6, "f"}: doubt} { // the last of them may be torn
+		if got := decide(at, ahead, true); got != want {
+			t.Errorf("decide(%v, %+v, true) = %v, want %v", at, ahead, got, want)
 		}
 	}
 	if p := (Position{-1, ""}).following(nil).position(); !p.empty() || decide(p, nil, false) != nothing {
@@ -78,6 +93,14 @@ func TestTheStoredFormOfVersion1(t *testing.T) {
 	}
 	var got assignment
 	if err := form.Parse([]byte(frozen), &got); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("read: %+v, %v", got, err)
+	}
+	const two = `{"number":7,"name":"g","previous":"f","entries":[3],"ahead":{"number":8,"name":"h","previous":"g","entries":[4]}}`
+	got, want = assignment{}, assignment{Number: 7, Name: "g", Previous: "f", Entries: []int64{3}, Ahead: &assignment{Number: 8, Name: "h", Previous: "g", Entries: []int64{4}}}
+	if text, err := form.Text(&want); err != nil || string(text) != two {
+		t.Errorf("written: %s, %v; want %s", text, err, two)
+	}
+	if err := form.Parse([]byte(two), &got); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("read: %+v, %v", got, err)
 	}
 }

@@ -1,41 +1,56 @@
 package batches_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/outbox/kafkaoutbox"
+	"github.com/epochfence/epochfence/outbox"
 )
 
-// Entries are read in larger parts only while none was large: the next ones may be large, too.
-func TestALargeEntryMakesTheNextPartsSmall(t *testing.T) {
+// A scan that ends early because of what others have in their entries is not the end.
+func TestRecordsBehindLargeRequestsAreFound(t *testing.T) {
 	r := newKafkaRig(t, onKfake(t))
-	r.o.Batch = 1000
-	run := r.takeOver(&process{})
-	for _, want := range []int{256, 64} {
-		r.db.Lock()
-		r.db.Once = 0
-		r.db.Unlock()
-		r.add(slices.Repeat([]string{"a"}, 1000)...)
-		r.awaitSent()
-		r.db.Lock()
-		once := r.db.Once
-		r.db.Unlock()
-		if once > want || want > 64 && once <= 64 {
-			t.Errorf("one Scan was to read %d entries, want at most %d", once, want)
+	r.o.RetryMax = time.Hour // it does not look again
+	request := outbox.Entry{Method: "POST", URL: "https://example.com", Body: []byte(strings.Repeat("x", 1<<20))}
+	err := r.db.Do(0, func(tx *tx) error {
+		for range 9 {
+			if err := (table{}).Add(t.Context(), tx, epoch.Message{Partition: orders}, request); err != nil {
+				return err
+			}
 		}
-		box := r.box(&process{})
-		err := r.db.Do(0, func(tx *tx) error {
-			return box.Add(t.Context(), tx, epoch.Message{Partition: orders}, kafkaoutbox.Record{Topic: r.o.Positions, Value: []byte(strings.Repeat("x", 5000))})
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.add("a")
-		r.awaitSent()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	r.stop(run)
+	r.add("a", "b", "a")
+	r.takeOver(&process{})
+	r.awaitSent()
 	r.wantAll()
+}
+
+// An operator may discard the assignment at any time. What Kafka has of it is not sent again.
+func TestABatchThatIsDiscardedWhileItIsSentIsADoubt(t *testing.T) {
+	r := newKafkaRig(t, onKfake(t))
+	var log lines
+	r.o.Logger, r.o.RetryMax = log.logger(), time.Hour
+	r.add("a")
+	r.takeOver(&process{})
+	r.awaitSent() // the position has a batch
+	r.stop(r.all()[0])
+	r.add("a", "b", "a", "b", "a", "b", "a", "b")
+	frozen := freezeAt(stepBegin, 2) // the transaction that assigns the next batch
+	r.takeOver(&process{at: frozen.at})
+	frozen.await(r.rig)
+	r.db.Discard(r.batch().ID)
+	frozen.thaw()
+	r.await("a doubt", func() bool { return strings.Contains(log.String(), "in doubt") })
+	if text := log.String(); !strings.Contains(text, "was discarded while it was sent") {
+		t.Errorf("the log: %s", text)
+	}
+	if a, b := r.found()["a"], r.found()["b"]; len(a) != 3 || len(b) != 1 {
+		t.Errorf("the topic has %v and %v, want the first batch behind the first record", a, b)
+	}
 }

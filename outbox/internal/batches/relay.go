@@ -46,13 +46,11 @@ type relay[TX any] struct {
 	session Session // nil: there is nothing to send, or the last one has failed
 	used    time.Time
 	at      outbox.Cursor
-	size    int // the average of the rows that were read last, in bytes
-	most    int // the size of the largest row that was read under this claim
 	limit   int // of a batch; less than Options.Batch after a failure
 	trying  []outbox.Row
-	sent    []outbox.Row
-	written time.Time // when the position was last committed in the server under this claim, if it was
-	failing bool      // no batch was since then
+	sent    []outbox.Row // the server has them, and the database does not know it yet
+	written time.Time    // when the position was last committed in the server under this claim, if it was
+	failing bool         // no batch was since then
 	refused refusals
 	retried bool // by the last turn
 	askAt   time.Time
@@ -94,7 +92,7 @@ func (r *relay[TX]) close() {
 	if r.session != nil {
 		r.session.Close()
 	}
-	r.session, r.sent = nil, nil
+	r.session = nil
 }
 
 // step settles the last batch, and sends the next. It reports whether there may be more to do.
@@ -102,11 +100,11 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 	now := time.Now()
 	r.trying = nil
 	if r.session == nil {
-		t := &turn{probe: true, at: r.at, most: r.most, limit: 1, count: r.mayCount(now), seen: map[int64]bool{}}
+		t := &turn{probe: true, at: r.at, limit: 1, count: r.mayCount(now), seen: map[int64]bool{}}
 		if err := r.do(ctx, t, nil); err != nil {
 			return false, err
 		}
-		r.size, r.most, r.trying = t.size, t.most, t.batch
+		r.trying = t.batch
 		r.counts(t, now)
 		if t.next == nil && len(r.refused.of) == 0 {
 			r.at = t.at
@@ -120,7 +118,7 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 		}
 		r.used = now
 	}
-	t := &turn{at: r.at, size: r.size, most: r.most, limit: r.limit, count: r.mayCount(now), seen: map[int64]bool{}}
+	t := &turn{at: r.at, limit: r.limit, count: r.mayCount(now), seen: map[int64]bool{}}
 	if !r.retried { // other records have their turn, too
 		t.retry = r.refused.due(now, r.limit)
 	}
@@ -144,8 +142,7 @@ func (r *relay[TX]) step(ctx context.Context) (more bool, err error) {
 	r.committed(t, now)
 	switch {
 	case len(t.batch) > 0:
-		r.used, r.trying = now, t.batch
-		return true, r.send(ctx, t)
+		return true, r.deliver(ctx, t)
 	case t.next != nil:
 		return t.more || t.keep, r.finish(ctx, t.next.position())
 	case t.idle && !t.more:
@@ -162,7 +159,7 @@ func (r *relay[TX]) finish(ctx context.Context, at Position) error {
 		return err
 	}
 	r.written, r.failing = time.Now(), false
-	if err := r.do(ctx, &turn{at: r.at, size: r.size, seen: map[int64]bool{}}, &at); err != nil {
+	if err := r.do(ctx, &turn{at: r.at, seen: map[int64]bool{}}, &at); err != nil {
 		return err
 	}
 	r.close()
@@ -201,13 +198,16 @@ func (r *relay[TX]) begin(ctx context.Context, unassigned bool) (err error) {
 	return err
 }
 
-// complete completes the last transaction before the session. That is the assigned batch or the one before.
+// complete completes the last transaction before the session. That is an assigned batch or the one before.
 func (r *relay[TX]) complete(ctx context.Context, c Completer) error {
 	a, err := r.note(ctx, c.Completion) // only the owner, after its session has fenced all before it
 	if err != nil {
 		return err
 	}
-	all := slices.Concat(a.Topics, a.Before)
+	all := slices.Concat(a.Before, a.Topics)
+	if a.Ahead != nil {
+		all = append(all, a.Ahead.Topics...)
+	}
 	timed, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
 	defer cancel()
 	if err := c.Complete(timed, all); err != nil {
@@ -243,21 +243,20 @@ func (r *relay[TX]) note(ctx context.Context, completion func(before string) (st
 		if _, err := r.store.Delete(ctx, tx, r.p, []int64{a.row}); err != nil {
 			return err
 		}
-		return r.put(ctx, tx, a, strings.TrimPrefix(a.Name, emptyStart), a.offset)
+		return r.put(ctx, tx, a, strings.TrimPrefix(a.Name, emptyStart))
 	})
 	return a, err
 }
 
 // committed follows a transaction of the database.
 func (r *relay[TX]) committed(t *turn, now time.Time) {
-	r.most = max(r.most, t.most)
 	if len(t.retry) == 0 {
-		r.at, r.size = t.at, t.size
+		r.at = t.at
 	}
-	if t.delivered != nil {
+	if len(t.delivered) > 0 {
 		r.pause.Reset()
 		r.limit = min(2*r.limit, r.o.Batch)
-		for _, id := range t.delivered.Entries {
+		for _, id := range t.delivered {
 			if of, was := r.refused.of[id]; was {
 				r.refused.width[of.destination] = min(2*r.refused.width[of.destination], r.o.Batch)
 				t.gone = append(t.gone, id)
@@ -287,7 +286,7 @@ func (r *relay[TX]) committed(t *turn, now time.Time) {
 			}
 		}
 	}
-	if len(r.refused.of) == 0 && (t.delivered != nil || t.next == nil) {
+	if len(r.refused.of) == 0 && (len(t.delivered) > 0 || t.next == nil && t.sending == nil) {
 		r.troubles.Well(r.p)
 	}
 	r.counts(t, now)
@@ -309,13 +308,43 @@ func (r *relay[TX]) about(row outbox.Row) outbox.Sent {
 	return outbox.Sent{Row: row, Partition: r.p, Epoch: r.claim.Epoch(), Attempt: 1}
 }
 
-// send commits a batch in the server. If records of it are refused, the batch is withdrawn by the next session.
-func (r *relay[TX]) send(ctx context.Context, t *turn) error {
-	ctx, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
-	defer cancel()
-	errs, err := r.session.Send(ctx, t.next.position(), t.batch)
+// deliver sends a batch. If more entries wait than it has, a transaction of the database assigns the next batch
+// meanwhile, and deliver sends that, too. While records are refused, batches come one after the other.
+func (r *relay[TX]) deliver(ctx context.Context, t *turn) error {
+	for len(t.batch) > 0 {
+		r.used, r.trying = time.Now(), t.batch
+		var errs []error
+		var sent, failed error
+		at, done := r.session.At(), make(chan struct{}) // of before: the session is the other goroutine's now
+		go func() {
+			defer close(done)
+			timed, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
+			defer cancel()
+			errs, sent = r.session.Send(timed, t.next.position(), t.batch)
+		}()
+		next := &turn{at: r.at, limit: r.limit, count: r.mayCount(r.used), seen: map[int64]bool{}, sending: t.next}
+		if t.full && len(r.refused.of) == 0 {
+			if failed = r.do(ctx, next, &at); failed == nil {
+				r.committed(next, r.used)
+			}
+		}
+		<-done
+		if err := r.sentOrNot(t, errs, sent); sent != nil || err != nil {
+			return err
+		}
+		if failed != nil {
+			return failed
+		}
+		t = next
+	}
+	return nil
+}
+
+// sentOrNot follows a batch. If records of it are refused, the batch is withdrawn by the next session, and so is
+// the one ahead.
+func (r *relay[TX]) sentOrNot(t *turn, errs []error, err error) error {
 	if r.failing = err != nil; err == nil {
-		r.sent, r.written = t.batch, time.Now()
+		r.sent, r.trying, r.written = append(r.sent, t.batch...), nil, time.Now()
 		return nil
 	}
 	err = fmt.Errorf("%s: send batch %d of %s, %d %ss: %w", r.o.Package, t.next.Number, r.p, len(t.batch), r.o.Record, err)
