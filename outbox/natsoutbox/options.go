@@ -32,7 +32,7 @@ type Options struct {
 	Stream string
 
 	// Positions begins the subjects of the positions, of which each partition has one:
-	// POSITIONS.GROUP.TOPIC.NUMBER. The stream's subjects must include "POSITIONS.>", and nothing else
+	// POSITIONS.GROUP.TOPIC.NUMBER.CREATED, which is when the stream was created. The stream's subjects must include "POSITIONS.>", and nothing else
 	// may use them. Two databases whose consumers have the same group and topic, and that relay into
 	// one stream, need different ones. Defaults to "epochfence-positions.STREAM".
 	Positions string
@@ -86,7 +86,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, err
 }
 
-// subject returns the subject of the positions of p.
+// subject returns what the subject of the positions of p begins with.
 func (o Options) subject(p epoch.Partition) string {
 	token := func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), ".", "%2E") }
 	return fmt.Sprintf("%s.%s.%s.%d", o.Positions, token(p.Group), token(p.Topic), p.Number)
@@ -104,7 +104,7 @@ func (o Options) target() batches.Target {
 			return s, nil
 		},
 		Forget: func(p epoch.Partition) string {
-			return fmt.Sprintf("purge the subject %s in the stream %s", o.subject(p), o.Stream)
+			return fmt.Sprintf("purge the subject %s.* in the stream %s", o.subject(p), o.Stream)
 		},
 	}
 }

@@ -19,7 +19,8 @@ import (
 // This file has the batches in NATS. A position is only stored if no other was stored since the session
 // has read one, and a batch only with its position. A session begins by storing the position that it
 // has read once more. From then on, what an earlier session has sent, and the server did not
-// store yet, is refused: it expects the position before.
+// store yet, is refused: it expects the position before. The subject of a position names the creation of
+// the stream: in one that was recreated, the sequence that an earlier session expects may be a position's again.
 
 // Codes of nats-server for a batch or position that was not stored (server/errors.json).
 const (
@@ -46,6 +47,7 @@ type stored struct {
 // session is a reader of the position that has fenced those before.
 type session struct {
 	o       Options
+	of      string // begins the subject
 	subject string // of the position
 	at      batches.Position
 	last    uint64 // the sequence of the position, or 0
@@ -56,16 +58,18 @@ func (s *session) At() batches.Position { return s.at }
 func (s *session) Close()               {}
 
 // open returns a session. Without a position there is nothing to fence: a batch of an earlier session
-// expects one.
+// expects one. After a first position, it reads again in which stream that is.
 func (o Options) open(ctx context.Context, subject string, mayBegin bool) (*session, error) {
 	for {
-		s := &session{o: o, subject: subject}
+		s := &session{o: o, of: subject}
 		err := s.read(ctx)
 		switch {
 		case err == nil && s.at.Number < 0 && !mayBegin:
 			return s, nil
 		case err == nil && s.at.Number < 0:
-			err = s.Write(ctx, s.at.Next())
+			if err = s.Write(ctx, s.at.Next()); err == nil {
+				continue
+			}
 		case err == nil:
 			err = s.Write(ctx, s.at)
 		}
@@ -84,6 +88,9 @@ func (s *session) read(ctx context.Context) error {
 		return fmt.Errorf("natsoutbox: read the configuration of stream %s: %w", s.o.Stream, err)
 	}
 	s.stream = info.Config
+	if s.of != "" {
+		s.subject = s.of + "." + strconv.FormatInt(info.Created.UnixNano(), 36)
+	}
 	if err := s.o.check(info.Config); err != nil {
 		return fmt.Errorf("natsoutbox: stream %s: %w", s.o.Stream, err)
 	}

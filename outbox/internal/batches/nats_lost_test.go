@@ -25,7 +25,7 @@ func TestALostPositionIsADoubtUntilAnOperatorDecides(t *testing.T) {
 	second := r.takeOver(killedAt(natsMessage))
 	r.await("its end", second.of.killed)
 	r.stop(second)
-	subject := "epochfence-positions." + r.o.Stream + ".billing.orders.3"
+	subject := "epochfence-positions." + r.o.Stream + ".billing.orders.3.*"
 	s, err := r.js.Stream(t.Context(), r.o.Stream)
 	if err != nil {
 		t.Fatal(err)

@@ -94,6 +94,49 @@ func TestABatchOfAStreamThatWasRecreatedIsADoubt(t *testing.T) {
 	}
 }
 
+// In the new stream a position has the sequence that the zombie's batch expects of one.
+func TestAZombieOfAStreamThatWasRecreatedStoresNothing(t *testing.T) {
+	r := newNATSRig(t, natstest.Start(t).URL())
+	var log lines
+	r.o.Logger, r.o.RetryMax, r.o.RequestTimeout = log.logger(), time.Hour, patience
+	r.add("a", "b", "a", "a", "c", "a")
+	frozen := freezeAt(natsMessage, 3) // of the second batch
+	zombie := r.takeOver(&process{at: frozen.at})
+	frozen.await(r.rig)
+	expects := r.lastPosition()
+	r.recreate()
+	second := r.takeOver(&process{})
+	r.await("a doubt", func() bool { return strings.Contains(log.String(), "in doubt") })
+	r.stop(second)
+	r.db.Discard(r.batch().ID)
+	third := r.takeOver(&process{})
+	r.awaitSent()
+	if got := r.lastPosition(); got != expects {
+		t.Fatalf("the last position is number %d of the new stream, want %d as in the old one", got, expects)
+	}
+	frozen.thaw()
+	r.ends(zombie)
+	r.wantNew(map[string][]int{"a": {3, 5}, "c": {4}})
+	r.add("b")
+	r.awaitSent()
+	r.wantNew(map[string][]int{"a": {3, 5}, "b": {6}, "c": {4}})
+	r.stop(third)
+}
+
+// lastPosition returns the sequence of the partition's position.
+func (r *natsRig) lastPosition() uint64 {
+	r.Helper()
+	s, err := r.js.Stream(r.Context(), r.o.Stream)
+	if err != nil {
+		r.Fatal(err)
+	}
+	m, err := s.GetLastMsgForSubject(r.Context(), r.o.Positions+".>")
+	if err != nil {
+		r.Fatal(err)
+	}
+	return m.Sequence
+}
+
 // killedAfter is a process that dies at what follows a step.
 func killedAfter(step int) *process {
 	var came atomic.Bool
