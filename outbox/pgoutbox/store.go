@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -114,12 +115,12 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 		scan: `with recursive` + committedLate(entries) + `
 			select now.now, found.* from (select pg_current_snapshot()::text) as now (now) left join lateral (
 				select ` + row + ` from (
-					select *, sum(octet_length(body) + octet_length(header) + 512) over (rows between unbounded preceding and 1 preceding) as before from (
+					select *, sum(octet_length(body) + octet_length(header) + 512) over (order by group_name, topic, partition, id rows between unbounded preceding and 1 preceding) as before from (
 						select * from ` + entries + ` where (group_name, topic, partition, id) > ($1, $2, $3, least($4, (select id - 1 from late)))
 						order by group_name, topic, partition, id limit $7
 					) as found
 				) as found` + inPartition + ` and coalesce(before, 0) < ` + strconv.Itoa(outbox.ScanBytes) + `
-			) as found on true order by found.id`,
+			) as found on true`,
 		next: `select found.` + strings.ReplaceAll(row, `, `, `, found.`) + ` from unnest($4::text[], $5::bigint[]) as done (order_key, id), lateral (` +
 			`select * from ` + entries + ` as e where (e.group_name, e.topic, e.partition, e.order_key, e.id) > ($1, $2, $3, done.order_key, done.id)` +
 			` order by e.group_name, e.topic, e.partition, e.order_key, e.id limit 1) as found` + inPartition + ` and found.order_key = done.order_key` +
@@ -164,6 +165,7 @@ func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from out
 	if !found[0].there {
 		return nil, at, nil
 	}
+	slices.SortFunc(found, func(a, b seenRow) int { return cmp.Compare(a.ID, b.ID) }) // they come so: a Sort would take longer than all else
 	rows, size := make([]outbox.Row, len(found)), 0
 	for i, f := range found {
 		rows[i] = f.Row
