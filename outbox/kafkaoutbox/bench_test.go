@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -161,8 +162,42 @@ func rate(at []time.Time, first int) float64 {
 	return float64(len(at)-first) / at[len(at)-1].Sub(at[first-1]).Seconds()
 }
 
-// byHand returns the records a second of so many producers with transactions of the same size.
-func (m *benched) byHand(producers, each int) float64 {
+// table fills a table with the records of so many producers.
+func (m *benched) table(producers, each int) {
+	for _, sql := range []string{
+		`drop table if exists by_hand`,
+		`create table by_hand (id bigint generated always as identity primary key, producer int not null, key bytea not null, value bytea not null)`,
+		`create index on by_hand (producer, id)`,
+		fmt.Sprintf(`insert into by_hand (producer, key, value) select p, convert_to('key-' || p || n, 'UTF8'), convert_to(lpad(n::text, 100, '0'), 'UTF8')
+			from generate_series(1, %d) n, generate_series(0, %d) p`, each, producers-1),
+		`analyze by_hand`,
+	} {
+		if _, err := m.pool.Exec(m.Context(), sql); err != nil {
+			m.Fatal(err)
+		}
+	}
+}
+
+// take deletes the next records of a producer.
+func take(ctx context.Context, tx pgx.Tx, producer int) ([]*kgo.Record, error) {
+	rows, err := tx.Query(ctx, `with gone as (delete from by_hand where id in (select id from by_hand where producer = $1 order by id limit $2) returning id, key, value)
+		select key, value from gone order by id`, producer, benchBatch)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*kgo.Record, error) {
+		r := &kgo.Record{}
+		return r, row.Scan(&r.Key, &r.Value)
+	})
+}
+
+// byHand returns the records a second of so many producers with transactions of the same size. With a table, each
+// batch is deleted from it in a transaction of the database around that of Kafka, which loses and doubles none
+// unless something fails.
+func (m *benched) byHand(producers, each int, table bool) float64 {
+	if table {
+		m.table(producers, each)
+	}
 	var mu sync.Mutex
 	var at []time.Time
 	var all errgroup.Group
@@ -170,12 +205,27 @@ func (m *benched) byHand(producers, each int) float64 {
 		cl := m.client(kgo.TransactionalID(fmt.Sprintf("by-hand-%d-%d", n, time.Now().UnixNano())))
 		all.Go(func() error {
 			for sent := 0; sent < each; sent += benchBatch {
+				var tx pgx.Tx
+				var records []*kgo.Record
+				var err error
+				if table {
+					if tx, err = m.pool.Begin(m.Context()); err == nil {
+						records, err = take(m.Context(), tx, n)
+					}
+				} else {
+					for i := range benchBatch {
+						r := benchRecord(n)
+						records = append(records, &kgo.Record{Key: append(r.Key, fmt.Sprint(sent+i)...), Value: r.Value})
+					}
+				}
+				if err != nil || len(records) != benchBatch {
+					return fmt.Errorf("%d records: %w", len(records), err)
+				}
 				if err := cl.BeginTransaction(); err != nil {
 					return err
 				}
-				for i := range benchBatch {
-					r := benchRecord(n)
-					cl.Produce(m.Context(), &kgo.Record{Key: append(r.Key, fmt.Sprint(sent+i)...), Value: r.Value}, func(_ *kgo.Record, err error) {
+				for _, r := range records {
+					cl.Produce(m.Context(), r, func(_ *kgo.Record, err error) {
 						if err != nil {
 							m.Error(err)
 						}
@@ -186,6 +236,11 @@ func (m *benched) byHand(producers, each int) float64 {
 				}
 				if err := cl.EndTransaction(m.Context(), kgo.TryCommit); err != nil {
 					return err
+				}
+				if table {
+					if err := tx.Commit(m.Context()); err != nil {
+						return err
+					}
 				}
 				now := time.Now()
 				mu.Lock()
@@ -204,20 +259,24 @@ func (m *benched) byHand(producers, each int) float64 {
 func median(of []float64) float64 { return slices.Sorted(slices.Values(of))[len(of)/2] }
 
 // BenchmarkBesideTransactionsByHand compares relays, with all that they do in PostgreSQL, with producers
-// whose transactions are as large and that have no database. They take turns; give it -benchtime 9x.
+// whose transactions are as large: without a database, and from a table. They take turns; give it -benchtime 9x.
 func BenchmarkBesideTransactionsByHand(b *testing.B) {
 	for _, partitions := range []int{1, 8} {
 		b.Run(fmt.Sprint("partitions=", partitions), func(b *testing.B) {
 			m := newBenched(b)
-			var relayed, byHand, ratios []float64
+			var relayed, byHand, fromTable, ratios, tableRatios []float64
 			for b.Loop() {
-				byHand = append(byHand, m.byHand(partitions, 40*benchBatch/partitions))
+				byHand = append(byHand, m.byHand(partitions, 40*benchBatch/partitions, false))
 				relayed = append(relayed, m.relayed(partitions, 40*benchBatch/partitions, nil))
+				fromTable = append(fromTable, m.byHand(partitions, 40*benchBatch/partitions, true))
 				ratios = append(ratios, relayed[len(relayed)-1]/byHand[len(byHand)-1])
+				tableRatios = append(tableRatios, relayed[len(relayed)-1]/fromTable[len(fromTable)-1])
 			}
 			b.ReportMetric(median(relayed), "records/s")
 			b.ReportMetric(median(byHand), "by-hand/s")
+			b.ReportMetric(median(fromTable), "from-table/s")
 			b.ReportMetric(median(ratios), "ratio")
+			b.ReportMetric(median(tableRatios), "table-ratio")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
