@@ -127,6 +127,11 @@ func (u *upgrade) operate(by, on string) {
 			u.act(by, map[bool]string{false: "deadletters replay", true: "deadletters discard"}[i%4 == 1], strconv.FormatInt(l.ID, 10))
 		}
 	}
+	for i, l := range r.Deferred[max(0, len(r.Deferred)-2):] { // which are not due yet
+		if u.act(by, []string{"deadletters replay", "deadletters discard"}[i], strconv.FormatInt(l.ID, 10)) {
+			u.hurried++
+		}
+	}
 	for _, e := range r.Entries[:min(3, len(r.Entries))] {
 		u.act(by, "outbox retry", strconv.FormatInt(e.ID, 10))
 	}
@@ -298,7 +303,7 @@ func (u *upgrade) drain() *report {
 	u.settle()
 	u.until("everything to be applied, replayed, run and sent", func(r *report) bool {
 		u.discard(today, r)
-		n := len(r.Entries)
+		n := len(r.Entries) + len(r.Deferred)
 		for _, l := range r.Letters {
 			if l.Requested {
 				n++
@@ -377,6 +382,9 @@ func (u *upgrade) audit(r *report) {
 		u.same(fmt.Sprintf("messages of partition %d", lane), r.Notes[fmt.Sprint("message/", lane)], want)
 		answers = append(answers, r.Notes[fmt.Sprint("answer/", lane)]...)
 	}
+	if u.deferring == 0 || u.hurried == 0 {
+		u.Errorf("when processes were replaced, %d messages were deferred; operators have acted on %d", u.deferring, u.hurried)
+	}
 	u.same("dead letters, there, replayed or discarded", sorted(put), sorted(poison))
 	u.same("requests that were answered or discarded", sorted(answers), sorted(requests))
 	once := slices.DeleteFunc(slices.Compact(sorted(requests)), stuck) // a message that is applied again has the same key
@@ -391,8 +399,8 @@ func (u *upgrade) audit(r *report) {
 			u.Errorf("there was no %s: %v", kind, counts)
 		}
 	}
-	u.story("judged: %d messages, %d requests and %d dead letters, %d of them left; %d runs and %d steps of jobs; %d acts: %v",
-		len(u.sent[0])*lanes, len(requests), len(poison), len(r.Letters), len(r.Notes["tick/count"]), len(r.Notes["step/steps"]), len(u.acts), counts)
+	u.story("judged: %d messages, %d requests and %d dead letters, %d of them left; %d runs and %d steps of jobs; deferred messages waited %d times when a process was replaced; %d acts, of which %d on deferred messages: %v",
+		len(u.sent[0])*lanes, len(requests), len(poison), len(r.Letters), len(r.Notes["tick/count"]), len(r.Notes["step/steps"]), u.deferring, len(u.acts), u.hurried, counts)
 }
 
 // recorded checks that each act is in the audit log once, under the name of its operator. An act that sets the

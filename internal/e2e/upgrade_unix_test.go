@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -55,7 +56,11 @@ func TestYesterdaysProcessesWorkBesideTodays(t *testing.T) {
 	builds, commands := map[string]string{yesterday: checkOut(t, before), today: "."}, map[string]string{}
 	for name, tree := range builds {
 		builds[name], commands[name] = filepath.Join(t.TempDir(), name), filepath.Join(t.TempDir(), "epochfence")
-		command(t, tree, "GOWORK=off", "go", "build", "-ldflags=-w", "-o", builds[name], "./testdata/upgrade")
+		tags := "-tags="
+		if errs, _ := os.ReadFile(filepath.Join(tree, "../../consumer/errors.go")); bytes.Contains(errs, []byte("func RetryAfter(")) {
+			tags += "later"
+		}
+		command(t, tree, "GOWORK=off", "go", "build", "-ldflags=-w", tags, "-o", builds[name], "./testdata/upgrade")
 		command(t, filepath.Join(tree, "../../cmd/epochfence"), "GOWORK=off", "go", "build", "-ldflags=-w", "-o", commands[name], ".")
 	}
 	var broker string
@@ -127,11 +132,13 @@ type upgrade struct {
 	sending sync.Mutex
 	sent    [lanes][]sent
 	held    int // the lane without load, or -1
+
+	deferring, hurried int // messages that waited when a process was replaced, and those of them that operators have acted on
 }
 
 type sent struct {
 	offset int64
-	value  string // order, poison or stone
+	value  string // order, poison, later or stone
 }
 
 // member is a process.
@@ -312,6 +319,7 @@ func (u *upgrade) end(m *member) {
 func (u *upgrade) replace(place int, build string, how syscall.Signal) {
 	u.Helper()
 	was := u.workers[place]
+	u.deferring += len(u.report(u.reader).Deferred)
 	switch how {
 	case syscall.SIGTERM:
 		u.end(was)
@@ -371,7 +379,8 @@ type report struct {
 			Offset    int64
 		}
 	}
-	Entries []struct {
+	Deferred []struct{ ID int64 } // by a build that can defer
+	Entries  []struct {
 		ID             int64
 		IdempotencyKey string
 	}
@@ -446,7 +455,8 @@ func (u *upgrade) story(format string, args ...any) {
 	u.Logf("%s, %5.1f s: %s", filepath.Base(u.Name()), time.Since(u.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// load sends a message to each partition now and then, until settle is called. One in twenty is poison.
+// load sends a message to each partition now and then, until settle is called. One in twenty is poison, and one is to be
+// handled later, which is poison for processes that cannot.
 func (u *upgrade) load() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -456,7 +466,8 @@ func (u *upgrade) load() {
 		defer close(ended)
 		for n := 0; ctx.Err() == nil; n++ {
 			for lane := range lanes {
-				if _, _, err := u.put(lane, map[bool]string{false: "order", true: "poison"}[n%20 == 7]); err != nil {
+				value := map[int]string{7: "poison", 13: "later"}[n%20]
+				if _, _, err := u.put(lane, cmp.Or(value, "order")); err != nil {
 					u.Errorf("send: %v", err)
 					return
 				}

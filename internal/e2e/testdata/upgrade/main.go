@@ -121,7 +121,9 @@ func (w *world[TX]) work(ctx context.Context) error {
 		kind, number, offset := "message", strconv.Itoa(int(m.Partition.Number)), strconv.Itoa(int(m.Offset))
 		if m.Replay != 0 {
 			kind = "replay"
-		} else if value := string(m.Value); value != "order" {
+		} else if value := string(m.Value); value == "later" {
+			return retryLater()
+		} else if value != "order" {
 			return consumer.Permanent(errors.New("it is " + value))
 		}
 		time.Sleep(2 * time.Millisecond) // as long as a statement far away, so that incidents find open transactions
@@ -214,6 +216,7 @@ func (w *world[TX]) report(ctx context.Context) error {
 	notes, noting := w.notes(ctx)
 	maps.Copy(notes, received)
 	fences, reading := w.operator.Partitions(ctx, operate.Filter{})
+	waiting, deferring := deferred(ctx, w.operator)
 	letters, lettering := w.operator.DeadLetters(ctx, operate.DeadLetterQuery{Limit: 1 << 16})
 	entries, listing := w.operator.OutboxEntries(ctx, operate.OutboxQuery{Limit: 1 << 16})
 	decisions, recalling := w.operator.History(ctx, operate.HistoryQuery{Limit: 1 << 16, Kinds: []operate.DecisionKind{
@@ -221,9 +224,9 @@ func (w *world[TX]) report(ctx context.Context) error {
 		operate.DecidedReplayRequest, operate.DecidedDiscard, operate.DecidedOutboxRetry, operate.DecidedOutboxDiscard,
 	}})
 	printing := json.NewEncoder(os.Stdout).Encode(map[string]any{
-		"Notes": notes, "Fences": fences, "Letters": letters, "Entries": entries, "Decisions": decisions,
+		"Notes": notes, "Fences": fences, "Letters": letters, "Deferred": waiting, "Entries": entries, "Decisions": decisions,
 	})
-	return errors.Join(receiving, noting, reading, lettering, listing, recalling, printing)
+	return errors.Join(receiving, noting, reading, deferring, lettering, listing, recalling, printing)
 }
 
 // receive serves the receiver, whose first answers to some requests are that it is busy, and whose answers
