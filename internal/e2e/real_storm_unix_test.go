@@ -174,7 +174,8 @@ func (s *storms) slowDatabase(lasts time.Duration) {
 	}
 }
 
-// partitionedDatabase cuts the database off from one process, then from two, and so on. Kafka still reaches them.
+// partitionedDatabase cuts the database off from one process, then from two, and so on. Kafka still reaches them. Of one,
+// the others have the partitions until it is back. Two are a majority.
 func (s *storms) partitionedDatabase(lasts time.Duration) {
 	var settled []time.Duration
 	var resting []int
@@ -191,6 +192,9 @@ func (s *storms) partitionedDatabase(lasts time.Duration) {
 			if next == was[p] {
 				resting[len(resting)-1]++
 			}
+		}
+		if still := resting[len(resting)-1]; n == 1 && still > 0 {
+			s.Errorf("%d partitions stood still while the database was cut off from one process of three", still)
 		}
 		for _, p := range cut {
 			p.database.Pass()
