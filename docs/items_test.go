@@ -18,6 +18,7 @@ import (
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/cas/memstore"
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/consumertest"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
@@ -120,6 +121,22 @@ func consume(ctx context.Context, source consumer.Source, store cas.Store) error
 	return consumer.Run(ctx, source, sink, consumer.Each(reserve).OnFailure(sink.DeadLetter), consumer.Options{
 		Guarantee: epoch.PerItem, // what this sink gives; Run wants Transactional by default
 	})
+}
+
+func TestTheEffectsOfReserveAreExactlyOnce(t *testing.T) {
+	items := consumertest.Items(memstore.New())
+	if _, err := items.Swap(t.Context(), cas.Item{Key: "stock/chair"}, []byte("3"), nil); err != nil {
+		t.Fatal(err)
+	}
+	sink, err := cassink.Open(t.Context(), items, cassink.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages := consumertest.Values(`{"Item":"chair","Count":2}`, `{"Item":"chair","Count":1}`, `no order`, `{"Item":"chair","Count":1}`)
+	for i := range messages {
+		messages[i].Key = []byte(strconv.Itoa(i))
+	}
+	consumertest.Check(t, sink, consumer.Each(reserve).OnFailure(sink.DeadLetter), messages, items, consumertest.Options{})
 }
 
 func TestTheHandlerOfItemsReservesEachOrderOnce(t *testing.T) {

@@ -192,9 +192,14 @@ func Read(ctx context.Context, store cas.Store, key string) (State, error) {
 	if err != nil {
 		return State{}, fmt.Errorf("guard: read %q: %w", key, err)
 	}
+	return StateOf(item)
+}
+
+// StateOf returns the state of an item that a store has returned, with its note.
+func StateOf(item cas.Item) (State, error) {
 	n, err := noteOf(item)
 	if err != nil {
-		return State{}, fmt.Errorf("guard: read %q: %w", key, err)
+		return State{}, fmt.Errorf("guard: read %q: %w", item.Key, err)
 	}
 	if !item.Live || n.Absent {
 		return State{}, nil

@@ -41,7 +41,8 @@ type Options struct {
 	// are declared as foreign keys. Name a column that such a number is copied to without one.
 	Ignore []string
 
-	// Tables are the tables that are compared. Defaults to all but the sink's. The outbox is among them.
+	// Tables are the tables that are compared. Defaults to all but the sink's. The outbox is among them, but not that of
+	// a cassink.
 	Tables []string
 
 	// Rewind fails the test if messages that are applied again after a rewind change the rows. By default that is
@@ -74,17 +75,22 @@ func Values(values ...string) []consumer.Message {
 // puts all rows back as it found them, and with them what anybody else has written meanwhile: give it a database of its
 // own. It logs how many messages OnFailure got, as it does not know which must succeed, and fails if that is all. Those
 // that the handler defers by [consumer.RetryAfter] go to OnFailure here. It refuses a database that has a table of more
-// than 10,000 rows, a fence of another partition or, on PostgreSQL, another Check. It reads all rows after each call. For
-// PostgreSQL, pgtables.Of returns db.
+// than 10,000 rows, a fence of another partition or, on PostgreSQL, another Check. It reads all rows after each call.
+// [SQLite], [Items] and pgtables.Of return db.
 func Check[TX any](t testing.TB, sink epoch.Sink[TX], h consumer.Handlers[TX], messages []consumer.Message, db Database, o Options) {
 	t.Helper()
 	if o.Timeout == 0 {
 		o.Timeout = 10 * time.Second
 	}
-	w := &world[TX]{ctx: t.Context(), sink: sink, tables: tables{db: db}, o: o, refused: map[position]bool{}}
+	w := &world[TX]{ctx: t.Context(), sink: sink, o: o, refused: map[position]bool{}}
+	if w.items, _ = db.(*ItemStore); w.items != nil {
+		w.rows, w.items.prefix = w.items, ""
+	} else {
+		w.rows = &tables{db: db.(Tables)}
+	}
 	w.each, w.batch, w.whole, w.onFailure = h.Functions(handling.Key{})
 	w.number(messages)
-	switch found, err := w.judge(); {
+	switch found, err := w.judge(db); {
 	case err != nil:
 		t.Errorf("consumertest: %v", err)
 	case found != nil:
@@ -127,47 +133,43 @@ func (w *world[TX]) number(messages []consumer.Message) {
 }
 
 // judge plays all histories, until one finds something.
-func (w *world[TX]) judge() (found *finding, err error) {
+func (w *world[TX]) judge(db Database) (found *finding, err error) {
 	if len(w.messages) == 0 {
 		return nil, errors.New("there are no messages to judge the handler with")
 	}
-	unlock, err := w.tables.db.Lock(w.ctx)
+	unlock, err := db.Lock(w.ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if err := w.tables.open(w.ctx, w.o); err != nil {
+	if _, err := w.sink.Look(w.ctx, w.partitions); err != nil {
 		return nil, err
 	}
-	if err := w.tables.refuse(w.ctx, w.partitions); err != nil {
-		return nil, err
-	}
-	start, err := w.tables.read(w.ctx, nil)
+	start, err := w.rows.open(w.ctx, w.o, w.partitions)
 	if err != nil {
 		return nil, err
 	}
-	w.tables.begin(start)
-	defer func() { err = errors.Join(err, w.tables.restore(context.WithoutCancel(w.ctx), start)) }()
+	defer func() { err = errors.Join(err, w.restart(context.WithoutCancel(w.ctx), start)) }()
 	var first [][]string // the rows at its end
 	for i, h := range w.histories() {
-		if err := w.tables.restore(w.ctx, start); err != nil {
+		if err := w.restart(w.ctx, start); err != nil {
 			return nil, err
 		}
-		w.claims, w.first, w.fails = 0, i == 0, h.fails // epochs are the same again
+		w.first, w.fails = i == 0, h.fails
 		if found, err = h.play(); found != nil || err != nil {
 			if found != nil && h.fails != nil {
 				found.story[0] = "The messages before it were applied. " + poison
 			}
 			return found, err
 		}
-		end, err := w.tables.read(w.ctx, nil)
+		end, err := w.rows.read(w.ctx, nil)
 		if err != nil {
 			return nil, err
 		}
 		if h.begins {
 			first = end
 		}
-		if ds := w.tables.differences(first, end, false); len(ds) > 0 {
+		if ds := w.differences(first, end, false); len(ds) > 0 {
 			how := "The messages were applied, each in a transaction of its own."
 			if h.fails != nil {
 				how += " " + poison
@@ -180,5 +182,8 @@ func (w *world[TX]) judge() (found *finding, err error) {
 			w.note = found
 		}
 	}
-	return nil, nil
+	if w.items != nil {
+		err = w.items.unknown()
+	}
+	return nil, err
 }

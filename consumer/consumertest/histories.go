@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -27,15 +28,20 @@ type history struct {
 func (w *world[TX]) histories() []history {
 	random := rand.New(rand.NewPCG(w.o.Seed, uint64(len(w.messages))))
 	n := len(w.messages)
-	few := w.cut(func() int { return 1 + random.IntN(7) })
+	few := w.cut(nil, func() int { return 1 + random.IntN(7) })
 	all := []history{
 		{play: w.alone, begins: true},
-		{story: "All were in one transaction.", usual: causeCut, play: w.cut(func() int { return n })},
-		{story: "Each transaction had two.", usual: causeCut, play: w.cut(func() int { return 2 })},
-		{story: "Transactions had one to seven.", usual: causeCut, play: few},
-		{story: "Transactions had one to thirty.", usual: causeCut, play: w.cut(func() int { return 1 + random.IntN(30) })},
 		{story: "Other processes took over before, in and after messages.", usual: causeOwner, play: w.oneByOne(w.takeover)},
+		{story: "All were in one transaction.", usual: causeCut, play: w.cut(nil, func() int { return n })},
+		{story: "Each transaction had two.", usual: causeCut, play: w.cut(nil, func() int { return 2 })},
+		{story: "Transactions had one to seven.", usual: causeCut, play: few},
+		{story: "Transactions had one to thirty.", usual: causeCut, play: w.cut(nil, func() int { return 1 + random.IntN(30) })},
 		w.rewind(random.IntN(n)),
+	}
+	if w.items != nil {
+		in := func(at int) *writes { return &writes{keep: some(at)} }
+		all = append(all, history{story: "Transactions had one to seven. Others ended before them when a part of the items was written.",
+			usual: causeParts, play: w.cut(in, func() int { return 1 + random.IntN(7) })})
 	}
 	if w.onFailure == nil { // the partition halts at a message that fails
 		return all
@@ -46,7 +52,7 @@ func (w *world[TX]) histories() []history {
 		func(epoch.Message) bool { return true },
 	} {
 		all = append(all,
-			history{play: w.cut(func() int { return 1 }), fails: fails, begins: true},
+			history{play: w.cut(nil, func() int { return 1 }), fails: fails, begins: true},
 			history{story: "Transactions had one to seven.", usual: causeAfter, play: few, fails: fails},
 			history{story: "Other processes took over before, in and after messages.", usual: causeAfter, play: w.oneByOne(w.takeover), fails: fails})
 	}
@@ -64,11 +70,15 @@ func (w *world[TX]) oneByOne(step func(as owner, i int) (owner, error)) func() (
 	}
 }
 
-func (w *world[TX]) cut(size func() int) func() (*finding, error) {
+// cut returns a history of transactions of many messages, before each of which another one is in part written.
+func (w *world[TX]) cut(in func(at int) *writes, size func() int) func() (*finding, error) {
 	return func() (*finding, error) {
 		as, err := w.claim()
 		for at := 0; err == nil && at < len(w.messages); {
 			to := min(at+size(), len(w.messages))
+			if in != nil {
+				_ = w.commit(&try[TX]{as: as, messages: w.messages[at:min(at+size(), len(w.messages))], writes: in(at)})
+			}
 			err = w.apply(as, w.messages[at:to]...)
 			at = to
 		}
@@ -100,9 +110,13 @@ func (w *world[TX]) takeover(first owner, i int) (second owner, err error) {
 			return errors.Join(w.apply(first, m), takes())
 		},
 		func() error { t.after = func(TX) error { return takes() }; return nil },
+		func() error { t.writes = &writes{keep: some(i)}; return nil },
 	}
-	if !w.tables.dialect.Parallel {
-		ways = ways[:5]
+	if ts, is := w.rows.(*tables); is {
+		ways = ways[:6]
+		if !ts.dialect.Parallel {
+			ways = ways[:5]
+		}
 	}
 	if err := ways[i%len(ways)](); err != nil {
 		return nil, err
@@ -126,23 +140,25 @@ func (w *world[TX]) rewind(to int) history {
 		as, err := w.claim()
 		for i := 0; err == nil && i < len(w.messages); i++ {
 			if i == to {
-				before, err = w.tables.read(w.ctx, nil)
+				before, err = w.rows.read(w.ctx, nil)
 			}
 			err = errors.Join(err, w.apply(as, w.messages[i]))
 		}
 		if err != nil {
 			return found(err)
 		}
-		rows, err := w.tables.read(w.ctx, nil)
-		if err != nil {
-			return nil, err
-		}
-		for i, t := range w.tables.all {
-			if t.sinks && t.name != "sqlite_sequence" { // the positions
-				rows[i] = before[i]
+		rows, err := w.rows.read(w.ctx, nil)
+		if ts, is := w.rows.(*tables); is && err == nil {
+			for i, t := range ts.all {
+				if t.sinks && t.name != "sqlite_sequence" { // the positions
+					rows[i] = before[i]
+				}
 			}
+			err = ts.restore(w.ctx, rows)
+		} else if err == nil {
+			err = w.rewindItems(w.ctx, to)
 		}
-		if err := w.tables.restore(w.ctx, rows); err != nil {
+		if err != nil {
 			return nil, err
 		}
 		as, err = w.claim()
@@ -171,7 +187,7 @@ func (w *world[TX]) alone() (*finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, err := w.tables.read(w.ctx, nil)
+	before, err := w.rows.read(w.ctx, nil)
 	every := (len(w.messages) + mostTried - 1) / mostTried
 	for i := 0; err == nil && i < len(w.messages); i++ {
 		m := w.messages[i]
@@ -186,8 +202,8 @@ func (w *world[TX]) alone() (*finding, error) {
 			return found(err)
 		}
 		var after [][]string
-		if after, err = w.tables.read(w.ctx, nil); err == nil {
-			if ds := w.tables.differences(seen, after, true); len(ds) > 0 {
+		if after, err = w.rows.read(w.ctx, nil); err == nil {
+			if ds := w.differences(seen, after, true); len(ds) > 0 {
 				return about(m, ds, causeAttempts.of(ds), "The handler was called, and again after other attempts at the message had failed. The rows differ (-: first, +: second)."), nil
 			}
 		}
@@ -200,11 +216,19 @@ func (w *world[TX]) alone() (*finding, error) {
 // transaction, or nil if the handler has rolled back.
 func (w *world[TX]) attempt(as owner, m epoch.Message, cause error, stop int) (rows [][]string, sent int, err error) {
 	var unread error
-	t := &try[TX]{as: as, messages: []epoch.Message{m}, cause: cause, stop: stop, after: func(tx TX) error {
-		rows, unread = w.tables.read(w.ctx, tx)
-		return errRollback
-	}}
-	err = w.commit(t)
+	t := &try[TX]{as: as, messages: []epoch.Message{m}, cause: cause, stop: stop}
+	if w.items == nil {
+		t.after = func(tx TX) error {
+			rows, unread = w.rows.read(w.ctx, tx)
+			return errRollback
+		}
+	} else {
+		t.writes = &writes{items: map[string]cas.Item{}}
+	}
+	if err = w.commit(t); t.writes != nil && t.writes.complete {
+		rows, unread = w.rows.read(w.ctx, t.writes)
+		err = errRollback
+	}
 	if unread != nil && !strings.Contains(unread.Error(), "has rolled its transaction back") { // as a handle of pgsink does
 		w.unread = fmt.Errorf("in the handler's transaction: %w", unread)
 	}
@@ -216,11 +240,45 @@ func (w *world[TX]) attempt(as owner, m epoch.Message, cause error, stop int) (r
 	return rows, t.sent, err
 }
 
+// some returns a choice of items.
+func some(n int) func(key string) bool {
+	return func(key string) bool { return (n+len(key)+int(key[len(key)-1]))%2 == 0 }
+}
+
+// inPart calls the handler for m after a transaction that has written a part of the items, and not the position.
+func (w *world[TX]) inPart(as owner, m epoch.Message, before, rows [][]string) (*finding, error) {
+	ways := []func(key string) bool{func(string) bool { return true }}
+	for _, row := range slices.Sorted(slices.Values(rows[0])) {
+		if k := itemOf(row).Key; !slices.Contains(before[0], row) && len(ways) < 2*mostStops {
+			ways = append(ways, func(key string) bool { return key == k }, func(key string) bool { return key != k })
+		}
+	}
+	for _, keep := range ways {
+		_ = w.commit(&try[TX]{as: as, messages: []epoch.Message{m}, writes: &writes{keep: keep}})
+		again, _, err := w.attempt(as, m, nil, 0)
+		if left := w.rows.restore(w.ctx, before); left != nil {
+			return nil, left
+		}
+		story := "A transaction with the message ended when a part of the items was written. The handler was called again, and "
+		if err != nil {
+			return about(m, nil, causePart.orFailed(err), fmt.Sprintf("%sfailed: %v.", story, err)), nil
+		}
+		if ds := w.differences(rows, again, true); len(ds) > 0 {
+			c := causePart
+			if plain, _, _ := w.attempt(as, m, nil, 0); len(w.differences(rows, plain, true)) > 0 {
+				c = causeAttempts // without any item that was written
+			}
+			return about(m, ds, c, story+"the items differ (-: written at once, +: in two parts)."), nil
+		}
+	}
+	return nil, nil
+}
+
 // rolledBack tries m in all ways that leave nothing, and returns the rows that the handler leaves.
 func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ *finding, rows [][]string, _ error) {
 	left := func(how string) (*finding, error) {
-		now, err := w.tables.read(w.ctx, nil)
-		if ds := w.tables.differences(before, now, true); err == nil && len(ds) > 0 {
+		now, err := w.rows.read(w.ctx, nil)
+		if ds := w.differences(before, now, true); err == nil && len(ds) > 0 {
 			return about(m, ds, causeOutside, how+" The transaction was rolled back. The rows are not what they were (-: before, +: now)."), nil
 		}
 		return nil, err
@@ -235,7 +293,7 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 	if err != nil && !failed { // once more, as the machine may have stalled
 		rows, statements, err = w.attempt(as, m, nil, 0)
 	}
-	switch ds := w.tables.differences(first, rows, true); {
+	switch ds := w.differences(first, rows, true); {
 	case err != nil && !failed:
 		return about(m, nil, causeMemory.orFailed(err), fmt.Sprintf("The handler was called, and rolled back. It was called again, and failed: %v.", err)), nil, nil
 	case err != nil && w.onFailure == nil:
@@ -246,6 +304,11 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 	}
 	if clock := w.present(m, before, rows); clock != nil {
 		return about(m, clock, causeClock, "The handler wrote the present time, or the day, which is in no message (-: before, +: after)."), nil, nil
+	}
+	if w.items != nil && err == nil {
+		if f, err := w.inPart(as, m, before, rows); f != nil || err != nil {
+			return f, nil, err
+		}
 	}
 	for i := range min(statements, mostStops) {
 		_, _, _ = w.attempt(as, m, nil, 1+i*statements/min(statements, mostStops))
@@ -266,7 +329,7 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 		if err != nil {
 			return about(m, nil, causeOnFailure, fmt.Sprintf("The handler failed after its last statement. OnFailure failed too, so that the partition halts: %v.", err)), nil, nil
 		}
-		if ds := w.tables.differences(first, second, true); len(ds) > 0 {
+		if ds := w.differences(first, second, true); len(ds) > 0 {
 			return about(m, ds, causeMemory.of(ds), "OnFailure was called twice on the same rows, and rolled back. The rows differ (-: first, +: second)."), nil, nil
 		}
 		if keys := w.o.Calls.Keys()[calls:]; len(keys) > onceFailed {
@@ -286,18 +349,13 @@ func (w *world[TX]) present(m epoch.Message, before, rows [][]string) (ds []diff
 	if isNow(fmt.Sprintf("%s %s %s %s", m.Key, m.Value, m.Time, m.Headers)) {
 		return nil
 	}
-	var old strings.Builder
-	for i, t := range w.tables.all {
-		if !t.sinks { // the sink's have the time of the claim
-			old.WriteString(strings.Join(before[i], separator))
-		}
-	}
+	old := w.rows.text(before)
 	has := func(l line) bool {
 		return slices.ContainsFunc(l, func(cell string) bool {
-			return isNow(cell) && !strings.Contains(old.String(), strings.Trim(value(cell), "'"))
+			return isNow(cell) && !strings.Contains(old, strings.Trim(value(cell), "'"))
 		})
 	}
-	for _, d := range w.tables.differences(before, rows, true) {
+	for _, d := range w.differences(before, rows, true) {
 		if slices.ContainsFunc(d.then, has) && !slices.ContainsFunc(d.first, func(l line) bool { return isNow(l.String()) }) {
 			ds = append(ds, d)
 		}

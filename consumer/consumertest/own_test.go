@@ -168,7 +168,7 @@ func TestARoleThatMayNotReadATableIsNotJudgedWithoutIt(t *testing.T) {
 }
 
 // contents returns all rows of the user's tables and of the sink's.
-func contents(t *testing.T, d consumertest.Database) string {
+func contents(t *testing.T, d consumertest.Tables) string {
 	t.Helper()
 	rows, err := d.Query(t.Context(), nil, d.Dialect().Columns)
 	if err != nil {

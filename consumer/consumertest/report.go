@@ -78,6 +78,8 @@ const (
 	causeConnection cause = "another connection, which waits for the transaction that waits for the handler. Write and lock through tx"
 	causeError      cause = "the handler itself, or the rows that the test begins with. If the message should fail, give the handlers an OnFailure"
 	causeOnFailure  cause = "OnFailure itself. It must write only what can be written for any message"
+	causePart       cause = "that the handler decides about one item by what it reads of another, which may be written already. Have the change of that one return an outcome, and decide by the outcome"
+	causeParts      cause = "that the handler changes an item once for several messages. Change it once for each of them: another transaction may have others of them"
 	causeAfter      cause = "what the handler or OnFailure keeps in memory, or reads on another connection, about a message before that has failed. Keep it in a row, and read it through tx"
 	causeCalls      cause = "a call of another system, which a rollback does not undo. Give it an idempotency key that is derived from the message, or use the outbox"
 	causeRewind     cause = "writes that add up. Keep a table of the messages that were applied, or set values instead of adding to them"

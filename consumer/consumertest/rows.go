@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,21 +17,35 @@ import (
 // This file reads, compares and puts back rows. What is no fault is decided here: which columns may differ, and what a
 // number that the database has given is worth. A row is the text of its values as literals of SQL.
 
-// Database is the database of a test. [SQLite] returns one, and pgtables.Of.
+// Database is the database of a test: what [SQLite], [Items] or pgtables.Of returns.
 type Database interface {
+	// Lock fails if another Check runs on the database, unless the database has no such locks.
+	Lock(ctx context.Context) (unlock func(), err error)
+}
+
+// Tables is a [Database] that is asked in SQL.
+type Tables interface {
+	Database
 	Dialect() Dialect
 
 	// Query returns rows of texts, as the transaction tx of a handler sees them or, if tx is nil, as they are committed.
 	Query(ctx context.Context, tx any, text string) ([][]string, error)
 
-	// Lock fails if another Check runs on the database, unless the database has no such locks.
-	Lock(ctx context.Context) (unlock func(), err error)
-
 	// Restore runs statements in a transaction in which neither triggers nor foreign keys act.
 	Restore(ctx context.Context, texts []string) error
 }
 
-// Dialect is how a [Database] is asked.
+// contents are the rows of a database. Those that are compared are lines.
+type contents interface {
+	// open returns the rows as they are, or an error if the database is in use.
+	open(ctx context.Context, o Options, mine []epoch.Partition) (rows [][]string, err error)
+	read(ctx context.Context, tx any) ([][]string, error)
+	restore(ctx context.Context, rows [][]string) error
+	lines(rows [][]string, repeated bool) map[string][]line
+	text(rows [][]string) string // without what is the sink's
+}
+
+// Dialect is how [Tables] are asked.
 type Dialect struct {
 	// Columns lists the columns of all tables that are not computed: the table as Options have it and as SQL has it, the column, flags, and the
 	// table and column that it refers to, with a dot between them, and its default. The flags are n if the database
@@ -46,7 +61,7 @@ type Dialect struct {
 
 // tables are those of a database. The compared ones come first.
 type tables struct {
-	db       Database
+	db       Tables
 	dialect  Dialect
 	all      []table
 	compared int
@@ -91,11 +106,11 @@ func varies(expression string) bool {
 
 func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-func (ts *tables) open(ctx context.Context, o Options) error {
+func (ts *tables) open(ctx context.Context, o Options, mine []epoch.Partition) (start [][]string, err error) {
 	ts.dialect, ts.ignored = ts.db.Dialect(), map[string]bool{}
 	rows, err := ts.db.Query(ctx, nil, ts.dialect.Columns)
 	if err != nil {
-		return fmt.Errorf("list the columns: %w", err)
+		return nil, fmt.Errorf("list the columns: %w", err)
 	}
 	known := map[string]bool{}
 	for _, r := range rows {
@@ -108,7 +123,7 @@ func (ts *tables) open(ctx context.Context, o Options) error {
 	}
 	for _, n := range slices.Concat(o.Tables, o.Ignore) {
 		if !known[n] {
-			return fmt.Errorf("the options name %q, which the database does not have", n)
+			return nil, fmt.Errorf("the options name %q, which the database does not have", n)
 		}
 		ts.ignored[n] = slices.Contains(o.Ignore, n)
 	}
@@ -118,7 +133,7 @@ func (ts *tables) open(ctx context.Context, o Options) error {
 	slices.SortStableFunc(ts.all, func(a, b table) int { return cmp.Compare(strconv.FormatBool(own(a)), strconv.FormatBool(own(b))) })
 	for _, t := range ts.all {
 		if t.sinks && slices.Contains(o.Tables, t.name) {
-			return fmt.Errorf("Options.Tables names %q, which is the sink's", t.name)
+			return nil, fmt.Errorf("Options.Tables names %q, which is the sink's", t.name)
 		}
 		if !own(t) {
 			ts.compared++
@@ -132,7 +147,21 @@ func (ts *tables) open(ctx context.Context, o Options) error {
 			}
 		}
 	}
-	return nil
+	if err = ts.refuse(ctx, mine); err == nil {
+		start, err = ts.read(ctx, nil)
+	}
+	ts.begin(start)
+	return start, err
+}
+
+func (ts *tables) text(rows [][]string) string {
+	var b strings.Builder
+	for i, t := range ts.all {
+		if !t.sinks { // the sink's have the time of the claim
+			b.WriteString(strings.Join(rows[i], separator))
+		}
+	}
+	return b.String()
 }
 
 // refuse fails if the database is in use, as what others write would be put back too.
@@ -164,8 +193,9 @@ func (ts *tables) refuse(ctx context.Context, mine []epoch.Partition) error {
 // begin keeps which numbers the rows had.
 func (ts *tables) begin(rows [][]string) {
 	ts.start = map[string]bool{}
-	for i, t := range ts.all {
-		for _, r := range rows[i] {
+	for i, all := range rows {
+		t := ts.all[i]
+		for _, r := range all {
 			for j, v := range strings.Split(r, separator) {
 				if c := t.columns[j]; strings.ContainsAny(c.flags, "nk") {
 					ts.start[t.name+"."+c.name+"="+v] = true
@@ -255,17 +285,17 @@ func number(literal string) (int64, bool) {
 // lines returns the rows of each compared table, in order. Numbers that the database gives to new rows are left out,
 // and a reference has the row instead of its number: partitions have no order, and in PostgreSQL a rollback leaves gaps. If
 // the same messages were applied to the same rows, repeated is true, and SQLite has given the same numbers.
-func (ts *tables) lines(rows [][]string, repeated bool) [][]line {
+func (ts *tables) lines(rows [][]string, repeated bool) map[string][]line {
 	given, referred := map[string]bool{}, map[string]string{} // by column; by column and number
 	for _, t := range ts.all[:ts.compared] {
 		for _, c := range t.columns {
 			given[t.name+"."+c.name] = strings.Contains(c.flags, "n") || !repeated && strings.Contains(c.flags, "k")
 		}
 	}
-	all := make([][]line, ts.compared)
+	all := map[string][]line{}
 	for _, referring := range []bool{false, true} {
 		for i, t := range ts.all[:ts.compared] {
-			all[i] = nil
+			all[t.name] = nil
 			for _, r := range rows[i] {
 				var l line
 				values := strings.Split(r, separator)
@@ -275,9 +305,7 @@ func (ts *tables) lines(rows [][]string, repeated bool) [][]line {
 					if ts.ignored[at] || given[at] && !ts.start[at+"="+v] || given[c.refers] && !ts.start[to] && !referring {
 						continue
 					}
-					if n, is := number(v); is && n > firstEpoch && n < firstEpoch+1_000_000 {
-						v = "(epoch)"
-					} else if given[c.refers] && !ts.start[to] {
+					if v = epochless(v); given[c.refers] && !ts.start[to] {
 						v = referred[to]
 					}
 					l = append(l, c.name+"="+v)
@@ -287,9 +315,9 @@ func (ts *tables) lines(rows [][]string, repeated bool) [][]line {
 						referred[at+"="+values[j]] = "(" + l.String() + ")"
 					}
 				}
-				all[i] = append(all[i], l)
+				all[t.name] = append(all[t.name], l)
 			}
-			slices.SortFunc(all[i], func(a, b line) int { return slices.Compare(a, b) })
+			slices.SortFunc(all[t.name], func(a, b line) int { return slices.Compare(a, b) })
 		}
 	}
 	return all
@@ -302,17 +330,25 @@ type difference struct {
 }
 
 // differences returns nil if one of the states is not known.
-func (ts *tables) differences(first, then [][]string, repeated bool) (ds []difference) {
+func (w *world[TX]) differences(first, then [][]string, repeated bool) (ds []difference) {
 	if first == nil || then == nil {
 		return nil
 	}
-	as, bs := ts.lines(first, repeated), ts.lines(then, repeated)
-	for i, t := range ts.all[:ts.compared] {
-		if d := (difference{t.name, without(as[i], bs[i]), without(bs[i], as[i])}); len(d.first)+len(d.then) > 0 {
+	as, bs := w.rows.lines(first, repeated), w.rows.lines(then, repeated)
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(slices.AppendSeq(slices.Collect(maps.Keys(as)), maps.Keys(bs))))) {
+		if d := (difference{name, without(as[name], bs[name]), without(bs[name], as[name])}); len(d.first)+len(d.then) > 0 {
 			ds = append(ds, d)
 		}
 	}
 	return ds
+}
+
+// epochless returns a value, or a word for one that is an epoch.
+func epochless(v string) string {
+	if n, is := number(v); is && n > firstEpoch && n < firstEpoch+1_000_000 {
+		return "(epoch)"
+	}
+	return v
 }
 
 // without returns the lines of a that b does not have as often.

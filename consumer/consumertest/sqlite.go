@@ -8,7 +8,7 @@ import (
 )
 
 // SQLite returns the database of a sqlsink on SQLite.
-func SQLite(db *sql.DB) Database { return sqlite{db} }
+func SQLite(db *sql.DB) Tables { return sqlite{db} }
 
 type sqlite struct{ db *sql.DB }
 

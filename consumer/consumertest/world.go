@@ -12,6 +12,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/stopat"
+	"github.com/epochfence/epochfence/operate"
 )
 
 // This file does with a sink what a consumer does, a step at a time: claim, commit, narrow down, OnFailure. histories.go
@@ -25,7 +26,8 @@ type world[TX any] struct {
 	batch      consumer.BatchHandler[TX]
 	whole      consumer.TransactionHandler[TX]
 	onFailure  consumer.FailureHandler[TX]
-	tables     tables
+	rows       contents
+	items      *ItemStore // if rows are items
 	o          Options
 	messages   []epoch.Message
 	partitions []epoch.Partition
@@ -51,6 +53,35 @@ var (
 
 // owner is a process that holds the partitions: their fences as it knows them.
 type owner map[epoch.Partition]epoch.Fence
+
+// restart makes the rows what they were, and begins with the first message.
+func (w *world[TX]) restart(ctx context.Context, rows [][]string) error {
+	err := w.rows.restore(ctx, rows)
+	if err == nil && w.items != nil {
+		return w.rewindItems(ctx, 0)
+	}
+	w.claims = 0 // epochs are the same again
+	return err
+}
+
+// rewindItems sets the positions to before a message, as an operator does: items have the messages that have changed them.
+func (w *world[TX]) rewindItems(ctx context.Context, before int) error {
+	fences, err := w.sink.Look(ctx, w.partitions)
+	for p, f := range fences {
+		to := epoch.Position{Mark: epoch.NoMark}
+		for _, m := range w.messages[:before] {
+			if m.Partition == p {
+				to.Offset = m.Offset + 1
+			}
+		}
+		act := operate.NewAct(operate.ActRewind, f, "consumertest", "messages are applied again")
+		act.To = &to
+		if err == nil && f.Next != to.Offset {
+			_, err = w.sink.(operate.Admin).Act(ctx, act)
+		}
+	}
+	return err
+}
 
 // claim returns a process that has taken all partitions over.
 func (w *world[TX]) claim() (o owner, err error) {
@@ -84,6 +115,8 @@ type try[TX any] struct {
 	before   func() error      // called before the first call of a handler
 	after    func(tx TX) error // called after the last, if it returned nil
 	stop     int               // the statement that is not sent, from 1; 0: none
+	writes   *writes           // what becomes of items, if the position is not written
+	poison   bool              // a message is
 
 	mu       sync.Mutex // a handler may have goroutines
 	stopped  bool
@@ -113,19 +146,25 @@ func (t *try[TX]) call(ctx context.Context, tx TX, last bool, f func(context.Con
 			return err
 		}
 	}
-	err := guard(ctx, tx, f)
+	err := recovered(ctx, tx, f)
 	t.mu.Lock()
 	if t.returned = last; t.stopped { // whatever the handler makes of it
 		err = errStopped
 	}
+	if t.writes != nil {
+		t.writes.begun.Store(last)
+	}
 	t.mu.Unlock()
 	if err == nil && last && t.after != nil {
-		return t.after(tx)
+		err = t.after(tx)
+	}
+	if err == nil && last && t.poison {
+		err = errPoison
 	}
 	return err
 }
 
-func guard[TX any](ctx context.Context, tx TX, f func(context.Context, TX) error) (err error) {
+func recovered[TX any](ctx context.Context, tx TX, f func(context.Context, TX) error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
@@ -135,7 +174,7 @@ func guard[TX any](ctx context.Context, tx TX, f func(context.Context, TX) error
 }
 
 func (w *world[TX]) commit(t *try[TX]) error {
-	ctx, cancel := context.WithTimeout(stopat.With(w.ctx, t.statement), w.o.Timeout)
+	ctx, cancel := context.WithTimeout(context.WithValue(stopat.With(w.ctx, t.statement), writesKey{}, t.writes), w.o.Timeout)
 	defer cancel()
 	var advances []epoch.Advance
 	var all []epoch.Message
@@ -168,9 +207,7 @@ func (w *world[TX]) commit(t *try[TX]) error {
 	if t.cause == nil && w.whole != nil {
 		fs = append(fs, func(ctx context.Context, tx TX) error { return w.whole(ctx, tx, all) })
 	}
-	if t.cause == nil && t.after == nil && w.fails != nil && slices.ContainsFunc(all, w.fails) {
-		t.after = func(TX) error { return errPoison }
-	}
+	t.poison = t.cause == nil && w.fails != nil && slices.ContainsFunc(all, w.fails)
 	for i, f := range fs {
 		calls = append(calls, func(ctx context.Context, tx TX) error { return t.call(ctx, tx, i == len(fs)-1, f) })
 	}
@@ -188,6 +225,14 @@ func (w *world[TX]) commit(t *try[TX]) error {
 // apply applies messages in one transaction. If that fails it goes on as a consumer does: each message alone, another
 // attempt, OnFailure.
 func (w *world[TX]) apply(as owner, ms ...epoch.Message) error {
+	others := slices.DeleteFunc(slices.Clone(ms), func(m epoch.Message) bool { return m.Partition == ms[0].Partition })
+	if len(others) > 0 && w.sink.Facts().Partitions == 1 {
+		first := slices.DeleteFunc(slices.Clone(ms), func(m epoch.Message) bool { return m.Partition != ms[0].Partition })
+		if err := w.apply(as, first...); err != nil {
+			return err
+		}
+		return w.apply(as, others...)
+	}
 	err := w.commit(&try[TX]{as: as, messages: ms})
 	if err == nil {
 		return nil

@@ -71,7 +71,7 @@ func (s *Sink) commit(ctx context.Context, g goal, o epoch.TxOptions, calls []fu
 		g.From, g.To = at.record.Next, at.record.Next
 	}
 	l, items := s.looks(ctx, at)
-	t := s.begin(at, g, items)
+	t := s.begin(ctx, at, g, items)
 	defer t.close()
 	if err := s.apply(ctx, at, t, o, calls, l); err != nil {
 		t.dropEntries(ctx)
@@ -208,7 +208,7 @@ func (s *Sink) advance(ctx context.Context, t *transaction) error {
 // fence does not know: it was restored from a backup. None of this transaction is written.
 func (s *Sink) moves(ctx context.Context, at item, g goal, to epoch.Offset) error {
 	g.To, g.Mark = to, epoch.NoMark
-	t := s.begin(at, g, s.store)
+	t := s.begin(ctx, at, g, s.store)
 	defer t.close()
 	if err := s.advance(ctx, t); err != nil {
 		return err

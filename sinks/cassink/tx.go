@@ -1,6 +1,7 @@
 package cassink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/internal/sql/stopat"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -25,6 +27,7 @@ type Tx struct {
 // transaction collects what the calls of one Commit change.
 type transaction struct {
 	sink   *Sink
+	stop   stopat.Stop // called before each use by a handler
 	items  cas.Store
 	record record // as it was at the beginning
 	fence  epoch.Fence
@@ -58,8 +61,8 @@ var (
 	errMistake = errors.New("a mistake of the handler")
 )
 
-func (s *Sink) begin(at item, g goal, items cas.Store) *transaction {
-	t := &transaction{sink: s, items: items, record: at.record, fence: at.record.Fence, lists: at.lists, goal: g}
+func (s *Sink) begin(ctx context.Context, at item, g goal, items cas.Store) *transaction {
+	t := &transaction{sink: s, stop: stopat.Of(ctx), items: items, record: at.record, fence: at.record.Fence, lists: at.lists, goal: g}
 	t.batches = []*guard.Batch{t.newBatch(0)}
 	return t
 }
@@ -192,7 +195,7 @@ func (tx *Tx) usable() error {
 	case tx.ended:
 		return errEnded
 	}
-	return tx.err
+	return cmp.Or(tx.err, tx.stop())
 }
 
 // current returns the batch, which the first change of a replay replaces.

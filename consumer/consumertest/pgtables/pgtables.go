@@ -14,7 +14,7 @@ import (
 
 // Of returns the database of a pgsink. The role of pool must be a superuser, or own the tables and have SET ON PARAMETER
 // session_replication_role. The handler's role must be allowed to read the tables that are compared.
-func Of(pool *pgxpool.Pool) consumertest.Database { return database{pool} }
+func Of(pool *pgxpool.Pool) consumertest.Tables { return database{pool} }
 
 type database struct{ pool *pgxpool.Pool }
 

@@ -118,9 +118,6 @@ func (s *State) Lost() error {
 // WhenLost returns a channel that is closed when the tenure is lost.
 func (s *State) WhenLost() <-chan struct{} { return s.held.Done() }
 
-// OnceLost calls f on its own goroutine when the tenure is lost, unless stop is called first.
-func (s *State) OnceLost(f func()) (stop func() bool) { return context.AfterFunc(s.held, f) }
-
 // GiveUp implements [consumer.Tenure].
 func (s *State) GiveUp(until <-chan struct{}) { s.until.Store(until) }
 
