@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/operate/remedies"
 )
@@ -79,6 +80,10 @@ stable offset, so open transactions do not count. LAG 0+9 has nine offsets in an
 behind an open transaction. On NATS offsets are the stream's
 sequences, and LAG counts the partition's own messages.
 
+FENCED is yes if the group's member that has the partition has claimed it, and no if
+another member has it: a consumer without a fence, or one that has not claimed it
+yet. It is - while the group rebalances, and on NATS, which does not say.
+
 OWNER shows whether the process that has claimed the partition is alive. Processes
 record a sign of life every 15 s, or once in the lease's term if that is longer
 (40.5 s with Kafka's defaults). After three missing ones a process counts as dead.
@@ -103,6 +108,8 @@ type describedView struct {
 	Committed *int64 `json:"committed,omitempty"`
 
 	LogError string `json:"log_error,omitempty"`
+
+	Fenced *bool `json:"fenced"` // null if it is not known whether the member that has the partition has claimed it
 }
 
 func (a *app) runDescribe(ctx context.Context, which chosen, names []string) error {
@@ -112,9 +119,13 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 	}
 	es := a.extents(ctx, operate.Fences(ps))
 	ds := []describedView{}
-	t := newTable("PARTITION", "STATE", ">EPOCH", ">NEXT", ">BEGIN", ">END", ">LAG", "OWNER")
+	fenced, without := a.fenced(ctx, ps)
+	t := newTable("PARTITION", "STATE", ">EPOCH", ">NEXT", ">BEGIN", ">END", ">LAG", "FENCED", "OWNER")
 	for i, v := range vs {
-		d := describedView{partitionView: v}
+		d, is := describedView{partitionView: v}, "-"
+		if owns, known := fenced[ps[i].Fence.Partition]; known && v.State != elsewhere && v.State != unread {
+			d.Fenced, is = &owns, map[bool]string{true: "yes", false: "no"}[owns]
+		}
 		next, begin, end, lag := nextOf(v.State, ps[i].Fence), "-", "-", "-"
 		switch e := es[i]; {
 		case v.State == elsewhere, v.State == unread, !hasLog(ps[i].Fence):
@@ -133,7 +144,10 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 			}
 		}
 		ds = append(ds, d)
-		t.row(v.Name, v.State, v.Epoch, next, begin, end, lag, v.ownerText())
+		t.row(v.Name, v.State, v.Epoch, next, begin, end, lag, is, v.ownerText())
+	}
+	if len(names) > 0 {
+		without = nil
 	}
 	return a.show(map[string]any{"partitions": ds}, func() {
 		t.print(a.out)
@@ -141,7 +155,42 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 		for i, d := range ds {
 			a.notes(ps[i], d, said)
 		}
+		for _, text := range without {
+			a.say("\n%s", printable(text))
+		}
 	})
+}
+
+// fenced reports for each partition that a member of its group has whether that one has claimed it, and which other
+// partitions of these topics members have. Both are empty where the broker does not say.
+func (a *app) fenced(ctx context.Context, ps []operate.Partition) (fenced map[epoch.Partition]bool, without []string) {
+	fences, topics, asked := map[epoch.Partition]epoch.Fence{}, map[string]bool{}, map[string]bool{}
+	for _, p := range ps {
+		fences[p.Fence.Partition], topics[p.Fence.Partition.Topic] = p.Fence, true
+	}
+	fenced = map[epoch.Partition]bool{}
+	for _, p := range ps {
+		b, err := a.brokerOf(p.Fence)
+		if err != nil || asked[p.Fence.Partition.Group] {
+			continue
+		}
+		asked[p.Fence.Partition.Group] = true
+		known, err := b.groupOf(ctx, p.Fence.Partition.Group)
+		if err != nil || known.rebalancing {
+			continue
+		}
+		for _, m := range known.members {
+			for _, has := range m.has {
+				if f, is := fences[has]; is {
+					fenced[has] = m.owns(f)
+				} else if topics[has.Topic] {
+					without = append(without, fmt.Sprintf("%s has no fence here, and member %s of the group, at %s, has it", has, m.id, m.host))
+				}
+			}
+		}
+	}
+	slices.Sort(without)
+	return fenced, without
 }
 
 // notes prints what does not fit into the table. said has the reasons whose remedy was printed for an

@@ -46,14 +46,47 @@ func TestAPartitionThatNobodyHasClaimedIsWhereItsGroupHasCommitted(t *testing.T)
 		}
 		return ""
 	}
-	if got, want := row(), "billing/orders/2 unclaimed 0 - 0 5 5 -"; got != want {
+	if got, want := row(), "billing/orders/2 unclaimed 0 - 0 5 5 - -"; got != want {
 		t.Errorf("nothing is committed: %q, want %q", got, want)
 	}
 	offsets := kadm.Offsets{}
 	offsets.AddOffset("orders", 2, 3, -1)
 	must(t, admin.CommitAllOffsets(t.Context(), "billing", offsets))
-	if got, want := row(), "billing/orders/2 unclaimed 0 3 0 5 2 -"; got != want {
+	if got, want := row(), "billing/orders/2 unclaimed 0 3 0 5 2 - -"; got != want {
 		t.Errorf("3 is committed: %q, want %q", got, want)
 	}
 	tells(t, l.run("describe", "orders/2").out, "Others have committed offset 3 for its group")
+}
+
+// During a canary, the group gives a partition back to an old consumer, and its fence still names the new one.
+func TestPartitionsThatOldConsumersHaveAreNotFenced(t *testing.T) {
+	t.Parallel()
+	l := workers(t, inSQLite(t, none))
+	l.produce(20)
+	fenced := func() (words string) {
+		for line := range strings.Lines(l.does(exitOK, "describe").out) {
+			if fields := strings.Fields(line); len(fields) > 7 && strings.HasPrefix(fields[0], "billing/orders/") {
+				words += fields[7] + " "
+			}
+		}
+		return words
+	}
+	l.work()
+	l.through()
+	l.awaits("both are fenced", func() bool { return fenced() == "yes yes " })
+	old, err := kgo.NewClient(kgo.SeedBrokers(l.brokers...), kgo.ConsumerGroup("billing"), kgo.ConsumeTopics("orders"), kgo.DisableAutoCommit())
+	must(t, err)
+	t.Cleanup(old.Close)
+	l.awaits("the old consumer has one of them", func() bool { words := fenced(); return words == "yes no " || words == "no yes " })
+	var v struct {
+		Partitions []describedView `json:"partitions"`
+	}
+	l.reads(&v, "describe")
+	for _, p := range v.Partitions {
+		if p.Fenced == nil || p.State != claimed {
+			t.Errorf("as JSON, %s is %s and fenced: %v", p.Name, p.State, p.Fenced)
+		}
+	}
+	old.Close()
+	l.awaits("both are fenced again", func() bool { return fenced() == "yes yes " })
 }
