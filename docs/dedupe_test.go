@@ -64,23 +64,27 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// note says which messages of a partition the transaction applies.
-func note(ctx context.Context, tx pgx.Tx, generation int32, process string, rs []*kgo.Record) error {
-	first := 0
+// note says which messages of a partition the transaction applies. had has the offsets
+// of those whose ids the dedupe table had.
+func note(ctx context.Context, tx pgx.Tx, generation int32, process string, rs []*kgo.Record, had map[int64]bool) error {
+	first, caught := 0, 0
 	for i, r := range rs {
+		if had[r.Offset] {
+			caught++
+		}
 		if i+1 < len(rs) && rs[i+1].Offset == r.Offset+1 {
 			continue
 		}
 		var why *string
-		err := tx.QueryRow(ctx, `select epochfence.observe('shipping', $1, $2, $3, $4, $5, $6)`,
-			r.Topic, r.Partition, rs[first].Offset, r.Offset, generation, process).Scan(&why)
+		err := tx.QueryRow(ctx, `select epochfence.observe('shipping', $1, $2, $3, $4, $5, $6, null, $7)`,
+			r.Topic, r.Partition, rs[first].Offset, r.Offset, generation, process, caught).Scan(&why)
 		if err != nil {
 			return err
 		}
 		if why != nil {
 			log.Print(*why)
 		}
-		first = i + 1
+		first, caught = i+1, 0
 	}
 	return nil
 }
@@ -116,11 +120,11 @@ func newConsumer(ctx context.Context, pool *pgxpool.Pool, handle consumer.Handle
 func TestTheOldConsumerNotesWhatItAppliesAsTheGuideHasIt(t *testing.T) {
 	pool := database(t, "dedupe.sql")
 	rs := []*kgo.Record{{Topic: "orders", Partition: 3, Offset: 100}, {Topic: "orders", Partition: 3, Offset: 101}, {Topic: "orders", Partition: 3, Offset: 149}}
-	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return note(t.Context(), tx, 7, "worker-a", rs) }); err != nil {
+	if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return note(t.Context(), tx, 7, "worker-a", rs, map[int64]bool{101: true}) }); err != nil {
 		t.Fatal(err)
 	}
-	await(t, pool, `select string_agg(concat_ws(' ', group_name, topic, partition, first_offset, last_offset, generation, process), ', ' order by id) from epochfence.observed`,
-		"shipping orders 3 100 101 7 worker-a, shipping orders 3 149 149 7 worker-a")
+	await(t, pool, `select string_agg(concat_ws(' ', group_name, topic, partition, first_offset, last_offset, generation, process, caught), ', ' order by id) from epochfence.observed`,
+		"shipping orders 3 100 101 7 worker-a 1, shipping orders 3 149 149 7 worker-a 0")
 }
 
 func TestADedupeTableIsReplacedAsTheGuideHasIt(t *testing.T) {
