@@ -46,15 +46,16 @@ func (w *world[TX]) histories() []history {
 	if w.onFailure == nil { // the partition halts at a message that fails
 		return all
 	}
-	for _, fails := range []func(m epoch.Message) bool{
+	takeovers := history{story: "Other processes took over before, in and after messages.", usual: causeAfter, play: w.oneByOne(w.takeover)}
+	cuts := history{story: "Transactions had one to seven.", usual: causeAfter, play: few}
+	for i, fails := range []func(m epoch.Message) bool{
 		func(m epoch.Message) bool { return m.Offset%2 == 0 },
 		func(m epoch.Message) bool { return m.Offset%2 == 1 },
 		func(epoch.Message) bool { return true },
 	} {
-		all = append(all,
-			history{play: w.cut(nil, func() int { return 1 }), fails: fails, begins: true},
-			history{story: "Transactions had one to seven.", usual: causeAfter, play: few, fails: fails},
-			history{story: "Other processes took over before, in and after messages.", usual: causeAfter, play: w.oneByOne(w.takeover), fails: fails})
+		first, then := history{play: w.cut(nil, func() int { return 1 }), begins: true}, []history{cuts, cuts, takeovers}[i]
+		first.fails, then.fails = fails, fails
+		all = append(all, first, then)
 	}
 	return all
 }
