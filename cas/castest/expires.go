@@ -18,17 +18,18 @@ const (
 	year = 365 * 24 * time.Hour
 )
 
-func (c client) expirer() cas.Expirer {
+// as returns the store as one that has more methods.
+func as[T cas.Store](c client) T {
 	c.w.Helper()
-	expirer, ok := c.Store.(cas.Expirer)
-	c.w.Mustf(ok, "the store is no cas.Expirer")
-	return expirer
+	more, ok := c.Store.(T)
+	c.w.Mustf(ok, "the store is no %T", new(T))
+	return more
 }
 
 // writesFor replaces seen for a time, which must succeed.
 func (c client) writesFor(seen cas.Item, value string, ttl time.Duration) cas.Item {
 	c.w.Helper()
-	item, err := c.expirer().SwapFor(c.w.ctx, seen, []byte(value), ttl)
+	item, err := as[cas.Expirer](c).SwapFor(c.w.ctx, seen, []byte(value), ttl)
 	c.w.NoErrorf(err, "swap for %v", ttl)
 	c.w.Mustf(item.Version != "" && item.Version != seen.Version, "version %q follows %q", item.Version, seen.Version)
 	c.w.same(item, cas.Item{Key: seen.Key, Live: true, Value: []byte(value), Version: item.Version, Number: item.Number})
@@ -75,7 +76,7 @@ func staysIfReplaced(w *world) {
 	c := w.client()
 	swap := func(seen cas.Item) (cas.Item, error) { return c.Swap(w.ctx, seen, []byte("y"), []byte("note")) }
 	swapForLong := func(seen cas.Item) (cas.Item, error) {
-		return c.expirer().SwapFor(w.ctx, seen, []byte("y"), time.Hour)
+		return as[cas.Expirer](c).SwapFor(w.ctx, seen, []byte("y"), time.Hour)
 	}
 	stay := []cas.Item{
 		c.replacesInTime("orders/1/", swap),
@@ -116,7 +117,7 @@ func (c client) replacesInTime(prefix string, replace func(seen cas.Item) (cas.I
 
 func comparedForATime(w *world) {
 	c, other := w.client(), w.client()
-	e, facts := c.expirer(), c.facts()
+	e, facts := as[cas.Expirer](c), c.facts()
 	first := c.creates("orders", "1", "")
 	second := other.writesFor(first, "2", time.Hour)
 	other.is(second)

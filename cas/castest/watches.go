@@ -27,18 +27,11 @@ type element struct {
 	err  error
 }
 
-func (c client) watcher() cas.Watcher {
-	c.w.Helper()
-	watcher, ok := c.Store.(cas.Watcher)
-	c.w.Mustf(ok, "the store is no cas.Watcher")
-	return watcher
-}
-
 func (c client) watches(prefix string) *watching {
 	c.w.Helper()
 	ctx, cancel := context.WithCancel(c.w.ctx)
 	c.w.Cleanup(cancel)
-	v, watcher := &watching{c.w, prefix, make(chan element), cancel}, c.watcher()
+	v, watcher := &watching{c.w, prefix, make(chan element), cancel}, as[cas.Watcher](c)
 	go func() {
 		defer close(v.elements)
 		for item, err := range watcher.Watch(ctx, prefix) {
@@ -201,7 +194,7 @@ func lastOfSeveral(w *world) {
 
 // watchErr watches until the watch ends, and tells at of each item.
 func (c client) watchErr(ctx context.Context, at func(item cas.Item)) error {
-	for item, err := range c.watcher().Watch(ctx, "orders/") {
+	for item, err := range as[cas.Watcher](c).Watch(ctx, "orders/") {
 		if err != nil {
 			return err
 		}
@@ -247,7 +240,7 @@ func leavesAWatch(w *world) {
 	for n := range 30 {
 		ctx, cancel := context.WithTimeout(w.ctx, 3*soon)
 		at, began, left := n%3, false, false
-		for got, err := range c.watcher().Watch(ctx, "orders/") {
+		for got, err := range as[cas.Watcher](c).Watch(ctx, "orders/") {
 			w.NoErrorf(err, "a watch has ended")
 			if left = at == atAnItem || at == atTheBeginning && got.Key == "" || at == atAChange && began; left {
 				break

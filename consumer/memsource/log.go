@@ -116,32 +116,28 @@ func (l *Log) append(n int32, ms []consumer.Message) epoch.Offset {
 
 // Delete removes messages inside the log, as compaction does. The source can explain the gaps.
 func (l *Log) Delete(n int32, offsets ...epoch.Offset) {
+	l.change(n, func(p *part) { p.remove(offsets) })
+}
+
+func (l *Log) change(n int32, do func(p *part)) {
 	l.broker.mu.Lock()
 	defer l.broker.mu.Unlock()
-	l.part(n).remove(offsets)
+	p := l.part(n)
+	do(p)
+	p.wakeUp()
 	l.broker.notify()
 }
 
 // Trim makes partition n begin at the offset, as retention does. Positions below it then fail with
 // [consumer.ErrOffsetExpired], unless nothing was applied yet.
 func (l *Log) Trim(n int32, begin epoch.Offset) {
-	l.broker.mu.Lock()
-	defer l.broker.mu.Unlock()
-	p := l.part(n)
-	p.trim(begin)
-	p.wakeUp()
-	l.broker.notify()
+	l.change(n, func(p *part) { p.trim(begin) })
 }
 
 // Truncate makes partition n end at the offset and raises its leader epoch, as an unclean leader
 // election does. The offsets above are given out again.
 func (l *Log) Truncate(n int32, end epoch.Offset) {
-	l.broker.mu.Lock()
-	defer l.broker.mu.Unlock()
-	p := l.part(n)
-	p.truncate(end)
-	p.wakeUp()
-	l.broker.notify()
+	l.change(n, func(p *part) { p.truncate(end) })
 }
 
 // Bounds returns the offset at which partition n begins, and the offset of its next message.

@@ -15,7 +15,6 @@ import (
 	"github.com/epochfence/epochfence/cas/guard"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/form"
-	"github.com/epochfence/epochfence/internal/waits"
 	"github.com/epochfence/epochfence/operate"
 )
 
@@ -150,25 +149,19 @@ func (s *Sink) swapLetter(ctx context.Context, at letterItem) (letterItem, error
 
 // changeLetter replaces a dead letter by what do makes of it.
 func (s *Sink) changeLetter(ctx context.Context, p epoch.Partition, id int64, do func(l *letter) error) error {
-	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
-	for {
+	return repeated(ctx, func() error {
 		at, err := s.letter(ctx, p, id)
+		if err == nil {
+			err = do(&at.letter)
+		}
 		if err != nil {
 			return err
 		}
-		if err := do(&at.letter); err != nil {
-			return err
-		}
-		if _, err = s.swapLetter(ctx, at); err == nil {
-			return nil
-		}
-		if !errors.Is(err, cas.ErrConflict) {
+		if _, err = s.swapLetter(ctx, at); err != nil {
 			return doubtful(err)
 		}
-		if !waits.Sleep(ctx, pause.Next()) {
-			return ctx.Err()
-		}
-	}
+		return nil
+	})
 }
 
 func (s *Sink) letter(ctx context.Context, p epoch.Partition, id int64) (at letterItem, err error) {

@@ -271,13 +271,13 @@ type entryCache struct {
 	claim epoch.ClaimID
 	sink  *Sink
 	of    map[int64]cachedEntry
-	ended map[int64]bool // entries that were discarded
 	swept bool
 }
 
 type cachedEntry struct {
 	key    string
 	stored cas.Item // without its value and note
+	gone   bool     // it was discarded
 }
 
 func (s *Sink) cacheOf(p epoch.Partition, claim epoch.ClaimID) *entryCache {
@@ -285,7 +285,7 @@ func (s *Sink) cacheOf(p epoch.Partition, claim epoch.ClaimID) *entryCache {
 	defer s.mu.Unlock()
 	k, ok := s.outboxes[p]
 	if !ok || k.claim != claim {
-		k = &entryCache{claim: claim, sink: s, of: map[int64]cachedEntry{}, ended: map[int64]bool{}}
+		k = &entryCache{claim: claim, sink: s, of: map[int64]cachedEntry{}}
 		s.outboxes[p] = k
 	}
 	return k
@@ -300,31 +300,24 @@ func (k *entryCache) wasSwept() bool {
 }
 
 func (k *entryCache) learn(at entryItem) {
-	k.sink.mu.Lock()
-	defer k.sink.mu.Unlock()
 	at.stored.Value, at.stored.Note = nil, nil
-	k.of[at.entry.ID] = cachedEntry{at.entry.Key, at.stored}
+	k.put(at.entry.ID, cachedEntry{key: at.entry.Key, stored: at.stored})
 }
 
-func (k *entryCache) gone(id int64) {
+func (k *entryCache) put(id int64, at cachedEntry) {
 	k.sink.mu.Lock()
 	defer k.sink.mu.Unlock()
-	delete(k.of, id)
-	k.ended[id] = true
+	k.of[id] = at
 }
 
-func (k *entryCache) isGone(id int64) bool {
+// entry returns what is known of an entry, or nothing.
+func (k *entryCache) entry(id int64) cachedEntry {
 	k.sink.mu.Lock()
 	defer k.sink.mu.Unlock()
-	return k.ended[id]
+	return k.of[id]
 }
 
-func (k *entryCache) has(id int64) (cachedEntry, bool) {
-	k.sink.mu.Lock()
-	defer k.sink.mu.Unlock()
-	at, ok := k.of[id]
-	return at, ok
-}
+func (k *entryCache) isGone(id int64) bool { return k.entry(id).gone }
 
 func (k *entryCache) forget(id int64) cas.Item {
 	k.sink.mu.Lock()

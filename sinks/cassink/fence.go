@@ -139,24 +139,31 @@ func (s *Sink) swap(ctx context.Context, over cas.Item, r record) (item, error) 
 	return item{stored: stored, record: r}, nil
 }
 
-// change replaces a fence by what do makes of it, unless do returns an error. It reads the fence again
-// for as long as others are faster.
-func (s *Sink) change(ctx context.Context, p epoch.Partition, do func(r *record) error) (item, error) {
+// change replaces a fence by what do makes of it, unless do returns an error.
+func (s *Sink) change(ctx context.Context, p epoch.Partition, do func(r *record) error) (after item, err error) {
+	err = repeated(ctx, func() error {
+		at, err := s.fence(ctx, p)
+		if err == nil {
+			err = do(&at.record)
+		}
+		if err == nil {
+			after, err = s.swap(ctx, at.stored, at.record)
+		}
+		return err
+	})
+	return after, err
+}
+
+// repeated reads and replaces an item by do, again for as long as others are faster.
+func repeated(ctx context.Context, do func() error) error {
 	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
 	for {
-		at, err := s.fence(ctx, p)
-		if err != nil {
-			return item{}, err
-		}
-		if err := do(&at.record); err != nil {
-			return item{}, err
-		}
-		after, err := s.swap(ctx, at.stored, at.record)
-		if err == nil || !errors.Is(err, cas.ErrConflict) {
-			return after, err
+		err := do()
+		if !errors.Is(err, cas.ErrConflict) {
+			return err
 		}
 		if !waits.Sleep(ctx, pause.Next()) {
-			return item{}, fmt.Errorf("%w, as others were faster: %w", ctx.Err(), err)
+			return fmt.Errorf("%w, as others were faster", ctx.Err())
 		}
 	}
 }
@@ -185,23 +192,16 @@ func (s *Sink) Seed(ctx context.Context, starts []epoch.Start) error {
 	if len(starts) == 0 {
 		return nil
 	}
-	if err := s.seed(ctx, starts); err != nil {
+	var begins []epoch.Fence
+	err := repeated(ctx, func() (err error) {
+		begins, err = s.decide(ctx, starts)
+		return err
+	})
+	// What was decided before is completed in any case, so that operators can act on it.
+	if err = errors.Join(err, s.addFences(ctx, begins)); err != nil {
 		return fmt.Errorf("cassink: seed %s and %d more: %w", starts[0].Partition, len(starts)-1, err)
 	}
 	return nil
-}
-
-func (s *Sink) seed(ctx context.Context, starts []epoch.Start) error {
-	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
-	for {
-		begins, err := s.decide(ctx, starts)
-		if !errors.Is(err, cas.ErrConflict) { // what was decided before is completed in any case, so that operators can act on it
-			return errors.Join(err, s.addFences(ctx, begins))
-		}
-		if !waits.Sleep(ctx, pause.Next()) {
-			return fmt.Errorf("%w, as others were faster: %w", ctx.Err(), err)
-		}
-	}
 }
 
 // beginning is what the item of a topic has: its fences as they were added.

@@ -128,27 +128,21 @@ func replace[T any, P interface {
 	*T
 	form.Form
 }](ctx context.Context, store cas.Store, key string, do func(value P) error) error {
-	pause := waits.New(5*time.Millisecond, 500*time.Millisecond)
-	for {
+	return repeated(ctx, func() error {
 		value := P(new(T))
 		stored, err := read(ctx, store, key, value)
-		if err != nil {
-			return err
+		if err == nil {
+			err = do(value)
 		}
-		if err := do(value); err != nil {
-			return err
+		var text []byte
+		if err == nil {
+			text, err = form.Text(value)
 		}
-		text, err := form.Text(value)
-		if err != nil {
-			return err
+		if err == nil {
+			_, err = store.Swap(ctx, stored, text, nil)
 		}
-		if _, err = store.Swap(ctx, stored, text, nil); err == nil || !errors.Is(err, cas.ErrConflict) {
-			return err
-		}
-		if !waits.Sleep(ctx, pause.Next()) {
-			return ctx.Err()
-		}
-	}
+		return err
+	})
 }
 
 func read(ctx context.Context, store cas.Store, key string, value form.Form) (cas.Item, error) {

@@ -218,7 +218,7 @@ func (o Outbox) read(ctx context.Context, ids []int64) ([]operate.OutboxEntry, e
 		readers.Go(func() error {
 			at, err := o.tx.entry(ctx, id)
 			if errors.Is(err, operate.ErrNoOutboxEntry) {
-				k.gone(id)
+				k.put(id, cachedEntry{gone: true})
 				return nil
 			}
 			if err == nil {
@@ -243,7 +243,7 @@ func (o Outbox) read(ctx context.Context, ids []int64) ([]operate.OutboxEntry, e
 // keyOf returns the Key of an entry, and whether the entry exists.
 func (o Outbox) keyOf(ctx context.Context, id int64) (key string, exists bool, err error) {
 	k := o.tx.sink.cacheOf(o.tx.goal.Partition, o.tx.goal.Claim)
-	if at, ok := k.has(id); ok {
+	if at := k.entry(id); at.stored.Live {
 		return at.key, true, nil
 	}
 	found, err := o.read(ctx, []int64{id})

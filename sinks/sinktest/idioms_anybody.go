@@ -168,21 +168,21 @@ var anybody = []Idiom{
 		return err
 	}},
 	{Name: "writes after it has returned", Want: Applied, Places: true, Do: func(c *Call) error {
-		c.Go(func() {
-			defer func() { _ = recover() }() // a sink may report it by a panic
-			<-c.Returned
-			_ = c.WriteThrough(context.WithoutCancel(c.Ctx))
-		})
+		c.writesLater()
 		return c.Write()
 	}},
 	{Name: "writes after it has returned an error", Want: Costs, Do: func(c *Call) error {
-		c.Go(func() {
-			defer func() { _ = recover() }()
-			<-c.Returned
-			_ = c.WriteThrough(context.WithoutCancel(c.Ctx))
-		})
+		c.writesLater()
 		return errOfHandler
 	}},
+}
+
+func (c *Call) writesLater() {
+	c.Go(func() {
+		defer func() { _ = recover() }() // a sink may report it by a panic
+		<-c.Returned
+		_ = c.WriteThrough(context.WithoutCancel(c.Ctx))
+	})
 }
 
 func writesAnd(f func() error) func(c *Call) error {

@@ -62,16 +62,8 @@ var handles = []Idiom{
 	{Name: "handle: text COMMIT", Want: Costs, Says: []string{"COMMIT"}, Do: through(func(c *Call, h Handle) error {
 		return inTurn(c.inserts(h), func() error { return h.Exec(c.Ctx, "COMMIT") })
 	})},
-	{Name: "handle: Commit under a context that has ended", Want: Applied, Do: through(func(c *Call, h Handle) error {
-		err := c.inserts(h)()
-		_ = h.Commit(ended(c.Ctx))
-		return err
-	})},
-	{Name: "handle: Rollback under a context that has ended, and nil", Want: Undone, Do: through(func(c *Call, h Handle) error {
-		err := c.inserts(h)()
-		_ = h.Rollback(ended(c.Ctx))
-		return err
-	})},
+	{Name: "handle: Commit under a context that has ended", Want: Applied, Do: through(func(c *Call, h Handle) error { return c.endsTooLate(h, h.Commit) })},
+	{Name: "handle: Rollback under a context that has ended, and nil", Want: Undone, Do: through(func(c *Call, h Handle) error { return c.endsTooLate(h, h.Rollback) })},
 
 	// Savepoints.
 	{Name: "nested: Begin, Commit", Want: Applied, Places: true, Do: through(func(c *Call, h Handle) error {
@@ -123,18 +115,10 @@ var handles = []Idiom{
 		}), c.Write())
 	}},
 	{Name: "nested: Commit under a context that has ended", Want: Costs, Do: through(func(c *Call, h Handle) error {
-		return nested(c, h, func(in Handle) error {
-			err := c.inserts(in)()
-			_ = in.Commit(ended(c.Ctx))
-			return err
-		})
+		return nested(c, h, func(in Handle) error { return c.endsTooLate(in, in.Commit) })
 	})},
 	{Name: "nested: Rollback under a context that has ended", Want: Costs, Places: true, Do: through(func(c *Call, h Handle) error {
-		return nested(c, h, func(in Handle) error {
-			err := c.inserts(in)()
-			_ = in.Rollback(ended(c.Ctx))
-			return err
-		})
+		return nested(c, h, func(in Handle) error { return c.endsTooLate(in, in.Rollback) })
 	})},
 	{Name: "a handle is used after the return", Want: Applied, Do: through(func(c *Call, h Handle) error {
 		return nested(c, h, func(in Handle) error {
@@ -166,10 +150,13 @@ func nested(c *Call, h Handle, do func(in Handle) error) error {
 	return do(in)
 }
 
-func ended(ctx context.Context) context.Context {
-	ctx, cancel := context.WithCancel(ctx)
+// endsTooLate inserts through a handle, and ends it with a context that has ended.
+func (c *Call) endsTooLate(h Handle, end func(context.Context) error) error {
+	err := c.inserts(h)()
+	ctx, cancel := context.WithCancel(c.Ctx)
 	cancel()
-	return ctx
+	_ = end(ctx)
+	return err
 }
 
 var dbs = []Idiom{

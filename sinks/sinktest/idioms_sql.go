@@ -96,29 +96,17 @@ var sqlite = []Idiom{
 	{Name: "replaces the claims in the fences", Want: Costs, Do: sends("UPDATE epochfence_fence SET claim_id = randomblob(16)")},
 	{Name: "VACUUM", Want: Costs, Says: []string{"VACUUM"}, Do: sends("VACUUM")},
 
-	{Name: "a statement that fails, and hides the error", Want: Applied, Do: func(c *Call) error {
-		_ = c.Exec("INSERT INTO idiom_keys VALUES ('always there')")
-		return c.Write()
-	}},
+	{Name: "a statement that fails, and hides the error", Want: Applied, Do: failsAndWrites},
 	{Name: "a NUL byte in an argument", Want: Applied, Do: sendsWith("INSERT INTO effects (list, value) VALUES ('x', $1)", "a\x00b")},
 	{Name: "too many arguments", Want: Applied, Do: sendsWith("INSERT INTO effects (list, value) VALUES ($1, 'y')", "x", "z")},
 
-	{Name: "rows that are left open", Answers: true, Want: Applied, Do: func(c *Call) error {
-		_, err := c.Query("SELECT value FROM effects")
-		return inTurn(func() error { return err }, c.Write)
-	}},
-	{Name: "rows that are read after the return", Answers: true, Want: Applied, Do: func(c *Call) error {
-		rows, err := c.Query("SELECT k FROM idiom_keys")
-		if err != nil {
-			return err
-		}
-		c.Go(func() {
-			<-c.Returned
-			rows.Next()
-			rows.Close()
-		})
-		return c.Write()
-	}},
+	{Name: "rows that are left open", Answers: true, Want: Applied, Do: queriesAndWrites("SELECT value FROM effects", leftOpen)},
+	{Name: "rows that are read after the return", Answers: true, Want: Applied, Do: queriesAndWrites("SELECT k FROM idiom_keys", readLater)},
+}
+
+func failsAndWrites(c *Call) error {
+	_ = c.Exec("INSERT INTO idiom_keys VALUES ('always there')")
+	return c.Write()
 }
 
 func permanently(err error) error { return consumer.Permanent(err) }
@@ -231,50 +219,54 @@ var postgres = []Idiom{
 	{Name: "pg_cancel_backend of itself", Wire: true, Want: Costs, Says: []string{"57014"}, Do: sends("select pg_cancel_backend(pg_backend_pid()), pg_sleep(60)")},
 
 	// Results.
-	{Name: "rows that are read and closed", Answers: true, Want: Applied, Do: func(c *Call) error {
-		rows, err := c.Query("select generate_series(1, 3)")
-		if err != nil {
-			return err
-		}
+	{Name: "rows that are read and closed", Answers: true, Want: Applied, Do: queriesAndWrites("select generate_series(1, 3)", func(_ *Call, rows Rows) {
 		for rows.Next() {
 		}
 		rows.Close()
-		return c.Write()
-	}},
-	{Name: "rows that are closed half read", Answers: true, Want: Applied, Do: func(c *Call) error {
-		rows, err := c.Query("select generate_series(1, 3)")
+	})},
+	{Name: "rows that are closed half read", Answers: true, Want: Applied, Do: queriesAndWrites("select generate_series(1, 3)", closedHalfRead)},
+	{Name: "rows that are left open", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: queries(leftOpen)},
+	{Name: "rows that are left open half read", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"},
+		Do: queries(func(_ *Call, rows Rows) { rows.Next() })},
+	{Name: "rows that are read after the return", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: queries(readLater)},
+}
+
+// queriesAndWrites returns a handler that uses the rows of a query, and then writes its effect.
+func queriesAndWrites(query string, use func(c *Call, rows Rows)) func(c *Call) error {
+	return func(c *Call) error {
+		rows, err := c.Query(query)
 		if err != nil {
 			return err
 		}
-		rows.Next()
-		rows.Close()
+		use(c, rows)
 		return c.Write()
-	}},
-	{Name: "rows that are left open", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
-		_ = c.Write()
-		_, err := c.Query("select generate_series(1, 5000)")
-		return err
-	}},
-	{Name: "rows that are left open half read", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
-		_ = c.Write()
-		rows, err := c.Query("select generate_series(1, 5000)")
-		if err == nil {
-			rows.Next()
-		}
-		return err
-	}},
-	{Name: "rows that are read after the return", Wire: true, Answers: true, Want: Costs, Says: []string{"left a result open"}, Do: func(c *Call) error {
+	}
+}
+
+// queries returns a handler that writes its effect, and then uses rows that do not fit into one packet.
+func queries(use func(c *Call, rows Rows)) func(c *Call) error {
+	return func(c *Call) error {
 		_ = c.Write()
 		rows, err := c.Query("select generate_series(1, 5000)")
 		if err == nil {
-			c.Go(func() {
-				<-c.Returned
-				rows.Next()
-				rows.Close()
-			})
+			use(c, rows)
 		}
 		return err
-	}},
+	}
+}
+
+func leftOpen(*Call, Rows) {}
+
+func closedHalfRead(_ *Call, rows Rows) {
+	rows.Next()
+	rows.Close()
+}
+
+func readLater(c *Call, rows Rows) {
+	c.Go(func() {
+		<-c.Returned
+		closedHalfRead(c, rows)
+	})
 }
 
 // raises is a trigger of the user that raises a code of the server or of a sink.
@@ -345,15 +337,7 @@ var mariadb = []Idiom{
 	{Name: "everybody: GET_LOCK", Everybody: true, Want: Alone, Do: sends("SELECT GET_LOCK('mine', 10)")},
 	{Name: "everybody PREPAREs the same name", Everybody: true, Want: Alone, Do: sends("PREPARE mine FROM 'SELECT 1'")},
 	{Name: "CALL", Want: Alone, Do: sends("CALL idiom_counts()")},
-	{Name: "CALL that returns rows", Answers: true, Want: Alone, Do: func(c *Call) error {
-		rows, err := c.Query("CALL idiom_reads()")
-		if err != nil {
-			return err
-		}
-		rows.Next()
-		rows.Close()
-		return c.Write()
-	}},
+	{Name: "CALL that returns rows", Answers: true, Want: Alone, Do: queriesAndWrites("CALL idiom_reads()", closedHalfRead)},
 	{Name: "SET STATEMENT max_statement_time, and runs into it", Want: Costs, Says: []string{"max_statement_time"}, Do: sends("SET STATEMENT max_statement_time = 0.05 FOR SELECT SLEEP(60)")},
 	{Name: "KILL of itself", Want: Costs, Do: sends("KILL CONNECTION_ID()")},
 
@@ -368,10 +352,7 @@ var mariadb = []Idiom{
 	{Name: "INSERT IGNORE, REPLACE and ON DUPLICATE KEY UPDATE", Want: Applied, Do: sends("INSERT IGNORE INTO idiom_keys VALUES ('always there')",
 		"REPLACE INTO idiom_keys VALUES ('always there')", "INSERT INTO idiom_counts VALUES ('two', 0) ON DUPLICATE KEY UPDATE n = n + 1")},
 	{Name: "SELECT FOR UPDATE", Want: Applied, Do: sends("SELECT n FROM idiom_counts WHERE k = 'two' FOR UPDATE")},
-	{Name: "a statement that fails, and hides the error", Want: Applied, Do: func(c *Call) error {
-		_ = c.Exec("INSERT INTO idiom_keys VALUES ('always there')")
-		return c.Write()
-	}},
+	{Name: "a statement that fails, and hides the error", Want: Applied, Do: failsAndWrites},
 	{Name: "a trigger that raises an error", Want: Costs, Says: []string{"raised by a trigger"}, Do: sends("INSERT INTO idiom_ends VALUES ('x')")},
 	{Name: "a NUL byte in an argument", Want: Applied, Do: sendsWith("INSERT INTO effects (list, value) VALUES ('x', $1)", "a\x00b")},
 	{Name: "too many arguments", Want: Costs, Do: sendsWith("INSERT INTO effects (list, value) VALUES ($1, 'y')", "x", "z")},
@@ -388,8 +369,5 @@ var mariadb = []Idiom{
 		}
 		return nil
 	}},
-	{Name: "rows that are left open", Answers: true, Want: Applied, Do: func(c *Call) error {
-		_, err := c.Query("SELECT value FROM effects")
-		return inTurn(func() error { return err }, c.Write)
-	}},
+	{Name: "rows that are left open", Answers: true, Want: Applied, Do: queriesAndWrites("SELECT value FROM effects", leftOpen)},
 }
