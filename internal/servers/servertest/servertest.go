@@ -45,7 +45,7 @@ func Jars(t testing.TB, env string, options ...string) (run func(class string, a
 		Absent(t, env+" is not set; make stores sets it")
 	}
 	java := Find(t, "Java 17", "java")
-	options = append(options, "-Xmx256m", "-Djava.library.path="+libs, "-cp", filepath.Join(libs, "*"))
+	options = append(options, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.library.path="+libs, "-cp", filepath.Join(libs, "*"))
 	return func(class string, args ...string) *exec.Cmd {
 		return exec.Command(java, slices.Concat(options, []string{class}, args)...)
 	}
