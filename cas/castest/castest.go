@@ -6,6 +6,7 @@ package castest
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/epochfence/epochfence/cas"
 )
@@ -62,13 +63,13 @@ type Rig struct {
 
 // Run runs every history, a subtest that shows one property of stores, on a rig of its own. create makes an empty set of items, which is removed
 // when t ends.
-func Run(t *testing.T, create func(t testing.TB) Rig) { run(t, histories, create) }
+func Run(t *testing.T, create func(t testing.TB) Rig) { run(t, histories, patience, create) }
 
 // RunKilled runs histories of a store that is on several nodes, or whose items survive a kill of its
 // server. Those with Rig.Kill and Rig.Lag are not among those of [Run].
-func RunKilled(t *testing.T, create func(t testing.TB) Rig) { run(t, onNodes, create) }
+func RunKilled(t *testing.T, create func(t testing.TB) Rig) { run(t, onNodes, 3*patience, create) }
 
-func run(t *testing.T, hs []history, create func(t testing.TB) Rig) {
+func run(t *testing.T, hs []history, limit time.Duration, create func(t testing.TB) Rig) {
 	has := promisesOf(t, create(t))
 	for _, h := range hs {
 		t.Run(h.claim, func(t *testing.T) {
@@ -76,7 +77,7 @@ func run(t *testing.T, hs []history, create func(t testing.TB) Rig) {
 			if missing := h.needs(r, has); missing != "" {
 				t.Skip("needs " + missing)
 			}
-			h.play(newWorld(t, patience, r))
+			h.play(newWorld(t, limit, r))
 		})
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/epochfence/epochfence/internal/suites/verdict"
 )
 
-// patience bounds each history.
+// patience bounds each history. Those with kills have three times as long: servers of a JVM each start again.
 const patience = time.Minute
 
 // world is what a history plays in.

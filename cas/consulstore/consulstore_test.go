@@ -113,6 +113,7 @@ func TestRealLeaseRow(t *testing.T) {
 
 // Each client has a server of its own, or the agent that is none and forwards to the servers.
 func TestRealOnThreeNodes(t *testing.T) {
+	t.Parallel()
 	n := startNodes(t, 3)
 	addresses := n.addresses()
 	var history, client atomic.Int64

@@ -105,9 +105,11 @@ func TestRealAServerThatIsKilled(t *testing.T) {
 			Kill: func(t testing.TB) { s.Restart(t); await(t, s) },
 		}
 	}
-	castest.RunKilled(t, create)
-	leasetest.RunKilled(t, create)
-	cassinktest.RunKilled(t, create)
+	for what, kills := range map[string]func(*testing.T, func(testing.TB) castest.Rig){
+		"items": castest.RunKilled, "leases": leasetest.RunKilled, "consumers": cassinktest.RunKilled,
+	} {
+		t.Run(what, func(t *testing.T) { t.Parallel(); kills(t, create) })
+	}
 }
 
 func TestRealTheCommandReachesIt(t *testing.T) {

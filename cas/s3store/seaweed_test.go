@@ -123,9 +123,9 @@ func remove(t testing.TB, c *s3.Client, prefix string) {
 	}
 }
 
-func TestRealSuiteOnSeaweedFS(t *testing.T) { castest.Run(t, seaweedRigs(t)) }
+func TestRealSuiteOnSeaweedFS(t *testing.T) { t.Parallel(); castest.Run(t, seaweedRigs(t)) }
 
-func TestRealItemsOnSeaweedFS(t *testing.T) { guardtest.Run(t, seaweedRigs(t)) }
+func TestRealItemsOnSeaweedFS(t *testing.T) { t.Parallel(); guardtest.Run(t, seaweedRigs(t)) }
 
 func TestRealALifecycleRuleThatExpiresItemsIsNoticedLater(t *testing.T) {
 	s := startSeaweed(t)

@@ -138,6 +138,7 @@ func killLeader(t testing.TB, nodes []*servertest.Server) {
 }
 
 func TestRealOnThreeNodes(t *testing.T) {
+	t.Parallel()
 	create := func(t testing.TB) castest.Rig {
 		nodes := startNodes(t)
 		var addresses []string
@@ -150,9 +151,11 @@ func TestRealOnThreeNodes(t *testing.T) {
 			Lag:  nodes.lag,
 		}
 	}
-	castest.RunKilled(t, create)
-	leasetest.RunKilled(t, create)
-	cassinktest.RunKilled(t, create)
+	for what, kills := range map[string]func(*testing.T, func(testing.TB) castest.Rig){
+		"items": castest.RunKilled, "leases": leasetest.RunKilled, "consumers": cassinktest.RunKilled,
+	} {
+		t.Run(what, func(t *testing.T) { t.Parallel(); kills(t, create) })
+	}
 }
 
 func data(s *servertest.Server) string { return filepath.Join(s.Dir, "data") }

@@ -25,6 +25,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestInRedisTheFencedColumnIsExact(t *testing.T) {
+	t.Parallel()
 	program := servertest.Find(t, "Debian package redis-server", "redis-server", "valkey-server")
 	s := servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
 		return exec.Command(program, "--bind", "127.0.0.1", "--port", s.Port(), "--appendonly", "yes", "--save", "")
@@ -33,6 +34,7 @@ func TestInRedisTheFencedColumnIsExact(t *testing.T) {
 }
 
 func TestInEtcdTheFencedColumnIsExact(t *testing.T) {
+	t.Parallel()
 	playsExact(t, "etcd://"+etcdtest.Start(t).Address, openEtcd)
 }
 

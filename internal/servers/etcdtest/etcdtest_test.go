@@ -84,6 +84,7 @@ func TestLeaseRow(t *testing.T) {
 }
 
 func TestOnThreeNodes(t *testing.T) {
+	t.Parallel()
 	create := func(t testing.TB) castest.Rig {
 		c := etcdtest.StartCluster(t, 3)
 		return castest.Rig{
@@ -91,9 +92,11 @@ func TestOnThreeNodes(t *testing.T) {
 			Kill: c.KillLeader,
 		}
 	}
-	castest.RunKilled(t, create)
-	leasetest.RunKilled(t, create)
-	cassinktest.RunKilled(t, create)
+	for what, kills := range map[string]func(*testing.T, func(testing.TB) castest.Rig){
+		"items": castest.RunKilled, "leases": leasetest.RunKilled, "consumers": cassinktest.RunKilled,
+	} {
+		t.Run(what, func(t *testing.T) { t.Parallel(); kills(t, create) })
+	}
 }
 
 func TestAKeyThatWasThereBeforeIsReplacedAsItWasSeen(t *testing.T) {
