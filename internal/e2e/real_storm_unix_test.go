@@ -184,7 +184,7 @@ func (s *storms) partitionedDatabase(lasts time.Duration) {
 		for _, p := range cut {
 			p.database.Freeze()
 		}
-		s.wait(5 * time.Second)
+		s.wait(15 * time.Second) // who joins again has its share after some heartbeats
 		was := s.positions()
 		s.wait(5 * time.Second)
 		resting = append(resting, 0)
