@@ -291,6 +291,35 @@ func TestWhoRegistersAgainIsNotSuspectedBeforeItAnswers(t *testing.T) {
 	b.sees("m0", "is gone, and may be suspected", func(p operate.Peer) bool { return p.Gone && p.Patience == testPatience })
 }
 
+func TestAProcessThatWasRemovedRegistersAgainOnceItIsReady(t *testing.T) {
+	t.Parallel()
+	r := newGroupRig(t, 2, 20*time.Second)
+	var ready atomic.Bool
+	var asked atomic.Int64
+	r.ready = func(context.Context) error {
+		if asked.Add(1); !ready.Load() {
+			return errors.New("the database is out of reach")
+		}
+		return nil
+	}
+	a := r.start("m0")
+	r.ready = nil
+	b := r.start("m1")
+	r.shared([]*testMember{a, b}, 1, 1)
+	id, _, _ := a.source.Member()
+	must(t, b.source.Remove(inTime(t), id, "test"))
+	r.shared([]*testMember{b}, 2)
+	eventually(t, "it has asked again", func() bool { return asked.Load() > 1 })
+	if now, _, _ := a.source.Member(); now != "" || len(b.holding()) != 2 {
+		t.Errorf("it is the member %q, and the other one has %d of 2 partitions", now, len(b.holding()))
+	}
+	ready.Store(true)
+	r.shared([]*testMember{a, b}, 1, 1)
+	if now, _, _ := a.source.Member(); now == "" || now == id {
+		t.Errorf("it is the member %q, and was %q", now, id)
+	}
+}
+
 // Each process asks a few others, and all of them while one is silent: it would not see that a majority is.
 func TestInALargeGroupEachProcessLooksAfterAFew(t *testing.T) {
 	t.Parallel()

@@ -26,8 +26,9 @@ type groupRig struct {
 	js      jetstream.JetStream // the test's own
 	ttl     time.Duration
 	stream  Stream
-	quiet   bool         // about what members log
-	logger  *slog.Logger // of members, if not the test's
+	quiet   bool                        // about what members log
+	logger  *slog.Logger                // of members, if not the test's
+	ready   func(context.Context) error // of members that are started from now on
 
 	mu     sync.Mutex
 	grants []*grant // in order
@@ -113,6 +114,7 @@ func (r *groupRig) startWith(name string, own func(*grant)) *testMember {
 		r.t.Fatal(err)
 	}
 	m.source = source
+	source.RejoinWhen(r.ready)
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	m.stop = stop
 	go func() {

@@ -1,9 +1,15 @@
 package schedule
 
 import (
+	"context"
+	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
 // LeaseTTL is 15 s.
@@ -40,6 +46,38 @@ func TestTheJobsOfAProcessThatWasRemovedRunElsewhereAtOnce(t *testing.T) {
 		if id, _, _ := a.jobs.Member(); id != "" {
 			t.Errorf("it has left, and is %q", id)
 		}
+	})
+}
+
+func TestAProcessThatWasRemovedTakesJobsAgainOnceItIsReady(t *testing.T) {
+	inWorld(t, func(w *world) {
+		var ready atomic.Bool
+		a := w.newPod("a", writes("report", "* * * * *"), writes("bill", "* * * * *"))
+		a.jobs.RejoinWhen(func(context.Context) error {
+			if !ready.Load() {
+				return errors.New("the database is out of reach")
+			}
+			return nil
+		})
+		a.start(func(h consumer.Handlers[*memsink.Tx]) consumer.Handlers[*memsink.Tx] { return h }, consumer.Options{})
+		b := w.pod("b", writes("report", "* * * * *"), writes("bill", "* * * * *"))
+		w.until("01 00:01:55")
+		id, _, _ := a.jobs.Member()
+		if err := b.jobs.Remove(t.Context(), id, "test"); err != nil {
+			t.Error(err)
+		}
+		owners := func() string { return w.fence("report").Owner[:2] + w.fence("bill").Owner[:2] }
+		w.until("01 00:05:30")
+		if now, _, _ := a.jobs.Member(); id == "" || now != "" || owners() != "b@b@" {
+			t.Errorf("it was %q and is %q, and the owners are %s", id, now, owners())
+		}
+		ready.Store(true)
+		w.until("01 00:07:30")
+		if now, _, _ := a.jobs.Member(); now == "" || now == id || owners() != "a@b@" && owners() != "b@a@" {
+			t.Errorf("it was %q and is %q, and the owners are %s", id, now, owners())
+		}
+		a.end()
+		b.end()
 	})
 }
 
