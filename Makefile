@@ -104,7 +104,7 @@ attacks/others: # the command without the race detector, which would compile the
 	$(on_kafka) go test -race -count 1 -timeout 20m -run '^TestReal' ./internal/e2e
 	$(on_kafka) go test -count 1 -timeout 20m -run '^TestReal' ./cmd/epochfence
 attacks/outbox:
-	$(on_kafka) go test -count 1 -timeout 10m -parallel 2 -run '^TestReal' ./outbox/internal/batches
+	$(on_kafka) go test -count 1 -timeout 20m -parallel 2 -run '^TestReal' ./outbox/internal/batches
 
 # Its leases last for 2 s, which three servers cannot renew on a machine that is busy with other packages.
 cluster: ## three NATS servers, which stop, restart and are cut off

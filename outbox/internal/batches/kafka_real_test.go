@@ -19,6 +19,7 @@ func TestRealRefusedRecordHoldsUpItsKeyAlone(t *testing.T) { poisonedAndOthers(t
 
 // The permissions in docs/effects-outside.md are enough, and each is needed.
 func TestRealPermissionsAreThoseOfTheGuide(t *testing.T) {
+	t.Parallel()
 	b := kafkatest.Start(t, kafkatest.Config{Users: map[string]string{"alice": "right"}, ACLs: true})
 	r := newKafkaRig(t, b.Addr)
 	var log lines
@@ -84,6 +85,7 @@ func TestRealPermissionsAreThoseOfTheGuide(t *testing.T) {
 
 // While a broker restarts, records wait.
 func TestRealBrokerRestarts(t *testing.T) {
+	t.Parallel()
 	b := kafkatest.Start(t, kafkatest.Config{})
 	r := newKafkaRig(t, b.Addr)
 	r.add("a", "b")
