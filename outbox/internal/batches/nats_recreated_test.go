@@ -94,6 +94,33 @@ func TestABatchOfAStreamThatWasRecreatedIsADoubt(t *testing.T) {
 	}
 }
 
+// A position is found by the creation of its stream, which stays as it is when the configuration changes.
+func TestAStreamWhoseConfigurationChangesKeepsItsPositions(t *testing.T) {
+	r := newNATSRig(t, natstest.Start(t).URL())
+	var log lines
+	r.o.Logger, r.o.RetryMax = log.logger(), time.Hour // the last batch stays assigned
+	r.add("a", "b")
+	run := r.takeOver(&process{})
+	r.awaitSent()
+	r.stop(run)
+	s, err := r.js.Stream(t.Context(), r.o.Stream)
+	if err == nil {
+		c := s.CachedInfo().Config
+		c.Description, c.MaxMsgs = "changed", 1_000_000
+		_, err = r.js.UpdateStream(t.Context(), c)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.add("a", "b", "a")
+	r.takeOver(&process{})
+	r.awaitSent()
+	r.wantAll()
+	if text := log.String(); text != "" {
+		t.Errorf("the log: %s", text)
+	}
+}
+
 // In the new stream a position has the sequence that the zombie's batch expects of one.
 func TestAZombieOfAStreamThatWasRecreatedStoresNothing(t *testing.T) {
 	r := newNATSRig(t, natstest.Start(t).URL())
