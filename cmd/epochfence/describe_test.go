@@ -66,18 +66,18 @@ func TestPartitionsThatOldConsumersHaveAreNotFenced(t *testing.T) {
 	fenced := func() (words string) {
 		for line := range strings.Lines(l.does(exitOK, "describe").out) {
 			if fields := strings.Fields(line); len(fields) > 7 && strings.HasPrefix(fields[0], "billing/orders/") {
-				words += fields[7] + " "
+				words += "," + fields[7]
 			}
 		}
 		return words
 	}
 	l.work()
 	l.through()
-	l.awaits("both are fenced", func() bool { return fenced() == "yes yes " })
+	l.awaits("both are fenced", func() bool { return fenced() == ",yes,yes" })
 	old, err := kgo.NewClient(kgo.SeedBrokers(l.brokers...), kgo.ConsumerGroup("billing"), kgo.ConsumeTopics("orders"), kgo.DisableAutoCommit())
 	must(t, err)
 	t.Cleanup(old.Close)
-	l.awaits("the old consumer has one of them", func() bool { words := fenced(); return words == "yes no " || words == "no yes " })
+	l.awaits("the old consumer has one of them", func() bool { words := fenced(); return words == ",yes,no" || words == ",no,yes" })
 	var v struct {
 		Partitions []describedView `json:"partitions"`
 	}
@@ -88,5 +88,5 @@ func TestPartitionsThatOldConsumersHaveAreNotFenced(t *testing.T) {
 		}
 	}
 	old.Close()
-	l.awaits("both are fenced again", func() bool { return fenced() == "yes yes " })
+	l.awaits("both are fenced again", func() bool { return fenced() == ",yes,yes" })
 }
