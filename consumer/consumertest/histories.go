@@ -306,7 +306,7 @@ func (w *world[TX]) rolledBack(as owner, m epoch.Message, before [][]string) (_ 
 	if clock := w.present(m, before, rows); clock != nil {
 		return about(m, clock, causeClock, "The handler wrote the present time, or the day, which is in no message (-: before, +: after)."), nil, nil
 	}
-	if w.items != nil && err == nil {
+	if w.items != nil && rows != nil {
 		if f, err := w.inPart(as, m, before, rows); f != nil || err != nil {
 			return f, nil, err
 		}
