@@ -257,6 +257,9 @@ func (w *world[TX]) inPart(as owner, m epoch.Message, before, rows [][]string) (
 	for _, keep := range ways {
 		_ = w.commit(&try[TX]{as: as, messages: []epoch.Message{m}, writes: &writes{keep: keep}})
 		again, _, err := w.attempt(as, m, nil, 0)
+		if err != nil { // once more, as the machine may have stalled
+			again, _, err = w.attempt(as, m, nil, 0)
+		}
 		if left := w.rows.restore(w.ctx, before); left != nil {
 			return nil, left
 		}

@@ -126,8 +126,9 @@ func causeOf(ds []difference) cause {
 				case a == b:
 				case isNow(a) && isNow(b):
 					return causeClock
-				case isX && isY && max(x-y, y-x) < 1000:
+				case isX && isY && y-x > 0 && y-x < 1000:
 					c = causeCounter
+				case isX && isY && x-y > 0 && x-y < 1000: // something was left out the second time
 				case c == causeMemory:
 					c = causeRandom
 				}
