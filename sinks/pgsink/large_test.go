@@ -13,6 +13,7 @@ func TestAListOfManyPartitionsReadsFewPages(t *testing.T) {
 	if os.Getenv("EPOCHFENCE_LONG") == "" {
 		t.Skip("takes half a minute; set EPOCHFENCE_LONG=1")
 	}
+	t.Parallel()
 	r := newRig(t)
 	r.sql(`insert into epochfence.fence (group_name, topic, partition, log_id, lease_source, epoch, claim_id, next_offset, claimed_at, advanced_at)
 			select 'billing', 'orders-' || p / 100, p % 100, 'log', 'source', 1, gen_random_uuid(), 7, clock_timestamp(), clock_timestamp() from generate_series(0, 9999) p;

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -26,9 +27,12 @@ func TestMain(m *testing.M) {
 }
 
 // schemas makes each database of the suite a schema of one database, under a
-// name that needs its quotes.
+// name that needs its quotes. A third of what PostgreSQL does for a history is to
+// make one, so the next history has it, empty, if nothing holds its rows any more.
 type schemas struct {
-	rig *rig
+	rig  *rig
+	mu   sync.Mutex
+	free []string
 }
 
 // schemaNumber makes their names different.
@@ -38,7 +42,38 @@ func (s *schemas) create(t testing.TB) *rig {
 	t.Helper()
 	r := *s.rig
 	r.TB = t
-	r.schema = fmt.Sprintf(`Fences of "Größe" %d`, schemaNumber.Add(1))
+	s.mu.Lock()
+	if n := len(s.free); n > 0 {
+		r.schema, s.free = s.free[n-1], s.free[:n-1]
+	}
+	s.mu.Unlock()
+	if r.schema == "" {
+		r.schema = fmt.Sprintf(`Fences of "Größe" %d`, schemaNumber.Add(1))
+		s.migrate(t, &r)
+	}
+	t.Cleanup(func() { // after those of the pools, which are opened later
+		if !t.Failed() && s.emptied(r.schema) == nil {
+			s.mu.Lock()
+			s.free = append(s.free, r.schema)
+			s.mu.Unlock()
+		}
+	})
+	return &r
+}
+
+func (s *schemas) emptied(schema string) error {
+	const sql = `set local lock_timeout = '1s';
+		do $$ declare t name; begin
+			for t in select tablename from pg_tables where schemaname = %s and tablename not in ('migration', 'cas_source') loop
+				execute format('delete from %%I.%%I', %[1]s, t);
+			end loop;
+		end $$`
+	_, err := s.rig.reader.Exec(context.Background(), fmt.Sprintf(sql, "'"+schema+"'"))
+	return err
+}
+
+func (s *schemas) migrate(t testing.TB, r *rig) {
+	t.Helper()
 	quoted := pgx.Identifier{r.schema}.Sanitize()
 	steps, err := pgsink.Migrations(pgsink.Options{Schema: r.schema})
 	if err != nil {
@@ -61,7 +96,6 @@ func (s *schemas) create(t testing.TB) *rig {
 	if _, err := r.reader.Exec(t.Context(), sql); err != nil {
 		t.Fatal(err)
 	}
-	return &r
 }
 
 func (r *rig) append(ctx context.Context, tx execer, list, value string) error {
