@@ -18,6 +18,7 @@ func TestExplainTellsOfATakeoverAndAHalt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it starts processes")
 	}
+	t.Parallel()
 	l := workers(t, inPostgres(t, none))
 	l.produce(400)
 	a := l.worker("worker-a")
