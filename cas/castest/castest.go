@@ -61,8 +61,7 @@ type Rig struct {
 	Full func(t testing.TB) (room func())
 }
 
-// Run runs every history, a subtest that shows one property of stores, on a rig of its own. create makes an empty set of items, which is removed
-// when t ends.
+// Run runs every history, a subtest each, on a rig of its own. create makes an empty set of items, which is removed when t ends.
 func Run(t *testing.T, create func(t testing.TB) Rig) { run(t, histories, patience, create) }
 
 // RunKilled runs histories of a store that is on several nodes, or whose items survive a kill of its
