@@ -124,14 +124,17 @@ func TestAStreamWhoseConfigurationChangesKeepsItsPositions(t *testing.T) {
 // In the new stream a position has the sequence that the zombie's batch expects of one.
 func TestAZombieOfAStreamThatWasRecreatedStoresNothing(t *testing.T) {
 	r := newNATSRig(t, natstest.Start(t).URL())
-	var log lines
-	r.o.Logger, r.o.RetryMax, r.o.RequestTimeout = log.logger(), time.Hour, patience
-	r.add("a", "b", "a", "a", "c", "a")
+	var log, refused lines
+	r.o.Logger, r.o.RetryMax, r.o.RequestTimeout = refused.logger(), time.Hour, patience
+	r.add("a", "b", "a")
 	frozen := freezeAt(natsMessage, 3) // of the second batch
 	zombie := r.takeOver(&process{at: frozen.at})
+	r.awaitSent()
+	r.add("a", "c", "a")
 	frozen.await(r.rig)
 	expects := r.lastPosition()
 	r.recreate()
+	r.o.Logger = log.logger()
 	second := r.takeOver(&process{})
 	r.await("a doubt", func() bool { return strings.Contains(log.String(), "in doubt") })
 	r.stop(second)
@@ -142,7 +145,14 @@ func TestAZombieOfAStreamThatWasRecreatedStoresNothing(t *testing.T) {
 		t.Fatalf("the last position is number %d of the new stream, want %d as in the old one", got, expects)
 	}
 	frozen.thaw()
-	r.ends(zombie)
+	r.await("the refusal of its batch, or its end", func() bool {
+		select {
+		case <-zombie.done:
+			return true
+		default:
+			return strings.Contains(refused.String(), "10071")
+		}
+	})
 	r.wantNew(map[string][]int{"a": {3, 5}, "c": {4}})
 	r.add("b")
 	r.awaitSent()

@@ -313,24 +313,20 @@ func (r *relay[TX]) about(row outbox.Row) outbox.Sent {
 func (r *relay[TX]) deliver(ctx context.Context, t *turn) error {
 	for len(t.batch) > 0 {
 		r.used, r.trying = time.Now(), t.batch
-		var errs []error
-		var sent, failed error
-		at, done := r.session.At(), make(chan struct{}) // of before: the session is the other goroutine's now
-		go func() {
-			defer close(done)
-			timed, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
-			defer cancel()
-			errs, sent = r.session.Send(timed, t.next.position(), t.batch)
-		}()
 		next := &turn{at: r.at, limit: r.limit, count: r.mayCount(r.used), seen: map[int64]bool{}, sending: t.next}
+		at, ahead := r.session.At(), make(chan error, 1) // at is the one before this batch
 		if t.full && len(r.refused.of) == 0 {
-			if failed = r.do(ctx, next, &at); failed == nil {
-				r.committed(next, r.used)
-			}
+			go func() { ahead <- r.do(ctx, next, &at) }()
+		} else {
+			close(ahead)
 		}
-		<-done
-		if err := r.sentOrNot(t, errs, sent); sent != nil || err != nil {
-			return err
+		errs, err := r.send(ctx, t) // on this goroutine: a partitioner of the user that panics is reported
+		failed, some := <-ahead
+		if some && failed == nil {
+			r.committed(next, r.used)
+		}
+		if refused := r.sentOrNot(t, errs, err); err != nil {
+			return refused
 		}
 		if failed != nil {
 			return failed
@@ -338,6 +334,12 @@ func (r *relay[TX]) deliver(ctx context.Context, t *turn) error {
 		t = next
 	}
 	return nil
+}
+
+func (r *relay[TX]) send(ctx context.Context, t *turn) ([]error, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.o.RequestTimeout)
+	defer cancel()
+	return r.session.Send(ctx, t.next.position(), t.batch)
 }
 
 // sentOrNot follows a batch. If records of it are refused, the batch is withdrawn by the next session, and so is
