@@ -234,13 +234,23 @@ func exitCodeOf(wrong int64) int {
 	return exitOK
 }
 
-// fenced waits until describe shows a partition of a new process.
+// fenced waits until describe shows that a new process has a partition, and an old one another.
 func (m *moving) fenced() {
 	m.t.Helper()
-	m.until("a partition to be fenced", func() bool {
+	m.until("a new process to claim", func() bool {
 		ps, err := m.op.Partitions(m.t.Context(), operate.Filter{Group: m.topic})
 		must(m.t, err)
 		return slices.ContainsFunc(ps, func(p operate.Partition) bool { return p.Epoch > 0 })
+	})
+	m.until("describe to show what is fenced", func() bool {
+		var v struct {
+			Partitions []describedView `json:"partitions"`
+		}
+		m.reads(&v, "describe", "--group", m.topic)
+		is := func(fenced bool) bool {
+			return slices.ContainsFunc(v.Partitions, func(p describedView) bool { return p.Fenced != nil && *p.Fenced == fenced })
+		}
+		return is(true) && is(false)
 	})
 	m.t.Logf("canary:\n%s", m.does(exitOK, "describe", "--group", m.topic).out)
 }
