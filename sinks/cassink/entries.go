@@ -307,7 +307,9 @@ func (k *entryCache) learn(at entryItem) {
 func (k *entryCache) put(id int64, at cachedEntry) {
 	k.sink.mu.Lock()
 	defer k.sink.mu.Unlock()
-	k.of[id] = at
+	if !k.of[id].gone { // its item may have been read before
+		k.of[id] = at
+	}
 }
 
 // entry returns what is known of an entry, or nothing.
