@@ -110,8 +110,8 @@ attacks/outbox:
 cluster: ## three NATS servers, which stop, restart and are cut off
 	EPOCHFENCE_LONG=1 go test -p 1 -race -count 1 -timeout 10m -run '^TestCluster|^TestOnThreeNodes$$' ./consumer/natssource ./cas/natsstore
 
-# Modules that are not in go.work, because their clients or servers take minutes to compile.
-apart := cas/consulstore cas/dynamostore cas/etcdstore cas/redisstore cas/s3store cas/searchstore cas/zkstore internal/servers/etcdtest
+# Modules that are not in go.work, because their clients or servers take minutes to compile. The longest tests first.
+apart := cas/zkstore cas/s3store internal/servers/etcdtest cas/dynamostore cas/consulstore cas/searchstore cas/redisstore cas/etcdstore
 
 # Modules that make leases the locks of other libraries. They need no server.
 adapters := lease/gocronlock lease/leaderlock
@@ -135,7 +135,7 @@ find_servers := EPOCHFENCE_TEST_VERSITYGW=$(VERSITYGW) EPOCHFENCE_TEST_SEAWEEDFS
   EPOCHFENCE_OPENSEARCH_LIBS=$(OPENSEARCH) EPOCHFENCE_ZOOKEEPER_LIBS=$(ZOOKEEPER) EPOCHFENCE_TEST_CONSUL=$(CONSUL)
 
 stores: compiled/stores ## the drivers of cas that `go test ./...` leaves out, and MariaDB, each on its real server, under the race detector, the adapters of lease, and their lint (needs redis-server, mariadb-server, Java 17, Maven, pip, and apt-get)
-	@$(MAKE) --no-print-directory --jobs 1 --output-sync $(apart:%=store/%) store/valkey store/mariadb $(shown:%=store/%) $(adapters:%=store/%) store/cas/kubestore
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync $(apart:%=store/%) $(shown:%=store/%) store/mariadb store/valkey $(adapters:%=store/%) store/cas/kubestore
 lint/stores: $(golangci)
 	@for dir in $(apart) $(adapters) cas/kubestore $(shown); do (cd $$dir && GOWORK=off $(golangci) run ./...) || exit 1; done
 compiled/stores: $(VALKEY) $(CACHE)/mariadb/.complete $(servers) lint/stores # before all: a compiler beside the tests would cost leases
