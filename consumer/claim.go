@@ -83,6 +83,7 @@ func (p *partition) ensureClaim(tenure context.Context) error {
 	if left.Epoch == 0 {
 		p.report.elsewhere(seen)
 	}
+	p.run.claimed(p)
 	p.claim = newClaim(tenure)
 	if p.run.backgrounds > 0 {
 		p.startBackground()

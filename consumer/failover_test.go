@@ -329,6 +329,80 @@ func TestAProcessIsReadyToJoinAgainWhileItsSinkAnswers(t *testing.T) {
 	})
 }
 
+// sharded is a sink with a shard for each partition, of which one answers nobody.
+type sharded struct {
+	watchedSink
+	down *atomic.Int32
+}
+
+func (sharded) Shards() int                      { return 2 }
+func (sharded) Shard(p epoch.Partition) int      { return int(p.Number) }
+func (s sharded) ReplacedIn(int) <-chan struct{} { return s.Facts().Replaced }
+func (s sharded) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	if ps[0].Number == s.down.Load() {
+		return nil, errors.New("the database is out of reach")
+	}
+	return s.watchedSink.Look(ctx, ps)
+}
+
+// Otherwise all would leave the group one after the other, each after a pause of its own, and nobody would be left for the
+// shards that answer.
+func TestAShardThatAnswersNobodyKeepsNobodyOutOfTheGroup(t *testing.T) {
+	for _, down := range []int32{1, 0} {
+		inBubble(t, 2, func(r *rig) {
+			s, a, at := &peers{}, r.process("a", nil), &atomic.Int32{}
+			at.Store(-1)
+			p := rejoining{s.peer(a.member), make(chan func(context.Context) error, 1)}
+			a.run(func(ctx context.Context) error {
+				return consumer.Run(ctx, p, sharded{watchedSink{a.sink, p.peer}, at}, each(record), a.watched(options{}))
+			})
+			ready := <-p.ready
+			r.fill(0, 10)
+			r.fill(1, 10)
+			r.applied()
+			at.Store(down)
+			if err := ready(context.Background()); (err == nil) != (down == 1) { // in the first shard, processes see each other
+				t.Errorf("while shard %d answers nobody: %v", down, err)
+			}
+			at.Store(-1)
+			a.end()
+		})
+	}
+}
+
+func TestAPartitionThatWasNeverClaimedKeepsNobodyOutOfTheGroup(t *testing.T) {
+	for bad := range int32(2) {
+		inBubble(t, 2, func(r *rig) {
+			s, a, at := &peers{}, r.process("a", nil), &atomic.Int32{}
+			at.Store(bad)
+			p := rejoining{s.peer(a.member), make(chan func(context.Context) error, 1)}
+			a.run(func(ctx context.Context) error {
+				return consumer.Run(ctx, p, unroutable{watchedSink{a.sink, p.peer}, at}, each(record), a.watched(options{}))
+			})
+			ready := <-p.ready
+			r.fill(1-bad, 10)
+			r.pass(time.Minute)
+			if err := ready(context.Background()); err != nil {
+				t.Errorf("partition %d is refused: %v", bad, err)
+			}
+			a.end()
+		})
+	}
+}
+
+// unroutable is a sink that refuses one partition, whatever it is asked.
+type unroutable struct {
+	watchedSink
+	refused *atomic.Int32
+}
+
+func (s unroutable) Look(ctx context.Context, ps []epoch.Partition) (epoch.Fences, error) {
+	if slices.ContainsFunc(ps, func(p epoch.Partition) bool { return p.Number == s.refused.Load() }) {
+		return nil, errors.New("no shard has it")
+	}
+	return s.watchedSink.Look(ctx, ps)
+}
+
 // suspecting returns the name of the one that has suspected another.
 func suspecting(ps ...*process) string {
 	for _, p := range ps {

@@ -30,6 +30,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -175,7 +176,8 @@ type runner struct {
 
 	mu     sync.Mutex
 	owners map[epoch.Partition]*partition
-	last   *partition                // that this process was granted
+	known  []epoch.Partition         // one that the sink can be asked about, or none yet
+	shard  int                       // that of known
 	ended  map[epoch.Partition]error // partitions whose handler has ended a transaction by itself
 }
 
@@ -261,20 +263,32 @@ func (r *runner) committerOf(p epoch.Partition) *committer {
 func (r *runner) owns(p *partition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.owners[p.id], r.last = p, p
+	if r.owners[p.id] = p; r.known == nil {
+		r.known, r.shard = []epoch.Partition{p.id}, math.MaxInt // until one is claimed: the sink may never answer about this one
+	}
+}
+
+// claimed notes a partition that was claimed. That of the lowest shard is kept: processes see each other in the first
+// shard. If another one answers nobody, that keeps nobody out of the group.
+func (r *runner) claimed(p *partition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.committer.shard <= r.shard {
+		r.known, r.shard = []epoch.Partition{p.id}, p.committer.shard
+	}
 }
 
 // answered returns nil if the sink answers this process.
 func (r *runner) answered(ctx context.Context, sink epoch.Looker) error {
 	r.mu.Lock()
-	last := r.last
+	known := r.known
 	r.mu.Unlock()
-	if last == nil {
+	if known == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	_, err := sink.Look(ctx, []epoch.Partition{last.id})
+	_, err := sink.Look(ctx, known)
 	return err
 }
 
