@@ -20,15 +20,15 @@ import (
 
 var _ consumer.Rejoiner = (*Source)(nil)
 
-// Member implements [consumer.Remover]. A process that is leaving the group, or stays away from it because a
-// handler hangs, is no member.
+// Member implements [consumer.Remover]. A process that is leaving the group, stays away from it because a
+// handler hangs, or stays out of it after a removal, is no member.
 func (s *Source) Member() (id string, session time.Duration, static bool) {
 	static = s.set.instance != nil
 	group := s.group.Load()
 	if group == nil {
 		return "", s.set.classic.session, static
 	}
-	if member, number := group.cl.GroupMetadata(); number > 0 && s.takesPart() {
+	if member, number := group.cl.GroupMetadata(); number > 0 && s.takesPart() && !s.out.Load() {
 		id = member
 	}
 	return id, s.contact.lease().session, static
@@ -82,11 +82,13 @@ func (s *Source) stayOut() {
 	if s.rejoins == nil || s.contact.overdue() || !errors.Is(s.stillMember(s.memberClient().GroupMetadata()), kerr.UnknownMemberID) {
 		return
 	}
+	defer s.out.Store(false)
 	for retry := waits.New(100*time.Millisecond, time.Second); s.takesPart(); waits.Sleep(s.stays, retry.Next()) {
 		err := s.rejoins(s.stays)
 		if err == nil || s.stays.Err() != nil {
 			return
 		}
+		s.out.Store(true)
 		s.contact.left()
 		s.notMember(fmt.Errorf("removed from the group, which this process joins again once the sink answers: %w", err))
 		s.troubles.Add(s.log, slog.LevelWarn, topicPartition{}, "removed", "removed from the group; joining again once the sink answers", "err", err)

@@ -247,6 +247,9 @@ func TestARemovedMemberStaysOutOfTheGroupUntilItCanDoSomethingThere(t *testing.T
 						r.Fatalf("after %v the other member has %d of 4 partitions, and the group's generation is %d after %d", time.Since(began), n, generation(), before)
 					}
 				}
+				if id := b.id(); id != "" { // or it would suspect others, and sign as one that has come back
+					t.Errorf("the one that stays out says that it is member %q", id)
+				}
 				if n := asked.Load(); n < 250 || n > 500 {
 					r.Errorf("it has asked %d times in 5 minutes", n)
 				}

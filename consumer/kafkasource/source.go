@@ -25,6 +25,7 @@ type Source struct {
 	troubles *troubles.Log[topicPartition] // the membership's have no partition
 
 	started atomic.Bool
+	out     atomic.Bool // stays out of the group
 	own     func(context.Context, consumer.Tenure)
 	rejoins func(context.Context) error // see RejoinWhen; nil: always
 	stays   context.Context             // ends when Run is to end
