@@ -119,7 +119,7 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 	}
 	es := a.extents(ctx, operate.Fences(ps))
 	ds := []describedView{}
-	fenced, without := a.fenced(ctx, ps)
+	fenced, without := a.fenced(ctx, ps, es)
 	t := newTable("PARTITION", "STATE", ">EPOCH", ">NEXT", ">BEGIN", ">END", ">LAG", "FENCED", "OWNER")
 	for i, v := range vs {
 		d, is := describedView{partitionView: v}, "-"
@@ -163,18 +163,19 @@ func (a *app) runDescribe(ctx context.Context, which chosen, names []string) err
 
 // fenced reports for each partition that a member of its group has whether that one has claimed it, and which other
 // partitions of these topics members have. Both are empty where the broker does not say.
-func (a *app) fenced(ctx context.Context, ps []operate.Partition) (fenced map[epoch.Partition]bool, without []string) {
-	fences, topics, asked := map[epoch.Partition]epoch.Fence{}, map[string]bool{}, map[string]bool{}
+func (a *app) fenced(ctx context.Context, ps []operate.Partition, es []extent) (fenced map[epoch.Partition]bool, without []string) {
+	fences, topics, asked := map[epoch.Partition]epoch.Fence{}, map[string]bool{}, map[[2]string]bool{}
 	for _, p := range ps {
 		fences[p.Fence.Partition], topics[p.Fence.Partition.Topic] = p.Fence, true
 	}
 	fenced = map[epoch.Partition]bool{}
-	for _, p := range ps {
+	for i, p := range ps {
+		of := [2]string{whereIs(p.Fence), p.Fence.Partition.Group}
 		b, err := a.brokerOf(p.Fence)
-		if err != nil || asked[p.Fence.Partition.Group] {
+		if err != nil || es[i].err != nil || asked[of] { // a broker that is out of reach would cost a timeout for each group
 			continue
 		}
-		asked[p.Fence.Partition.Group] = true
+		asked[of] = true
 		known, err := b.groupOf(ctx, p.Fence.Partition.Group)
 		if err != nil || known.rebalancing {
 			continue

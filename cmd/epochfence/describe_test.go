@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"database/sql"
+	"errors"
 	"strings"
 	"testing"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
 )
 
@@ -89,4 +92,31 @@ func TestPartitionsThatOldConsumersHaveAreNotFenced(t *testing.T) {
 	}
 	old.Close()
 	l.awaits("both are fenced again", func() bool { return fenced() == ",yes,yes" })
+}
+
+// askedOf is a broker that counts how often it was asked who the members of a group are.
+type askedOf struct {
+	knownGroup
+	times *int
+}
+
+func (b askedOf) groupOf(context.Context, string) (membership, error) { *b.times++; return b.membership, nil }
+
+func TestWhoHasAPartitionIsAskedOnceForEachGroupAndNotOfABrokerOutOfReach(t *testing.T) {
+	ofKafka, ofNATS := 0, 0
+	a := &app{flags: flags{kafka: "it is there", nats: "it is there"}}
+	a.brokers.kafka = askedOf{knownGroup{membership: membership{members: []member{{"m-0", "h", []epoch.Partition{partition(0)}}}}}, &ofKafka}
+	a.brokers.nats = askedOf{times: &ofNATS}
+	ps := make([]operate.Partition, 4)
+	for i, log := range []string{"ORDERS@1/0/1/orders.0", kafkaPrefix + "c/t", kafkaPrefix + "c/t", kafkaPrefix + "c/t"} {
+		ps[i].Fence = epoch.Fence{Origin: epoch.Origin{Partition: partition(int32(max(i-1, 0))), Log: log}, Owner: "host:17/m-0"}
+	}
+	ps[0].Fence.Partition.Topic = "jobs"
+	ps[3].Fence.Partition.Group = "shipping"
+	es := make([]extent, len(ps))
+	es[3].err = errors.New("out of reach")
+	fenced, without := a.fenced(t.Context(), ps, es)
+	if ofKafka != 1 || ofNATS != 1 || len(fenced) != 1 || !fenced[partition(0)] || len(without) > 0 {
+		t.Errorf("asked Kafka %d and NATS %d times: %v, %v", ofKafka, ofNATS, fenced, without)
+	}
 }
