@@ -142,8 +142,10 @@ func (w *world[TX]) judge(db Database) (found *finding, err error) {
 		return nil, err
 	}
 	defer unlock()
-	if _, err := w.sink.Look(w.ctx, w.partitions); err != nil {
-		return nil, err
+	for _, p := range w.partitions { // not beside each other: an ItemStore takes its prefix from the first
+		if _, err := w.sink.Look(w.ctx, []epoch.Partition{p}); err != nil {
+			return nil, err
+		}
 	}
 	start, err := w.rows.open(w.ctx, w.o, w.partitions)
 	if err != nil {

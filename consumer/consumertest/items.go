@@ -111,7 +111,14 @@ func (s *ItemStore) open(ctx context.Context, o Options, mine []epoch.Partition)
 			return nil, fmt.Errorf("list the fences: %w", err)
 		}
 	}
-	return s.read(ctx, nil)
+	rows, err := s.read(ctx, nil)
+	for _, row := range rows[0] {
+		var f epoch.Fence
+		if item := itemOf(row); strings.Contains(item.Key, "/fence/") && json.Unmarshal(item.Value, &f) == nil && f.Partition.Group != "" {
+			err = fmt.Errorf("%q is a fence of another sink: %s", item.Key, ownDatabase)
+		}
+	}
+	return rows, err
 }
 
 func (s *ItemStore) text(rows [][]string) string { return strings.Join(rows[0], "\n") }

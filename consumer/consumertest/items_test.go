@@ -481,6 +481,35 @@ func TestACheckOfItemsThatCannotJudgeFailsAndChangesNothing(t *testing.T) {
 	}
 }
 
+func TestAStoreWithTheFencesOfAnotherSinkIsLeftAlone(t *testing.T) {
+	store := memstore.New()
+	live, err := cassink.Open(t.Context(), store, cassink.Options{Prefix: "live"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := live.Seed(t.Context(), []epoch.Start{{Origin: epoch.Origin{Partition: epoch.Partition{Group: "billing", Topic: "orders"}, Log: "l", Source: "s"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := guard.Apply(t.Context(), store, "garden/fence/3", guard.Stamp{Partition: epoch.Partition{Group: "g", Topic: "t"}, Log: "l", Mark: epoch.NoMark},
+		func(guard.State) (guard.State, []byte, error) { return guard.Text(`{"price": 5}`), nil, nil }); err != nil {
+		t.Fatal(err)
+	}
+	if report := soundItems[0].on(t, store, orders()); !strings.Contains(report, `"live/fence/billing/orders/0" is a fence of another sink`) {
+		t.Errorf("the report is %q", report)
+	}
+}
+
+// A user's test runs this under the race detector.
+func TestItemsAreJudgedInSeveralPartitions(t *testing.T) {
+	ms := orders()
+	for i := range ms {
+		ms[i].Partition.Number = int32(i % 3)
+	}
+	if report := soundItems[0].on(t, memstore.New(), ms); report != "" {
+		t.Error(report)
+	}
+}
+
 func TestItemsAreAsBeforeAfterACheck(t *testing.T) {
 	store := memstore.New()
 	if _, err := guard.Apply(t.Context(), store, "stock/table", guard.Stamp{Partition: epoch.Partition{Group: "g", Topic: "t"}, Log: "l", Mark: epoch.NoMark},
