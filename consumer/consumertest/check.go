@@ -142,10 +142,8 @@ func (w *world[TX]) judge(db Database) (found *finding, err error) {
 		return nil, err
 	}
 	defer unlock()
-	for _, p := range w.partitions { // not beside each other: an ItemStore takes its prefix from the first
-		if _, err := w.sink.Look(w.ctx, []epoch.Partition{p}); err != nil {
-			return nil, err
-		}
+	if _, err := w.sink.Look(w.ctx, w.partitions[:1]); err != nil { // one alone, as it sets the prefix of an ItemStore
+		return nil, err
 	}
 	start, err := w.rows.open(w.ctx, w.o, w.partitions)
 	if err != nil {

@@ -494,7 +494,7 @@ func TestAStoreWithTheFencesOfAnotherSinkIsLeftAlone(t *testing.T) {
 		func(guard.State) (guard.State, []byte, error) { return guard.Text(`{"price": 5}`), nil, nil }); err != nil {
 		t.Fatal(err)
 	}
-	if report := soundItems[0].on(t, store, orders()); !strings.Contains(report, `"live/fence/billing/orders/0" is a fence of another sink`) {
+	if report := soundItems[0].on(t, store, orders()); !strings.Contains(report, `"live/fence/billing/orders/0" is that of no partition of the messages`) {
 		t.Errorf("the report is %q", report)
 	}
 }
