@@ -44,9 +44,7 @@ type joining struct {
 func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	<-s.ready
 	member, number := cl.GroupMetadata()
-	if s.joins(joining{member, number}) {
-		go s.heartbeatSoon(cl, othersGive)
-	}
+	s.joins(cl, joining{member, number})
 	s.hold(added, member)
 	if s.contact.overdue() || !s.grantInContact(member) {
 		s.contactRegained()
@@ -71,17 +69,22 @@ func (s *Source) grantInContact(member string) bool {
 
 // joins records the membership that kgo reports. Under KIP-848 kgo also reports when it restarts
 // its session without having reached the coordinator. So only a changed membership, which comes
-// from the coordinator, counts as contact. joins reports whether this is a new member of such a group.
-func (s *Source) joins(now joining) (anew bool) {
+// from the coordinator, counts as contact.
+func (s *Source) joins(cl *kgo.Client, now joining) {
 	_, speaks := s.contact.speaking()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.joined != now {
-		anew = speaks == nextGenProtocol && s.joined.member != now.member
+		switch {
+		case s.joined.member == now.member:
+		case speaks == nextGenProtocol:
+			go s.heartbeatSoon(cl, othersGive)
+		case s.joined.number > 0 && s.rejoins != nil: // kgo has not reported that the member before was removed
+			go s.leaveAgain(now.member)
+		}
 		s.joined = now
 		s.contact.joined()
 	}
-	return anew
 }
 
 // hold records the partitions that kgo has reported as ours, for this member id. It runs before the
@@ -152,6 +155,7 @@ func (s *Source) lostAll(_ context.Context, _ *kgo.Client, ps map[string][]int32
 func (s *Source) notMember(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.joined.number = 0
 	if !s.closing && !s.away {
 		s.member(why)
 	}

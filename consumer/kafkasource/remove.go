@@ -95,6 +95,14 @@ func (s *Source) stayOut() {
 	}
 }
 
+// leaveAgain removes this process from the group unless it may join again. It was removed while it joined, after which
+// kgo joins again at once. Once the rebalance is over, its next heartbeat is refused, and it stays out.
+func (s *Source) leaveAgain(member string) {
+	if waits.Sleep(s.stays, rebalancing) && s.rejoins(s.stays) != nil && s.stays.Err() == nil {
+		_ = s.Remove(s.stays, member, "its sink does not answer it") // kgo has tried more than once
+	}
+}
+
 // hasten has this member take part in the rebalance that is under way. In the classic protocol it joins again only
 // while there is one: a leader that joins again begins another one.
 func (s *Source) hasten(ctx context.Context, cl *kgo.Client) {
@@ -115,6 +123,8 @@ func (s *Source) hasten(ctx context.Context, cl *kgo.Client) {
 const (
 	computing  = 3 * time.Second
 	othersGive = 10 * time.Second
+
+	rebalancing = 5 * time.Second // of most rebalances, both halves of a cooperative one
 
 	firstHaste = 100 * time.Millisecond
 	lastHaste  = 800 * time.Millisecond

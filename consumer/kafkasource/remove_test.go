@@ -271,6 +271,42 @@ func TestARemovedMemberStaysOutOfTheGroupUntilItCanDoSomethingThere(t *testing.T
 	}
 }
 
+// kgo joins again at once then, and calls nobody.
+func TestAMemberThatIsRemovedWhileItJoinsStaysOutToo(t *testing.T) {
+	for _, p := range protocols[:2] {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 4, func(r *rig) {
+				var ready atomic.Bool
+				a := r.joins(with(p.opts...))
+				b, _ := r.rejoins(&ready, p.opts...)
+				r.share(2, a, b)
+				removed, refused := b.id(), false
+				r.cluster.ControlKey(int16(kmsg.JoinGroup), func(req kmsg.Request) (kmsg.Response, error, bool) {
+					r.cluster.KeepControl()
+					if req.(*kmsg.JoinGroupRequest).MemberID == removed && !refused {
+						refused = true
+						r.cluster.SleepControl(func() { r.removes(a, removed, p) })
+					}
+					return nil, nil, false
+				})
+				c := r.joins(with(p.opts...))
+				<-time.After(30 * time.Second)
+				r.share(2, a, c)
+				for began := time.Now(); time.Since(began) < 5*time.Minute; <-time.After(time.Second) {
+					if n := r.owns(a.id()) + r.owns(c.id()); n != 4 {
+						r.Fatalf("after %v the others have %d of 4 partitions", time.Since(began), n)
+					}
+				}
+				if !refused || b.id() != "" {
+					r.Errorf("it was refused: %v, and is member %q", refused, b.id())
+				}
+				ready.Store(true)
+				r.until("it has a share again", func() bool { return r.owns(b.id()) > 0 })
+			})
+		})
+	}
+}
+
 func TestARemovedMemberThatStaysOutEndsAtOnce(t *testing.T) {
 	for _, p := range protocols {
 		t.Run(p.name, func(t *testing.T) {
