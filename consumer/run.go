@@ -268,8 +268,8 @@ func (r *runner) owns(p *partition) {
 	}
 }
 
-// claimed notes a partition that was claimed. That of the lowest shard is kept: processes see each other in the first
-// shard. If another one answers nobody, that keeps nobody out of the group.
+// claimed notes a partition that was claimed, of the lowest shard: processes see each other in the first one. If another
+// answers nobody, that keeps nobody out of the group.
 func (r *runner) claimed(p *partition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -100,7 +100,10 @@ type askedOf struct {
 	times *int
 }
 
-func (b askedOf) groupOf(context.Context, string) (membership, error) { *b.times++; return b.membership, nil }
+func (b askedOf) groupOf(context.Context, string) (membership, error) {
+	*b.times++
+	return b.membership, nil
+}
 
 func TestWhoHasAPartitionIsAskedOnceForEachGroupAndNotOfABrokerOutOfReach(t *testing.T) {
 	ofKafka, ofNATS := 0, 0
