@@ -98,7 +98,7 @@ func (s *Source) stayOut() {
 // leaveAgain removes this process from the group unless it may join again. It was removed while it joined, after which
 // kgo joins again at once. Once the rebalance is over, its next heartbeat is refused, and it stays out.
 func (s *Source) leaveAgain(member string) {
-	if waits.Sleep(s.stays, rebalancing) && s.rejoins(s.stays) != nil && s.stays.Err() == nil {
+	if waits.Sleep(s.stays, rebalancing) && s.takesPart() && s.rejoins(s.stays) != nil && s.stays.Err() == nil {
 		_ = s.Remove(s.stays, member, "its sink does not answer it") // kgo has tried more than once
 	}
 }
