@@ -32,9 +32,9 @@ type Options struct {
 	Stream string
 
 	// Positions begins the subjects of the positions, of which each partition has one:
-	// POSITIONS.GROUP.TOPIC.NUMBER.CREATED, the last of which is when the stream was created. The stream's
-	// subjects must include "POSITIONS.>", and nothing else may use them. Two databases whose consumers have
-	// the same group and topic, and that relay into one stream, need different ones. Defaults to
+	// POSITIONS.GROUP.TOPIC.NUMBER.CREATED. CREATED is when the stream was created. The stream's
+	// subjects must include "POSITIONS.>", and nothing else may use them. Two databases whose consumers
+	// have the same group and topic, and that relay into one stream, need different ones. Defaults to
 	// "epochfence-positions.STREAM".
 	Positions string
 

@@ -19,7 +19,7 @@ import (
 // This file has the batches in NATS. A position is only stored if no other was stored since the session
 // has read one, and a batch only with its position. A session begins by storing the position that it
 // has read once more. From then on, what an earlier session has sent, and the server did not
-// store yet, is refused: it expects the position before. The subject of a position names the creation of
+// store yet, is refused: it expects the position before. The subject of a first position names the creation of
 // the stream: in one that was recreated, the sequence that an earlier session expects may be a position's again.
 
 // Codes of nats-server for a batch or position that was not stored (server/errors.json).
@@ -96,6 +96,11 @@ func (s *session) read(ctx context.Context) error {
 	}
 	s.at, s.last = batches.Position{Number: -1}, 0
 	m, err := jsapi.Stored(ctx, js, s.o.Stream, map[string]string{"last_by_subj": s.subject})
+	if s.of != "" && errors.Is(err, jetstream.ErrMsgNotFound) { // a cluster restores a backup as a new stream, with the old positions
+		if m, err = jsapi.Stored(ctx, js, s.o.Stream, map[string]string{"last_by_subj": s.of + ".*"}); err == nil {
+			s.subject = m.Subject
+		}
+	}
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return nil

@@ -24,7 +24,7 @@ const minSize = 1024
 
 // check returns why positions would be lost, or batches be refused, or nil.
 func (o Options) check(c jetstream.StreamConfig) error {
-	position := o.Positions + ".group.topic.0"
+	position := o.Positions + ".group.topic.0.created"
 	switch {
 	case !c.AllowAtomicPublish && !o.MessageIDs:
 		return errors.New("it has no AllowAtomicPublish, which needs nats-server 2.12 or newer: set that, or Options.MessageIDs, which guarantees less")

@@ -24,11 +24,14 @@ func TestAStreamThatCannotWorkIsRefusedAtTheStart(t *testing.T) {
 	for say, f := range map[string]func(*jetstream.StreamConfig){
 		"no AllowAtomicPublish":       func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false },
 		`add "epochfence-positions.S`: func(c *jetstream.StreamConfig) { c.Subjects = []string{"s.>"} },
-		"NoAck":                       func(c *jetstream.StreamConfig) { c.NoAck = true },
-		"WorkQueue":                   func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy },
-		"Interest":                    func(c *jetstream.StreamConfig) { c.Retention = jetstream.InterestPolicy },
-		"MaxAge":                      func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
-		"MaxMsgSize":                  func(c *jetstream.StreamConfig) { c.MaxMsgSize = 100 },
+		"epochfence-positions.S.*.*.*": func(c *jetstream.StreamConfig) {
+			c.Subjects = []string{"s.>", "epochfence-positions.S.*.*.*"}
+		},
+		"NoAck":      func(c *jetstream.StreamConfig) { c.NoAck = true },
+		"WorkQueue":  func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy },
+		"Interest":   func(c *jetstream.StreamConfig) { c.Retention = jetstream.InterestPolicy },
+		"MaxAge":     func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
+		"MaxMsgSize": func(c *jetstream.StreamConfig) { c.MaxMsgSize = 100 },
 		"DiscardNewPerSubject": func(c *jetstream.StreamConfig) {
 			c.Discard, c.DiscardNewPerSubject, c.MaxMsgsPerSubject = jetstream.DiscardNew, true, 1
 		},

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/epochfence/epochfence/internal/servers/natstest"
 )
 
@@ -158,6 +160,59 @@ func TestAZombieOfAStreamThatWasRecreatedStoresNothing(t *testing.T) {
 	r.awaitSent()
 	r.wantNew(map[string][]int{"a": {3, 5}, "b": {6}, "c": {4}})
 	r.stop(third)
+}
+
+// A cluster restores a backup as a new stream. What its positions say is known, and so is that they are old.
+func TestThePositionsOfAStreamThatWasRestoredAreFound(t *testing.T) {
+	r := newNATSRig(t, natstest.Start(t).URL())
+	var log lines
+	r.o.Logger, r.o.RetryMax, r.o.RequestTimeout = log.logger(), time.Hour, patience // it does not become idle
+	r.add("a", "b", "a")
+	first := r.takeOver(&process{})
+	r.awaitSent()
+	r.stop(first)
+	r.restore(r.lastPosition())
+	r.add("a", "b", "a", "a", "c", "a")
+	frozen := freezeAt(natsMessage, 3) // of the second batch
+	zombie := r.takeOver(&process{at: frozen.at})
+	frozen.await(r.rig)
+	backup := r.lastPosition()
+	r.o.RetryMax = 50 * time.Millisecond
+	second := r.takeOver(&process{})
+	r.awaitEmpty()
+	r.wantAll()
+	r.stop(second)
+
+	r.restore(backup)
+	r.add("b")
+	r.takeOver(&process{})
+	r.await("a doubt", func() bool { return strings.Contains(log.String(), "in doubt") })
+	frozen.thaw()
+	r.ends(zombie)
+	r.wantNew(map[string][]int{"a": {0, 2, 3, 5}, "b": {1, 4}})
+}
+
+// restore creates the stream again with its messages up to the last.
+func (r *natsRig) restore(last uint64) {
+	r.Helper()
+	s, err := r.js.Stream(r.Context(), r.o.Stream)
+	if err != nil {
+		r.Fatal(err)
+	}
+	var all []*nats.Msg
+	for sequence := uint64(1); sequence <= last; sequence++ {
+		m, err := s.GetMsg(r.Context(), sequence)
+		if err != nil {
+			r.Fatal(err)
+		}
+		all = append(all, &nats.Msg{Subject: m.Subject, Data: m.Data})
+	}
+	r.recreate()
+	for _, m := range all {
+		if _, err := r.js.PublishMsg(r.Context(), m); err != nil {
+			r.Fatal(err)
+		}
+	}
 }
 
 // lastPosition returns the sequence of the partition's position.
