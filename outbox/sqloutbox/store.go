@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -61,7 +62,7 @@ func Open[TX DBTX](ctx context.Context, db *sql.DB, d Dialect, o Options) (*Stor
 		inOrder: d.inOrder(schema + prefix + `fence`),
 		add: `INSERT INTO ` + entries + ` (group_name, topic, number, message_offset, order_key, scope, idempotency_key, method, url, header, body)` +
 			` VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		scan:   row + entries + byPartition + partition + ` AND id > ? ORDER BY id LIMIT ?`,
+		scan:   d.scan(row, entries, entries+byPartition+partition+` AND id > ? ORDER BY id LIMIT ?`),
 		next:   row + entries + byKey + partition + ` AND order_key = ? AND id > ? ORDER BY id LIMIT 1`,
 		load:   row + entries + partition + ` AND id = ?`,
 		remove: `DELETE FROM ` + entries + partition + ` AND id = ?`,
@@ -110,12 +111,12 @@ func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from out
 	var all []outbox.Row
 	at, size := outbox.Cursor{ID: from.ID}, 0
 	for !at.More && rows.Next() {
-		r, err := read(rows)
+		r, n, err := read(rows)
 		if err != nil {
 			return nil, from, fmt.Errorf("sqloutbox: scan %s: %w", p, err)
 		}
 		all = append(all, r)
-		size += r.Size()
+		size += n
 		at.ID, at.More = r.ID, size >= outbox.ScanBytes
 	}
 	if err := rows.Err(); err != nil {
@@ -145,7 +146,7 @@ func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, _ outbox
 }
 
 func one(all []outbox.Row, p epoch.Partition, row *sql.Row) ([]outbox.Row, error) {
-	r, err := read(row)
+	r, _, err := read(row)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return all, nil
@@ -155,16 +156,17 @@ func one(all []outbox.Row, p epoch.Partition, row *sql.Row) ([]outbox.Row, error
 	return append(all, r), nil
 }
 
-func read(row interface{ Scan(...any) error }) (r outbox.Row, err error) {
+// read returns an entry, and its size as the dialects' scans add it up.
+func read(row interface{ Scan(...any) error }) (r outbox.Row, size int, err error) {
 	var header string
 	err = row.Scan(&r.ID, &r.Offset, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, &r.Body)
 	if err != nil {
-		return r, err
+		return r, 0, err
 	}
 	if r.Header, err = outbox.UnmarshalHeader(header); err != nil {
-		return r, fmt.Errorf("entry %d: %w", r.ID, err)
+		return r, 0, fmt.Errorf("entry %d: %w", r.ID, err)
 	}
-	return r, nil
+	return r, len(header) + len(r.Body) + 512, nil
 }
 
 // Count implements [outbox.Store].
@@ -242,6 +244,10 @@ type Dialect interface {
 	// index makes the planner use an index.
 	index(name string) string
 
+	// scan returns a statement that reads the entries that found selects, in order, given the columns and the
+	// table. It may leave out those behind [outbox.ScanBytes].
+	scan(row, entries, found string) string
+
 	// forUpdate ends a SELECT whose rows are locked until the transaction's end, unless its beginning
 	// has locked everything.
 	forUpdate() string
@@ -271,6 +277,8 @@ func (sqlite) schema(context.Context, *sql.DB) (string, error) { return `main.`,
 
 func (sqlite) index(name string) string { return ` INDEXED BY ` + name }
 
+func (sqlite) scan(row, _, found string) string { return row + found }
+
 func (sqlite) forUpdate() string { return `` }
 
 func (sqlite) inOrder(string) string { return `` }
@@ -295,6 +303,13 @@ func (mariadb) schema(ctx context.Context, db *sql.DB) (string, error) {
 }
 
 func (mariadb) index(name string) string { return ` FORCE INDEX (` + name + `)` }
+
+// scan bounds the answer in the server: the driver reads the rest of an answer, too, when its rows are closed.
+func (mariadb) scan(row, entries, found string) string {
+	return row + `(SELECT id AS wanted FROM (SELECT id, sum(size) OVER (ORDER BY id) - size AS before_it FROM (` +
+		`SELECT id, length(header) + length(body) + 512 AS size FROM ` + found + `) AS sized) AS summed WHERE before_it < ` + strconv.Itoa(outbox.ScanBytes) +
+		`) AS few STRAIGHT_JOIN ` + entries + ` ON id = wanted ORDER BY wanted`
+}
 
 func (mariadb) forUpdate() string { return ` FOR UPDATE` }
 
