@@ -64,7 +64,7 @@ func bounded[TX any](t *testing.T, l *ledger[TX]) {
 				return nil
 			case len(rows) == 0:
 				return errors.New("a scan without entries says that there are more")
-			case len(rows) > 64:
+			case all > outbox.ScanBytes+16*(size+1000):
 				return fmt.Errorf("a scan has returned %d entries of %d bytes, want about %d", len(rows), all, outbox.ScanBytes)
 			}
 		}

@@ -47,14 +47,22 @@ func (Store) Add(_ context.Context, tx *cassink.Tx, m epoch.Message, e outbox.En
 }
 
 // Scan implements [outbox.Store]. Entries are committed in the order of their IDs.
-func (Store) Scan(ctx context.Context, tx *cassink.Tx, p epoch.Partition, from outbox.Cursor, limit int) ([]outbox.Row, outbox.Cursor, error) {
-	some := min(limit, 64) // they are in memory at once
-	found, err := rows(in(tx, p, func(box cassink.Outbox) ([]operate.OutboxEntry, error) { return box.Scan(ctx, from.ID, some) }))
-	if len(found) > 0 {
-		from.ID = found[len(found)-1].ID
+func (Store) Scan(ctx context.Context, tx *cassink.Tx, p epoch.Partition, from outbox.Cursor, limit int) (all []outbox.Row, _ outbox.Cursor, err error) {
+	at := outbox.Cursor{ID: from.ID}
+	for size := 0; len(all) < limit && !at.More; at.More = size >= outbox.ScanBytes {
+		some := min(limit-len(all), 16) // the sink reads as many beside each other
+		found, err := rows(in(tx, p, func(box cassink.Outbox) ([]operate.OutboxEntry, error) { return box.Scan(ctx, at.ID, some) }))
+		if err != nil {
+			return nil, from, err
+		}
+		for _, row := range found {
+			size, at.ID = size+row.Size(), row.ID
+		}
+		if all = append(all, found...); len(found) < some {
+			break
+		}
 	}
-	from.More = len(found) == some && some < limit
-	return found, from, err
+	return all, at, nil
 }
 
 // Load implements [outbox.Store].
