@@ -52,14 +52,11 @@ func (Store) Scan(ctx context.Context, tx *cassink.Tx, p epoch.Partition, from o
 	for size := 0; len(all) < limit && !at.More; at.More = size >= outbox.ScanBytes {
 		some := min(limit-len(all), 16) // the sink reads as many beside each other
 		found, err := rows(in(tx, p, func(box cassink.Outbox) ([]operate.OutboxEntry, error) { return box.Scan(ctx, at.ID, some) }))
-		if err != nil {
-			return nil, from, err
-		}
 		for _, row := range found {
 			size, at.ID = size+row.Size(), row.ID
 		}
-		if all = append(all, found...); len(found) < some {
-			break
+		if all = append(all, found...); err != nil || len(found) < some {
+			return all, at, err
 		}
 	}
 	return all, at, nil
