@@ -3,6 +3,7 @@ package batches_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -334,5 +335,62 @@ func TestABatchThatWasNotSentIsSentAfterTheCompletionOfTheOneBefore(t *testing.T
 			e.awaitSent()
 			e.wantAll()
 		})
+	}
+}
+
+// The last transaction may be of the batch that was assigned ahead. It ends in the topics of that one, too, and the
+// entries of both are gone.
+func TestABatchThatWasAssignedAheadIsCompletedInItsTopics(t *testing.T) {
+	t.Parallel()
+	c := startKfake(t)
+	e := &ending{kafkaRig: newKafkaRig(t, c.ListenAddrs()[0]), c: c, unstable: true}
+	e.id = e.o.Prefix + "/billing/orders/3"
+	e.o.RetryMax, e.o.Batch, e.o.RequestTimeout = time.Hour, 2, patience
+	other := e.target + "-other"
+	e.createTopics(1, nil, other)
+	e.add("a", "b")
+	e.addTo(other, "c")
+	p := &process{}
+	frozen := freezeAt(stepEnd, 2) // the first position, the first batch, and the one ahead
+	third := stopAt(stepBegin, 3)  // after the look, the assignment, and the one ahead
+	p.at = func(step int) {
+		if third.is(step) {
+			<-frozen.came // the database knows of both batches
+		}
+		frozen.at(step)
+	}
+	first := e.takeOver(p)
+	frozen.await(e.rig)
+	was := e.describe()
+	p.kill()
+	frozen.thaw()
+	e.stop(first)
+	var batch struct {
+		Ahead *struct {
+			Number int64
+			Name   string
+		}
+	}
+	if err := json.Unmarshal(e.batch().Body, &batch); err != nil || batch.Ahead == nil {
+		t.Fatalf("the assignment is %s, want two batches: %v", e.batch().Body, err)
+	}
+	e.describedOnce("CompleteCommit", was.ProducerID, was.ProducerEpoch)
+	e.kafkaRig.unstable(c, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return e.unstable })
+	topics := make(chan []string, 1)
+	const stepAddPartitions = 24
+	e.c.ControlKey(stepAddPartitions, func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		var all []string
+		for _, topic := range kreq.(*kmsg.AddPartitionsToTxnRequest).Topics {
+			all = append(all, topic.Topic)
+		}
+		topics <- all
+		e.positioned(batch.Ahead.Number, batch.Ahead.Name)
+		e.stable()
+		return nil, nil, false
+	})
+	e.takeOver(&process{})
+	e.awaitSent()
+	if got := <-topics; !slices.Contains(got, e.target) || !slices.Contains(got, other) {
+		t.Errorf("the completion is in the topics %v, want %s and %s", got, e.target, other)
 	}
 }
