@@ -31,11 +31,10 @@ type Options struct {
 	// position of each partition.
 	Stream string
 
-	// Positions begins the subjects of the positions, of which each partition has one:
-	// POSITIONS.GROUP.TOPIC.NUMBER.CREATED. CREATED is when the stream was created. The stream's
-	// subjects must include "POSITIONS.>", and nothing else may use them. Two databases whose consumers
-	// have the same group and topic, and that relay into one stream, need different ones. Defaults to
-	// "epochfence-positions.STREAM".
+	// Positions begins the subjects of the positions: POSITIONS.GROUP.TOPIC.NUMBER.CREATED for a partition
+	// and the creation of the stream. The stream's subjects must include "POSITIONS.>", and nothing else
+	// may use them. Two databases whose consumers have the same group and topic, and that relay into
+	// one stream, need different ones. Defaults to "epochfence-positions.STREAM".
 	Positions string
 
 	// MessageIDs is for streams without AllowAtomicPublish: messages are published one by one, with
