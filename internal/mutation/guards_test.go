@@ -96,7 +96,7 @@ var guardsOfFences = []guard{
 	}, "sinks/cassink", "TestThePositionStaysWhereAnItemWasNotWritten"},
 	{"R1", "the position moves under another claim in a store without transactions", []edit{
 		{"sinks/cassink/commit.go", "next, err := t.goal.after(at.record.Fence)\n\t\tif err != nil {\n\t\t\treturn err\n\t\t}", "next, err := t.goal.after(at.record.Fence)\n\t\t_ = err"},
-	}, "sinks/cassink", "TestInEachEraEachMessageTakesEffectOnce"},
+	}, "sinks/cassink", "TestThePositionMovesOnceAndUnderItsClaimAlone"},
 	{"R1", "the first claim of a partition looks into no other database", []edit{
 		{"sinks/shardsink/sink.go", "if err == nil && seen.Generation == 0 {", "if false {"},
 	}, "sinks/shardsink", "TestNoRoutingAndNoCrashMakesTwoClaimedFencesOfAPartition"},

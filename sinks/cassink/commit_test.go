@@ -95,6 +95,49 @@ func TestThePositionStaysWhereAnItemWasNotWritten(t *testing.T) {
 	}
 }
 
+// Another owner claims, or another transaction of this claim moves the position, between the read of the fence and its
+// swap.
+func TestThePositionMovesOnceAndUnderItsClaimAlone(t *testing.T) {
+	t.Parallel()
+	nothing := func(context.Context, *cassink.Tx) error { return nil }
+	for name, test := range map[string]struct {
+		meanwhile func(t *testing.T, store cas.Store, f epoch.Fence) epoch.Fence
+		want      error
+	}{
+		"another owner claims": {func(t *testing.T, store cas.Store, f epoch.Fence) epoch.Fence {
+			t.Helper()
+			other, err := cassink.Open(t.Context(), store, cassink.Options{})
+			must(t, err)
+			f, err = other.Claim(t.Context(), f, epoch.NewClaim(epoch.Lease{Origin: origin(), Generation: 2, Owner: "another"}))
+			must(t, err)
+			return f
+		}, epoch.ErrStale},
+		"the position moves": {func(t *testing.T, store cas.Store, f epoch.Fence) epoch.Fence {
+			t.Helper()
+			other, err := cassink.Open(t.Context(), store, cassink.Options{})
+			must(t, err)
+			must(t, other.Commit(t.Context(), []epoch.Advance{advance(f, 2)}, epoch.TxOptions{}, nothing, nothing))
+			f.Next, f.Applied = f.Next+2, true
+			return f
+		}, epoch.ErrMoved},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mem := memstore.New()
+			store := &hooked{Store: mem, key: fenceKey}
+			s, f := claims(t, store)
+			var then epoch.Fence
+			store.do = func() { then = test.meanwhile(t, mem, f) }
+			if err := s.Commit(t.Context(), []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, nothing); !errors.Is(err, test.want) {
+				t.Errorf("%v, want %v", err, test.want)
+			}
+			if now, err := epoch.FenceOf(t.Context(), s, orders); err != nil || now != then {
+				t.Errorf("the fence is %+v, %v, want %+v", now, err, then)
+			}
+		})
+	}
+}
+
 func TestADeadLetterStaysUntilTheItemsOfItsReplayAreWritten(t *testing.T) {
 	t.Parallel()
 	store := &broken{Store: memstore.New()}
