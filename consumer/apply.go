@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/waits"
 )
 
 // This file applies the messages of a partition under one claim: it reads, submits what it has read to the
@@ -25,7 +24,7 @@ func (p *partition) consume() outcome {
 	from := p.fence.Next
 	out := p.applyAll()
 	p.progress = p.progress || p.fence.Next > from
-	if out.action == leave && p.background != nil {
+	if out.action == leave {
 		p.stopBackground() // it may still end the claim
 	}
 	if b := p.claim.broken(); b != nil && (out.action == leave || out.action == halt) {
@@ -317,13 +316,6 @@ func (p *partition) recall() error {
 func (p *partition) haltedBy(err error) error {
 	p.bisect.halted()
 	return fmt.Errorf("%w; the message is tried again once an operator has paused and resumed the partition", err)
-}
-
-// wakeBackground tells the background work that a handler's writes have committed.
-func (p *partition) wakeBackground() {
-	for _, applied := range p.applied {
-		waits.Notify(applied)
-	}
 }
 
 // move repeats on our copy of the fence what the sink has just committed on its own.

@@ -87,6 +87,9 @@ func (b *background) outlast() {
 // stopBackground ends the background work. If the work hangs, the partition is given up.
 func (p *partition) stopBackground() {
 	works := p.background
+	if works == nil {
+		return
+	}
 	p.background = nil
 	for _, b := range works {
 		b.cancel()
@@ -170,6 +173,13 @@ func (b *background) call() error {
 func (b *background) Partition() epoch.Partition { return b.hold.Partition }
 func (b *background) Epoch() epoch.Epoch         { return b.epoch }
 func (b *background) Applied() <-chan struct{}   { return b.applied }
+
+// wakeBackground tells the background work that a handler's writes have committed.
+func (p *partition) wakeBackground() {
+	for _, applied := range p.applied {
+		waits.Notify(applied)
+	}
+}
 
 // Above cannot be used to take a partition away from its owner: the claim that follows needs a
 // confirmation of the source (R2), and a zombie gets none.

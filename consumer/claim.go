@@ -85,9 +85,7 @@ func (p *partition) ensureClaim(tenure context.Context) error {
 	}
 	p.run.claimed(p)
 	p.claim = newClaim(tenure)
-	if p.run.backgrounds > 0 {
-		p.startBackground()
-	}
+	p.startBackground()
 	p.tenure.Mirror(got) // a commit in flight may have moved it since the confirmation
 	p.report.claimed(got, seen, p.attempts+1, time.Since(p.unclaimedAt), time.Since(began))
 	p.attempts = 0

@@ -406,10 +406,8 @@ func transacted(tried []trial, r result) Transacted {
 // transacted returns the event of a transaction of messages, for which [RetryAfter] is no failure.
 func (p policy) transacted(tried []trial, r result) Transacted {
 	e := transacted(tried, r)
-	if e.Failure == FailureError && p.defers && tried[r.batch].failed == nil {
-		if _, later := deferral(r.handler); later {
-			e.Outcome, e.Reason, e.Failure = OutcomeDeferred, ReasonNone, FailureNone
-		}
+	if _, later := deferral(r.handler); later && p.defers && e.Failure == FailureError && tried[r.batch].failed == nil {
+		e.Outcome, e.Reason, e.Failure = OutcomeDeferred, ReasonNone, FailureNone
 	}
 	return e
 }

@@ -298,10 +298,8 @@ func (d *door[TX]) commit(ctx context.Context, t *transaction, o epoch.TxOptions
 		}
 		calls[n] = func(ctx context.Context, tx TX) error {
 			err := t.call(ctx, n, func() error {
-				if p.failed != nil && d.records != nil {
-					if delay, ok := deferral(p.failed); ok {
-						return d.records.Defer(ctx, tx, p.messages[0], p.epoch, p.failed, delay)
-					}
+				if delay, ok := deferral(p.failed); ok && d.records != nil {
+					return d.records.Defer(ctx, tx, p.messages[0], p.epoch, p.failed, delay)
 				}
 				return d.handlers.call(ctx, tx, p, at, ms)
 			})

@@ -154,9 +154,7 @@ func (r *runner) newPartition(ctx context.Context, t Tenure, timeout time.Durati
 // dropClaim ends background work, and then the claim, which the sink has until the next one.
 func (p *partition) dropClaim() {
 	p.keepClaim = false
-	if p.background != nil {
-		p.stopBackground()
-	}
+	p.stopBackground()
 	if p.claim != nil {
 		p.claim.end(nil)
 		p.claim = nil
@@ -331,8 +329,8 @@ func (c *claim) broken() *brokenClaimError {
 	return nil
 }
 
-// rest is what others may know of a partition that waits for messages: nothing of it changes meanwhile.
-// partition.mu guards it.
+// rest says whether a partition waits for messages. Meanwhile its claim and fence do not change, and the watch and
+// replays may read them. partition.mu guards it.
 type rest struct {
 	on     bool
 	times  int // how often it has rested

@@ -199,12 +199,12 @@ func (r *report) advanced(at epoch.Fence, did *part, left Batch, took time.Durat
 		r.run.lags.Moves(r.id)
 	}
 	failed, later := 0, 0
-	if did.failed == nil {
-		r.run.troubles.Well(r.id)
-	} else if _, ok := deferral(did.failed); ok && r.run.policy.defers {
+	if _, ok := deferral(did.failed); ok && r.run.policy.defers {
 		later = 1
-	} else {
+	} else if did.failed != nil {
 		failed = 1
+	} else {
+		r.run.troubles.Well(r.id)
 	}
 	r.run.Observe(Advanced{
 		Partition: r.id, Epoch: did.epoch, From: did.advance.From, To: did.advance.To,
