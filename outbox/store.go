@@ -23,9 +23,9 @@ type Store[TX any] interface {
 	Add(ctx context.Context, tx TX, m epoch.Message, e Entry) error
 
 	// Scan returns at most limit entries of p that the cursor from does not cover, in the order of
-	// their IDs, and the cursor behind them. It may stop early: see Cursor.More. If an entry was committed later than entries with
-	// higher IDs, Scan continues from that entry, and may return entries again that it returned
-	// before.
+	// their IDs, and the cursor behind them. It may stop early: see Cursor.More. If an entry was
+	// committed later than entries with higher IDs, Scan continues from that entry, and may return
+	// entries again that it returned before.
 	Scan(ctx context.Context, tx TX, p epoch.Partition, from Cursor, limit int) ([]Row, Cursor, error)
 
 	// Load returns the entries of p with these IDs that still exist, in any order.

@@ -165,7 +165,7 @@ func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from out
 	if !found[0].there {
 		return nil, at, nil
 	}
-	slices.SortFunc(found, func(a, b seenRow) int { return cmp.Compare(a.ID, b.ID) }) // they come so: a Sort would take longer than all else
+	slices.SortFunc(found, func(a, b seenRow) int { return cmp.Compare(a.ID, b.ID) }) // the plan reads them so, which SQL does not promise: its ORDER BY would take half of the time
 	rows, size := make([]outbox.Row, len(found)), 0
 	for i, f := range found {
 		rows[i] = f.Row

@@ -312,7 +312,7 @@ func (k *entryCache) put(id int64, at cachedEntry) {
 	}
 }
 
-// entry returns what is known of an entry, or nothing.
+// entry returns what is known of an entry: the zero value if nothing is.
 func (k *entryCache) entry(id int64) cachedEntry {
 	k.sink.mu.Lock()
 	defer k.sink.mu.Unlock()

@@ -325,8 +325,8 @@ func (r *relay[TX]) deliver(ctx context.Context, t *turn) error {
 		if some && failed == nil {
 			r.committed(next, r.used)
 		}
-		if refused := r.sentOrNot(t, errs, err); err != nil {
-			return refused
+		if end := r.sentOrNot(t, errs, err); err != nil {
+			return end // nil if records are refused, and the others can be sent
 		}
 		if failed != nil {
 			return failed
@@ -342,8 +342,8 @@ func (r *relay[TX]) send(ctx context.Context, t *turn) ([]error, error) {
 	return r.session.Send(ctx, t.next.position(), t.batch)
 }
 
-// sentOrNot follows a batch. If records of it are refused, the batch is withdrawn by the next session, and so is
-// the one ahead.
+// sentOrNot follows a batch, whose Send has returned errs and err. If records of it are refused, the next session
+// withdraws the batch and the one ahead, and sentOrNot returns nil.
 func (r *relay[TX]) sentOrNot(t *turn, errs []error, err error) error {
 	if r.failing = err != nil; err == nil {
 		r.sent, r.trying, r.written = append(r.sent, t.batch...), nil, time.Now()
