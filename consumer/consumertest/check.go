@@ -83,10 +83,13 @@ func Check[TX any](t testing.TB, sink epoch.Sink[TX], h consumer.Handlers[TX], m
 		o.Timeout = 10 * time.Second
 	}
 	w := &world[TX]{ctx: t.Context(), sink: sink, o: o, refused: map[position]bool{}}
-	if w.items, _ = db.(*ItemStore); w.items != nil {
-		w.rows, w.items.prefix = w.items, ""
-	} else {
-		w.rows = &tables{db: db.(Tables)}
+	switch db := db.(type) {
+	case *ItemStore:
+		w.rows, w.items, db.prefix = db, db, ""
+	case Tables:
+		w.rows = &tables{db: db}
+	default:
+		t.Fatalf("consumertest: the database is a %T: give what SQLite, Items or pgtables.Of returns", db)
 	}
 	w.each, w.batch, w.whole, w.onFailure = h.Functions(handling.Key{})
 	w.number(messages)

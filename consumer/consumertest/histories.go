@@ -241,7 +241,7 @@ func (w *world[TX]) attempt(as owner, m epoch.Message, cause error, stop int) (r
 	return rows, t.sent, err
 }
 
-// some returns a choice of items.
+// some returns a choice of about half of the items. For n+1 it is the other half.
 func some(n int) func(key string) bool {
 	return func(key string) bool { return (n+len(key)+int(key[len(key)-1]))%2 == 0 }
 }

@@ -35,7 +35,7 @@ type ItemStore struct {
 	prefix string          // of the sink's own items, once it has read a fence
 }
 
-// writes is what becomes of the items that a transaction writes. The position is not written.
+// writes decides which items of a transaction are written. Its position is not.
 type writes struct {
 	keep  func(key string) bool // those that are written; if nil, none is, and the sink is told that all are
 	begun atomic.Bool           // the handler has returned; what it writes itself is written

@@ -42,7 +42,7 @@ type contents interface {
 	read(ctx context.Context, tx any) ([][]string, error)
 	restore(ctx context.Context, rows [][]string) error
 	lines(rows [][]string, repeated bool) map[string][]line
-	text(rows [][]string) string // without what is the sink's
+	text(rows [][]string) string // without the sink's own rows
 }
 
 // Dialect is how [Tables] are asked.

@@ -3,7 +3,6 @@ package consumertest_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -25,9 +24,6 @@ func TestAHundredMessagesOfThreePartitionsAreJudged(t *testing.T) {
 	}, failed: func(ctx context.Context, tx db, m consumer.Message) error { return sell(ctx, tx, m, "failed") }}
 	for name, open := range map[string]func(testing.TB) database{"sqlite": newSQLite, "postgres": newPostgres} {
 		t.Run(name, func(t *testing.T) {
-			if name == "postgres" && os.Getenv("EPOCHFENCE_LONG") != "1" {
-				t.Skip("EPOCHFENCE_LONG=1 runs it: it takes 10 s")
-			}
 			d := open(t)
 			began := time.Now()
 			d.check(t, h, ms, consumertest.Options{})

@@ -54,7 +54,7 @@ var (
 // owner is a process that holds the partitions: their fences as it knows them.
 type owner map[epoch.Partition]epoch.Fence
 
-// restart makes the rows what they were, and begins with the first message.
+// restart puts the rows back, and the positions to before the first message.
 func (w *world[TX]) restart(ctx context.Context, rows [][]string) error {
 	err := w.rows.restore(ctx, rows)
 	if err == nil && w.items != nil {
