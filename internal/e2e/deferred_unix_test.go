@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
+	"github.com/epochfence/epochfence/internal/servers/subprocess"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
@@ -200,7 +201,14 @@ func (d deferrals) play(how syscall.Signal) {
 // halt kills a process, or freezes it where it does not hold SQLite's write lock.
 func (d deferrals) halt(p *process, how syscall.Signal) {
 	d.Helper()
-	for p.signal(how); how == syscall.SIGSTOP; p.signal(how) {
+	if how != syscall.SIGSTOP {
+		p.signal(how)
+		return
+	}
+	for {
+		if err := subprocess.Freeze(p.cmd.Process); err != nil {
+			d.Fatal(err)
+		}
 		ctx, cancel := context.WithTimeout(d.Context(), time.Second)
 		locked := d.locked(ctx)
 		cancel()

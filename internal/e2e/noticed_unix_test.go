@@ -15,6 +15,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/natssource"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
+	"github.com/epochfence/epochfence/internal/servers/subprocess"
 )
 
 const noticedPartitions = 4
@@ -125,15 +126,22 @@ func deathIsNoticed(t *testing.T, open func(*testing.T) noticed, signal syscall.
 		<-time.After(50 * time.Millisecond)
 	}
 	<-time.After(2 * time.Second) // nobody is suspected before a patience of looks in time
-	send := func(signal syscall.Signal) {
+	try := func(err error) {
 		t.Helper()
-		if err := victim.Process.Signal(signal); err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	for send(signal); signal == syscall.SIGSTOP && store.held(); send(signal) {
-		send(syscall.SIGCONT)
-		<-time.After(20 * time.Millisecond)
+	frozen := signal == syscall.SIGSTOP
+	if !frozen {
+		try(victim.Process.Kill())
+	}
+	for ; frozen; <-time.After(20 * time.Millisecond) {
+		try(subprocess.Freeze(victim.Process))
+		if !store.held() {
+			break
+		}
+		try(subprocess.Thaw(victim.Process))
 	}
 	took, workers := round()
 	t.Logf("its partitions waited for %v", took)
@@ -143,8 +151,8 @@ func deathIsNoticed(t *testing.T, open func(*testing.T) noticed, signal syscall.
 	if workers != 1 {
 		t.Errorf("%d processes have applied them", workers)
 	}
-	if signal == syscall.SIGSTOP { // it comes back, and shares again
-		send(syscall.SIGCONT)
+	if frozen { // it comes back, and shares again
+		try(subprocess.Thaw(victim.Process))
 		for _, workers := round(); workers < 2; _, workers = round() {
 			<-time.After(50 * time.Millisecond)
 		}

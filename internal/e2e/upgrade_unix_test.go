@@ -31,6 +31,7 @@ import (
 	"github.com/epochfence/epochfence/internal/servers/natstest"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
 	"github.com/epochfence/epochfence/internal/servers/servertest"
+	"github.com/epochfence/epochfence/internal/servers/subprocess"
 )
 
 // This file plays an upgrade. One program (testdata/upgrade) is built against the commit in
@@ -253,7 +254,7 @@ func (u *upgrade) start(build, verb string) *member {
 	m := &member{name: fmt.Sprintf("%s-%02d", build, u.started)}
 	cmd := exec.Command(u.builds[build], verb)
 	cmd.Env = append(os.Environ(), u.env(m.name))
-	servertest.DieWithParent(cmd)
+	subprocess.DieWithParent(cmd)
 	log, err := os.Create(filepath.Join(u.TempDir(), m.name))
 	if err != nil {
 		u.Fatal(err)
@@ -327,7 +328,7 @@ func (u *upgrade) replace(place int, build string, how syscall.Signal) {
 		was.Kill()
 	case syscall.SIGSTOP:
 		u.until(was.name+" to own partitions, and not SQLite's write lock", func(r *report) bool {
-			was.Signal(syscall.SIGSTOP)
+			was.Freeze()
 			if len(r.owned(was.name, true)) > 0 && u.unlocked() {
 				return true
 			}

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/epochfence/epochfence/internal/servers/subprocess"
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
@@ -148,7 +149,7 @@ func (c *Crew) Stop(grace time.Duration) error {
 	}
 	c.mu.Unlock()
 	for _, p := range ps { // some may have ended, which os.Process knows
-		_ = thaw(p.cmd.Process)
+		_ = subprocess.Thaw(p.cmd.Process)
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
@@ -205,7 +206,7 @@ func startProcess(name string, r role, config any, on func(*process, report), en
 	cmd := exec.Command(path)
 	cmd.Env = append(os.Environ(), roleVariable+"="+string(told))
 	p := &process{name: name, cmd: cmd, exited: make(chan struct{})}
-	followParent(cmd)
+	subprocess.DieWithParent(cmd)
 	cmd.Stderr = &p.log
 	in, inErr := cmd.StdinPipe()
 	out, outErr := cmd.StdoutPipe()

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/servers/subprocess"
 )
 
 func newTestCrew(t *testing.T, workers int) *Crew {
@@ -96,7 +98,7 @@ func TestStopLeavesNoWorkerBehindEvenAFrozenOne(t *testing.T) {
 	c.mu.Lock()
 	frozen := c.workers[1]
 	c.mu.Unlock()
-	if err := freeze(frozen.cmd.Process); err != nil {
+	if err := subprocess.Freeze(frozen.cmd.Process); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Stop(20 * time.Second); err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/epochfence/epochfence/internal/servers/subprocess"
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
@@ -38,7 +39,7 @@ func (c *Crew) freezeStopped(ctx context.Context, p *process, at Point, release 
 	began := time.Now()
 	moving := c.awaitElsewhere(ctx, p, at)
 	frozen := time.Since(began)
-	if err := errors.Join(moving, thaw(p.cmd.Process)); err != nil {
+	if err := errors.Join(moving, subprocess.Thaw(p.cmd.Process)); err != nil {
 		return "", err
 	}
 	c.resume(p)
@@ -88,13 +89,13 @@ func (c *Crew) stop(ctx context.Context, at Point, release func()) (*process, er
 // it would block all others.
 func (c *Crew) freezeUnlocked(ctx context.Context, p *process) error {
 	for {
-		if err := freeze(p.cmd.Process); err != nil {
+		if err := subprocess.Freeze(p.cmd.Process); err != nil {
 			return err
 		}
 		if c.unlocked(ctx) {
 			return nil
 		}
-		if err := thaw(p.cmd.Process); err != nil {
+		if err := subprocess.Thaw(p.cmd.Process); err != nil {
 			return err
 		}
 		if !waits.Sleep(ctx, 20*time.Millisecond) {

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/servers/subprocess"
 )
 
 // The test binary plays its own workers, as the shows do.
@@ -103,7 +105,7 @@ func parent(dir string) int {
 	crew.mu.Lock()
 	one, two := crew.workers[0].cmd.Process, crew.workers[1].cmd.Process
 	crew.mu.Unlock()
-	if err := freeze(one); err != nil {
+	if err := subprocess.Freeze(one); err != nil {
 		return 1
 	}
 	fmt.Println(one.Pid, two.Pid)

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/epochfence/epochfence/internal/servers/subprocess"
 )
 
 func TestNoWorkerIsLeftWhenTheParentIsKilledNotEvenAFrozenOne(t *testing.T) {
@@ -59,7 +61,7 @@ func TestAFrozenProcessHasNoThreadThatRuns(t *testing.T) {
 	p := c.workers[0].cmd.Process
 	c.mu.Unlock()
 	for range 100 {
-		if err := freeze(p); err != nil {
+		if err := subprocess.Freeze(p); err != nil {
 			t.Fatal(err)
 		}
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid))
@@ -72,7 +74,7 @@ func TestAFrozenProcessHasNoThreadThatRuns(t *testing.T) {
 				t.Fatalf("%s is %q, %v; want state T", thread, stat, err)
 			}
 		}
-		if err := thaw(p); err != nil {
+		if err := subprocess.Thaw(p); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -249,7 +249,7 @@ func TestAProcessFrozenBeforeItsFirstWriteHoldsNobodyUpAndIsRefused(t *testing.T
 	file, db, s := seeded(t)
 	w := startWorker(t, "pause before writes", file)
 	w.says("paused")
-	w.Signal(syscall.SIGSTOP)
+	w.Freeze()
 	takeOver(t, s)
 	w.Signal(syscall.SIGCONT)
 	w.resume()
@@ -262,7 +262,7 @@ func TestAProcessFrozenWithTheWriteLockHoldsAllUpUntilItGoesOn(t *testing.T) {
 	file, db, s := seeded(t)
 	w := startWorker(t, "pause after writes", file)
 	w.says("paused")
-	w.Signal(syscall.SIGSTOP)
+	w.Freeze()
 	impatient := newSink(t, db, sqlsink.Options{LockTimeout: 50 * time.Millisecond})
 	seen, err := epoch.FenceOf(t.Context(), impatient, orders0)
 	if err != nil {
@@ -311,7 +311,7 @@ func TestSeveralProcessesOnOneFileFrozenAndKilledApplyEachMessageOnce(t *testing
 			workers[i].Signal(syscall.SIGKILL)
 			workers[i] = startWorker(t, "consume", file)
 		} else {
-			workers[i].Signal(syscall.SIGSTOP)
+			workers[i].Freeze()
 			heard(workers[(i+1)%len(workers)], 3)
 			workers[i].Signal(syscall.SIGCONT)
 		}

@@ -69,7 +69,7 @@ func TestAClaimWaitsForAFrozenOwnerUntilTheServerEndsItsTransaction(t *testing.T
 	if line := <-owner.Lines; line != "locked" {
 		t.Fatal(line)
 	}
-	owner.Signal(syscall.SIGSTOP)
+	owner.Freeze()
 	began := time.Now()
 	f, err := claim(t.Context(), s, 2)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/epochfence/epochfence/internal/servers/servertest"
+	"github.com/epochfence/epochfence/internal/servers/subprocess"
 )
 
 // kind says where a worker is frozen, and when it is thawed.
@@ -220,7 +220,7 @@ func (st *stage) start(name string, beside bool) (*child, error) {
 		p.cmd = exec.Command(self)
 		p.cmd.Env = append(os.Environ(), podEnv+"="+string(text))
 	}
-	servertest.DieWithParent(p.cmd)
+	subprocess.DieWithParent(p.cmd)
 	r, w := io.Pipe()
 	p.cmd.Stdout, p.cmd.Stderr = w, w
 	if err := p.cmd.Start(); err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/epochfence/epochfence/internal/servers/freeport"
-	"github.com/epochfence/epochfence/internal/servers/servertest"
+	"github.com/epochfence/epochfence/internal/servers/subprocess"
 )
 
 // stopLimit limits a clean shutdown, which takes about two seconds.
@@ -230,7 +230,7 @@ type process struct {
 // start starts cmd from a thread that lives as long as the child. Linux sends the death signal when
 // the thread that forked ends, not when the process ends.
 func start(cmd *exec.Cmd) (*process, error) {
-	servertest.DieWithParent(cmd)
+	subprocess.DieWithParent(cmd)
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {

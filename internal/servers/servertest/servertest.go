@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/internal/servers/freeport"
+	"github.com/epochfence/epochfence/internal/servers/subprocess"
 	"github.com/epochfence/epochfence/internal/waits"
 )
 
@@ -116,7 +117,7 @@ func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.Kill()
 	cmd := s.command(s)
-	DieWithParent(cmd)
+	subprocess.DieWithParent(cmd)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, s.log, s.log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -202,6 +203,9 @@ func StartProgram(t testing.TB, cmd *exec.Cmd) *Self {
 
 // Signal sends a signal to the program, unless it has ended.
 func (s *Self) Signal(sig os.Signal) { _ = s.cmd.Process.Signal(sig) }
+
+// Freeze stops the program, unless it has ended, and returns once nothing of it runs.
+func (s *Self) Freeze() { _ = subprocess.Freeze(s.cmd.Process) }
 
 // Kill kills the program and waits for its end.
 func (s *Self) Kill() {
