@@ -58,6 +58,9 @@ func ParseTarget(s string, at func(string) (time.Time, error)) (t Target, err er
 type Extent struct {
 	Log, Source string       // the present log and lease issuer; empty if not known
 	Begin, End  epoch.Offset // of the first message, and of the next one to be written
+
+	Lag      int64  // messages from the fence's position to the end
+	Unfenced string // which member of the group has the partition, if that has not claimed it
 }
 
 // Planner plans operator actions. The zero Planner knows no log: it compares no position with a log, and

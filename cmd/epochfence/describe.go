@@ -181,11 +181,11 @@ func (a *app) fenced(ctx context.Context, ps []operate.Partition, es []extent) (
 			continue
 		}
 		for _, m := range known.members {
-			for _, has := range m.has {
+			for _, has := range m.Partitions {
 				if f, is := fences[has]; is {
-					fenced[has] = m.owns(f)
+					fenced[has] = m.Owns(f)
 				} else if topics[has.Topic] {
-					without = append(without, fmt.Sprintf("%s has no fence here, and member %s of the group, at %s, has it", has, m.id, m.host))
+					without = append(without, fmt.Sprintf("%s has no fence here, and member %s of the group, at %s, has it", has, m.ID, m.Host))
 				}
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
@@ -108,7 +109,7 @@ func (b askedOf) groupOf(context.Context, string) (membership, error) {
 func TestWhoHasAPartitionIsAskedOnceForEachGroupAndNotOfABrokerOutOfReach(t *testing.T) {
 	ofKafka, ofNATS := 0, 0
 	a := &app{flags: flags{kafka: "it is there", nats: "it is there"}}
-	a.brokers.kafka = askedOf{knownGroup{membership: membership{members: []member{{"m-0", "h", []epoch.Partition{partition(0)}}}}}, &ofKafka}
+	a.brokers.kafka = askedOf{knownGroup{membership: membership{members: []kafkasource.Member{hasPartitions("m-0", partition(0))}}}, &ofKafka}
 	a.brokers.nats = askedOf{times: &ofNATS}
 	ps := make([]operate.Partition, 4)
 	for i, log := range []string{"ORDERS@1/0/1/orders.0", kafkaPrefix + "c/t", kafkaPrefix + "c/t", kafkaPrefix + "c/t"} {

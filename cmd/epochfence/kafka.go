@@ -21,6 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
 )
 
@@ -232,9 +233,11 @@ func brokersIn(list string) []string {
 func (k *kafkaBroker) groupOf(ctx context.Context, group string) (m membership, err error) {
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
 	defer cancel()
-	if err = k.members(ctx, group, &m); err != nil {
+	members, settled, err := kafkasource.Members(ctx, k.client, group)
+	if err != nil {
 		return m, fmt.Errorf("kafka: the members of group %q: %w", group, err)
 	}
+	m.members, m.rebalancing = members, !settled
 	offsets, err := k.client.FetchOffsets(ctx, group)
 	if err == nil {
 		err = offsets.Error()
@@ -250,57 +253,6 @@ func (k *kafkaBroker) groupOf(ctx context.Context, group string) (m membership, 
 		}
 	}
 	return m, nil
-}
-
-// members adds the members with partitions. In reply to a request for a classic group, Kafka
-// describes a KIP-848 group as dead or not found. While a classic group rebalances, Kafka does not
-// say which member has which partitions.
-func (k *kafkaBroker) members(ctx context.Context, group string, into *membership) error {
-	classic, err := k.client.DescribeGroups(ctx, group)
-	if err != nil {
-		return err
-	}
-	one := classic[group]
-	if one.Err != nil && !errors.Is(one.Err, kerr.GroupIDNotFound) {
-		return one.Err
-	}
-	add := func(id, host string, has kadm.TopicsSet) {
-		m := member{id: id, host: host}
-		has.Each(func(topic string, n int32) {
-			m.has = append(m.has, epoch.Partition{Group: group, Topic: topic, Number: n})
-		})
-		if len(m.has) > 0 {
-			into.members = append(into.members, m)
-		}
-	}
-	for _, m := range one.Members {
-		has := kadm.TopicsSet{}
-		if assigned, ok := m.Assigned.AsConsumer(); ok {
-			for _, t := range assigned.Topics {
-				has.Add(t.Topic, t.Partitions...)
-			}
-		}
-		add(m.MemberID, m.ClientHost, has)
-	}
-	if len(one.Members) > 0 {
-		into.rebalancing = one.State != "Stable"
-		return nil
-	}
-	modern, err := k.client.DescribeConsumerGroups(ctx, group)
-	if err != nil {
-		if errors.Is(err, kerr.UnsupportedVersion) { // a broker without KIP-848
-			return nil
-		}
-		return err
-	}
-	other := modern[group]
-	if other.Err != nil && !errors.Is(other.Err, kerr.GroupIDNotFound) && !errors.Is(other.Err, kerr.UnsupportedVersion) {
-		return other.Err
-	}
-	for _, m := range other.Members {
-		add(m.MemberID, m.ClientHost, m.Assignment)
-	}
-	return nil
 }
 
 // kafkaOptions reads --kafka and the file of --kafka-config, whose keys are librdkafka's.

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/operate"
 )
@@ -209,8 +209,9 @@ func (m *move) others(ctx context.Context, fences, owned []epoch.Fence, kept map
 			strangers = append(strangers, fmt.Sprintf("group %s is rebalancing: who has its partitions is not known", g))
 		}
 		for _, one := range known.members {
-			if !one.onlyHas(kept) && !slices.ContainsFunc(owned, one.owns) {
-				strangers = append(strangers, fmt.Sprintf("member %s of group %s, at %s, has partitions and owns no fence: an old consumer, or one that has claimed nothing yet", one.id, g, one.host))
+			others := slices.ContainsFunc(one.Partitions, func(p epoch.Partition) bool { return !kept[p] })
+			if others && !slices.ContainsFunc(owned, one.Owns) {
+				strangers = append(strangers, fmt.Sprintf("member %s of group %s, at %s, has partitions and owns no fence: an old consumer, or one that has claimed nothing yet", one.ID, g, one.Host))
 			}
 		}
 		missing, err := m.unfencedOf(ctx, b, g, of[g], known.committed)
@@ -248,23 +249,10 @@ func (m *move) unfencedOf(ctx context.Context, b broker, group string, fences []
 }
 
 type membership struct {
-	members     []member // members with partitions
-	rebalancing bool     // then the members are unknown
+	members     []kafkasource.Member // members with partitions
+	rebalancing bool                 // then the members are unknown
 	committed   []epoch.Partition
 }
-
-type member struct {
-	id, host string
-	has      []epoch.Partition
-}
-
-func (m member) onlyHas(these map[epoch.Partition]bool) bool {
-	return !slices.ContainsFunc(m.has, func(p epoch.Partition) bool { return !these[p] })
-}
-
-// owns reports whether this member owns the fence. kafkasource puts the member ID after the name of
-// the process.
-func (m member) owns(f epoch.Fence) bool { return strings.Contains(f.Owner+"/", "/"+m.id+"/") }
 
 func (a *app) printMoveOver(v moveOverView) {
 	behind := 0

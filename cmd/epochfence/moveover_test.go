@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/consumer/natssource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
@@ -225,10 +226,10 @@ func TestWhoOwnsNoFenceAndWhatHasNoneIsNamed(t *testing.T) {
 	refund := epoch.Partition{Group: "billing", Topic: "refunds"}
 	m := move{app: &app{flags: flags{kafka: "it is there"}}}
 	m.brokers.kafka = knownGroup{membership: membership{
-		members: []member{
-			{"m-0", "h", []epoch.Partition{partition(0)}}, {"m-1", "h", []epoch.Partition{partition(1)}},
-			{"m-5", "h", []epoch.Partition{refunds.Partition}},
-			{"m-3", "h", []epoch.Partition{partition(3)}}, {"m-", "h", []epoch.Partition{partition(0)}}, {"m-4", "h", []epoch.Partition{partition(0), partition(3)}},
+		members: []kafkasource.Member{
+			hasPartitions("m-0", partition(0)), hasPartitions("m-1", partition(1)),
+			hasPartitions("m-5", refunds.Partition),
+			hasPartitions("m-3", partition(3)), hasPartitions("m-", partition(0)), hasPartitions("m-4", partition(0), partition(3)),
 		},
 		committed: []epoch.Partition{partition(0), partition(2), partition(3), refund},
 	}}
@@ -244,4 +245,8 @@ func TestWhoOwnsNoFenceAndWhatHasNoneIsNamed(t *testing.T) {
 	if strangers, _, err = m.others(t.Context(), fences, owned, kept); err != nil || len(strangers) != 1 || !strings.Contains(strangers[0], "rebalancing") {
 		t.Errorf("while it rebalances: %v, %v", strangers, err)
 	}
+}
+
+func hasPartitions(id string, these ...epoch.Partition) kafkasource.Member {
+	return kafkasource.Member{ID: id, Host: "h", Partitions: these}
 }

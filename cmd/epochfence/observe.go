@@ -43,7 +43,8 @@ SQLite. Exit code 3 if an effect was applied twice.
 A row is a range: each run of offsets of which all were applied has its own.
 It counts offsets, so transaction markers and compacted messages count as
 messages. A gap may consist of them. Of a topic or a group that was deleted and
-created again, say --since.`, a.printObserved),
+created again, say --since. A million rows of one partition take some 300 MB of
+memory.`, a.printObserved),
 		a.observing("shadow", "List the transactions that a fence would have refused", `List the transactions that a fence would have refused, the newest ones last, with
 the position that it would have had. Nothing was refused. Exit code 3 if there
 are any.`, a.printShadow))

@@ -91,7 +91,7 @@ func TestRealMembersOfAGroupAreTold(t *testing.T) {
 			l.awaits("the old consumer is told of", func() bool {
 				g, err := k.groupOf(t.Context(), "billing")
 				must(t, err)
-				return len(g.members) == 1 && len(g.members[0].has) == partitions
+				return len(g.members) == 1 && len(g.members[0].Partitions) == partitions
 			})
 			leave()
 			l.work(options...)

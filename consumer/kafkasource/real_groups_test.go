@@ -2,6 +2,7 @@ package kafkasource_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/epochfence/epochfence/consumer"
+	"github.com/epochfence/epochfence/consumer/kafkasource"
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/servers/kafkatest"
 )
@@ -45,6 +47,34 @@ func TestRealGroupExpiredWhileTheFenceRemains(t *testing.T) {
 		return err == nil && groups[h.group].State == "Dead"
 	})
 	h.wantStartOver(before)
+}
+
+func TestRealLogsSayWhichPartitionsAMemberOfAKIP848GroupHasThatHasNotClaimedThem(t *testing.T) {
+	t.Parallel()
+	h := newRealHistory(t, kafkatest.Shared(t), 2)
+	h.send(0, 3)
+	w := h.start("new", kgo.ServerSideBalancer())
+	h.awaitApplied()
+	h.await("both partitions to be claimed", func() bool { return owns(w, h.fence(0)) && owns(w, h.fence(1)) })
+	unfenced := func() string {
+		logs, err := kafkasource.Logs(h.client)(t.Context(), []epoch.Fence{h.fence(0), h.fence(1)})
+		if err != nil || len(logs) != 2 || logs[h.partition(0)].End != 3 || logs[h.partition(0)].Lag != 0 {
+			t.Fatalf("%v, %v", logs, err)
+		}
+		return logs[h.partition(0)].Unfenced + logs[h.partition(1)].Unfenced
+	}
+	h.poll("both to be fenced", func() bool { return unfenced() == "" })
+	old, err := kgo.NewClient(kgo.SeedBrokers(h.addr), kgo.ConsumerGroup(h.group), kgo.ConsumeTopics(h.topic), kgo.ServerSideBalancer(), kgo.DisableAutoCommit())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(old.Close)
+	h.poll("the old consumer to have one of them", func() bool {
+		id, _ := old.GroupMetadata()
+		return id != "" && strings.HasPrefix(unfenced(), "member "+id+" at ")
+	})
+	old.Close()
+	h.poll("both to be fenced again", func() bool { return unfenced() == "" })
 }
 
 // A group is handed from the classic protocol to KIP-848 and back, by a restart

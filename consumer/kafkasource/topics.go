@@ -19,6 +19,8 @@ import (
 // This file knows the ids of the topics, which show that a topic was deleted and created again
 // (R10).
 
+const logPrefix = "kafka:" // of the names of logs
+
 // topicIDs caches the ids of our topics. The id distinguishes logs of the same name.
 type topicIDs struct {
 	client *kgo.Client
@@ -126,7 +128,7 @@ func (e *topicError) Unwrap() error { return e.err }
 
 // logOf names the log of a topic by the ids of cluster and topic, in the notation of Kafka's tools.
 func (s *Source) logOf(id [16]byte) string {
-	return "kafka:" + s.cluster + "/" + base64.RawURLEncoding.EncodeToString(id[:])
+	return logPrefix + s.cluster + "/" + base64.RawURLEncoding.EncodeToString(id[:])
 }
 
 func (s *Source) origin(p topicPartition, id [16]byte) epoch.Origin {

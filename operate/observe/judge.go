@@ -11,19 +11,29 @@ import (
 // which they were noted. A transaction that is frozen between its row and its commit is noted early and
 // commits late: the snapshots of later rows tell.
 
-// Judge judges rows, which must be sorted by group, topic, partition and ID.
+// Judge judges rows, which must be sorted by group, topic, partition and ID. It holds the rows of one partition at a
+// time, some 270 bytes each.
 func Judge(rows func(yield func(Row) bool)) Report {
 	j := judge{
 		report:    Report{Unit: "transaction", Repeated: map[Kind]int64{}, Refused: map[Reason]int64{}, Refusals: []Refusal{}, Episodes: []Episode{}},
 		processes: map[string]bool{}, transactions: map[uint64]bool{}, refused: map[uint64]bool{},
 	}
-	var part []Row
+	var part []noted
+	names := map[string]string{} // a row's texts are mostly those of the rows before it
+	name := func(s string) string {
+		if _, known := names[s]; !known {
+			names[s] = s
+		}
+		return names[s]
+	}
 	for r := range rows {
+		r.Group, r.Topic, r.Process = name(r.Group), name(r.Topic), name(r.Process)
 		if len(part) > 0 && (part[0].Number != r.Number || part[0].Topic != r.Topic || part[0].Group != r.Group) {
 			j.partition(part)
-			part = nil
+			clear(part)
+			part = part[:0]
 		}
-		part = append(part, r)
+		part = append(part, noted{Row: r})
 	}
 	if len(part) > 0 {
 		j.partition(part)
@@ -62,14 +72,14 @@ type span struct {
 	row         int
 }
 
-func (j *judge) partition(rows []Row) {
-	p := partitionOf(rows)
-	if log := [2]string{rows[0].Group, rows[0].Topic}; log != j.log {
+func (j *judge) partition(p []noted) {
+	markStale(p)
+	if log := [2]string{p[0].Group, p[0].Topic}; log != j.log {
 		j.log, j.seen = log, map[int64]place{}
 	}
 	j.report.Partitions++
 	var spans []span
-	position, high := rows[0].First, rows[0].First-1 // of the fence, and of what was applied
+	position, high := p[0].First, p[0].First-1 // of the fence, and of what was applied
 	enough := 64
 	for i, r := range p {
 		if len(spans) > enough {
@@ -144,13 +154,11 @@ func (j *judge) count(r Row) {
 	}
 }
 
-// partitionOf finds the stale rows of a partition, and how long transactions were open.
-func partitionOf(rows []Row) []noted {
-	p := make([]noted, len(rows))
+// markStale finds the stale rows of a partition, and how long transactions were open.
+func markStale(p []noted) {
 	var open []int                                        // rows whose transactions have not been seen to end
 	own, latest := map[string]int64{}, map[string]int64{} // the highest generation of each process, and the latest
-	for i, r := range rows {
-		p[i] = noted{Row: r}
+	for i, r := range p {
 		still := open[:0]
 		for _, o := range open {
 			q := &p[o]
@@ -168,7 +176,7 @@ func partitionOf(rows []Row) []noted {
 		if r.Generation < 0 {
 			continue
 		}
-		if r.Generation < own[r.Process] && r.Generation != latest[r.Process] && countsAnew(r, rows[i+1:], own) {
+		if r.Generation < own[r.Process] && r.Generation != latest[r.Process] && countsAnew(r.Row, p[i+1:], own) {
 			clear(own)
 		}
 		for process, generation := range own {
@@ -176,13 +184,12 @@ func partitionOf(rows []Row) []noted {
 		}
 		own[r.Process], latest[r.Process] = max(own[r.Process], r.Generation), r.Generation
 	}
-	return p
 }
 
 // countsAnew reports whether the group was deleted before r, which has a lower generation than its process had.
 // The other explanation is a transaction that the process began earlier. Then the process gets back to its
 // generation, or another process continues from the old ones.
-func countsAnew(r Row, later []Row, own map[string]int64) (stays bool) {
+func countsAnew(r Row, later []noted, own map[string]int64) (stays bool) {
 	highest := slices.Max(slices.Collect(maps.Values(own)))
 	for _, q := range later {
 		had, known := own[q.Process]

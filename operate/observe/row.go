@@ -52,7 +52,11 @@ func ParseSnapshot(s string) (Snapshot, error) {
 	if len(all) < 2 {
 		return Snapshot{}, fmt.Errorf("observe: %q is no snapshot", s)
 	}
-	return Snapshot{Min: all[0], Max: all[1], Open: all[2:]}, nil
+	snapshot := Snapshot{Min: all[0], Max: all[1]}
+	if len(all) > 2 {
+		snapshot.Open = all[2:]
+	}
+	return snapshot, nil
 }
 
 func (s Snapshot) hadEnded(tx uint64) bool {

@@ -194,7 +194,7 @@ func (h *Handler) extent(ctx context.Context, f epoch.Fence) (operate.Extent, er
 	case !known:
 		return operate.Extent{}, fmt.Errorf("%w: it is not known where the log of %s begins and ends; say an offset", errForm, f.Partition)
 	}
-	return operate.Extent{Begin: log.Begin, End: log.End}, nil
+	return log, nil
 }
 
 // seen sets f to the state that the preview showed, and returns the claim of the act.

@@ -38,8 +38,8 @@ type groupReading struct {
 	err        error     // of the last attempt; the rest is then from the read before it
 	partitions []operate.Partition
 	lives      operate.Lives
-	rates      map[epoch.Partition]float64 // messages a second; nil before there are two readings
-	logs       map[epoch.Partition]Log     // nil where they are not known
+	rates      map[epoch.Partition]float64        // messages a second; nil before there are two readings
+	logs       map[epoch.Partition]operate.Extent // nil where they are not known
 	logsErr    error
 	halts      map[epoch.Partition]*operate.Decision
 	decisions  []operate.Decision // newest first

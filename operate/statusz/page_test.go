@@ -95,6 +95,22 @@ func TestALockIsWellThoughNobodyHasIt(t *testing.T) {
 	wants(t, page, "Well. Nothing has halted.", "reports/nightly/0 lock pod-1")
 }
 
+func TestWhoHasAPartitionAndHasNotClaimedItIsShownUnlessItIsPaused(t *testing.T) {
+	r := newRig(t)
+	r.claims(orders(0), "one")
+	r.claims(orders(1), "one")
+	paused := r.claims(orders(2), "one")
+	act := operate.NewAct(operate.ActPause, paused, "anna", "wait")
+	if _, err := r.op.Act(t.Context(), act); err != nil {
+		t.Fatal(err)
+	}
+	logs := map[epoch.Partition]operate.Extent{orders(0): {Unfenced: "member old-1 at /10.0.0.7"}, orders(1): {}, orders(2): {Unfenced: "member one-2"}}
+	_, page := get(r.page(func(o *statusz.Options) {
+		o.Logs = func(context.Context, []epoch.Fence) (map[epoch.Partition]operate.Extent, error) { return logs, nil }
+	}), "")
+	wants(t, page, "billing/orders/0 not fenced member old-1 at /10.0.0.7 has it, and has not claimed it", "billing/orders/1 caught up", "billing/orders/2 paused")
+}
+
 func TestALagThatIsNotKnownIsNotZero(t *testing.T) {
 	r := newRig(t)
 	r.holds(orders(0))
@@ -102,9 +118,9 @@ func TestALagThatIsNotKnownIsNotZero(t *testing.T) {
 	_, page := get(r.page(nil), "")
 	wants(t, page, "To apply here – messages, as of the last read; without 2 partitions whose lag is not known")
 	r.stats.Observe(consumer.Advanced{Partition: orders(0), Epoch: 1, From: 0, To: 12, Messages: 12, Lag: 1234})
-	known := map[epoch.Partition]statusz.Log{orders(1): {Lag: 77}}
+	known := map[epoch.Partition]operate.Extent{orders(1): {Lag: 77}}
 	_, page = get(r.page(func(o *statusz.Options) {
-		o.Logs = func(context.Context, []epoch.Fence) (map[epoch.Partition]statusz.Log, error) { return known, nil }
+		o.Logs = func(context.Context, []epoch.Fence) (map[epoch.Partition]operate.Extent, error) { return known, nil }
 	}), "")
 	wants(t, page, "To apply here 1,234 messages, as of the last read; without 1 partition whose lag is not known",
 		"To apply in the group 77 messages; without 1 partition whose lag is not known")

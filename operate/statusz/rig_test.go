@@ -202,11 +202,11 @@ func wants(t *testing.T, page string, texts ...string) {
 func pass(d time.Duration) { <-time.After(d) }
 
 // logsEnd is a broker whose logs begin at 3 and end there.
-func logsEnd(end epoch.Offset) func(context.Context, []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
-	return func(_ context.Context, fences []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
-		logs := map[epoch.Partition]statusz.Log{}
+func logsEnd(end epoch.Offset) func(context.Context, []epoch.Fence) (map[epoch.Partition]operate.Extent, error) {
+	return func(_ context.Context, fences []epoch.Fence) (map[epoch.Partition]operate.Extent, error) {
+		logs := map[epoch.Partition]operate.Extent{}
 		for _, f := range fences {
-			logs[f.Partition] = statusz.Log{Begin: 3, End: end, Lag: int64(end - f.Next)}
+			logs[f.Partition] = operate.Extent{Begin: 3, End: end, Lag: int64(end - f.Next)}
 		}
 		return logs, nil
 	}

@@ -79,7 +79,8 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 		r.Advanced = age(p.Now.Sub(p.AdvancedAt)) + " ago"
 	}
 	behind := int64(-1)
-	if log, known := g.logs[p.Fence.Partition]; known {
+	log, known := g.logs[p.Fence.Partition]
+	if known {
 		behind = log.Lag
 		r.Lag = thousands(behind)
 	}
@@ -106,6 +107,8 @@ func (h *Handler) groupRow(p operate.Partition, g *groupReading) row {
 		r.state("well", "lock", "", 0)
 	case halt != nil:
 		r.state("halted", "halted", show(halt.Reason), 3)
+	case operate.OperatorOf(p.Owner) == "" && log.Unfenced != "":
+		r.state("waiting", "not fenced", show(log.Unfenced)+" has it, and has not claimed it", 2)
 	case p.Epoch == 0:
 		r.state("waiting", "never claimed", "", 1)
 	case operate.OperatorOf(p.Owner) != "":

@@ -33,11 +33,11 @@ type Options struct {
 	Operator operate.Operator
 	Filter   operate.Filter
 
-	// Logs returns the broker's view of the logs of these fences, which a sink does not know. With
-	// Logs, the page shows the lag of partitions of other processes, and a rewind may go to the
-	// start or the end. The page calls Logs at each read of the sink. The read and Logs together
+	// Logs returns the broker's view of the logs of these fences, which a sink does not know: on Kafka
+	// kafkasource.Logs does. With Logs, the page shows the lag of partitions of other processes and which ones a
+	// member of the group has without a claim, and a rewind may go to the start or the end. The page calls Logs at each read of the sink. The read and Logs together
 	// may take 5 s. A log that Logs leaves out is unknown. Logs may be nil.
-	Logs func(ctx context.Context, fences []epoch.Fence) (map[epoch.Partition]Log, error)
+	Logs func(ctx context.Context, fences []epoch.Fence) (map[epoch.Partition]operate.Extent, error)
 
 	// Owner returns the name by which operators know an owner. Its argument is the owner in the
 	// fence, which the source has named. Owner may be nil, and must not block.
@@ -50,12 +50,6 @@ type Options struct {
 
 	// Logger logs failed reads and each action. Defaults to [slog.Default].
 	Logger *slog.Logger
-}
-
-// Log is the broker's view of a partition's log.
-type Log struct {
-	Begin, End epoch.Offset // the offsets of the first message, and of the next one to be written
-	Lag        int64        // messages from the fence's position to the end
 }
 
 // Owner describes an owner. Each field may be empty.

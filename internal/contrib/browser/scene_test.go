@@ -13,6 +13,7 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
+	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/operate/stats"
 	"github.com/epochfence/epochfence/operate/statusz"
 	"github.com/epochfence/epochfence/sinks/memsink"
@@ -115,11 +116,11 @@ func (c *scene) handlers(s setting) consumer.Handlers[*memsink.Tx] {
 	})
 }
 
-func (c *scene) logs(_ context.Context, fences []epoch.Fence) (map[epoch.Partition]statusz.Log, error) {
-	logs := map[epoch.Partition]statusz.Log{}
+func (c *scene) logs(_ context.Context, fences []epoch.Fence) (map[epoch.Partition]operate.Extent, error) {
+	logs := map[epoch.Partition]operate.Extent{}
 	for _, f := range fences {
 		begin, end := c.log.Bounds(f.Partition.Number)
-		logs[f.Partition] = statusz.Log{Begin: begin, End: end, Lag: max(int64(end-f.Next), 0)}
+		logs[f.Partition] = operate.Extent{Begin: begin, End: end, Lag: max(int64(end-f.Next), 0)}
 	}
 	return logs, nil
 }
