@@ -18,8 +18,8 @@ on_kafka = EPOCHFENCE_KAFKA_LIBS=$${EPOCHFENCE_KAFKA_LIBS:-$(KAFKA_LIBS)}
 each = for dir in $$(go list -m -f '{{.Dir}}'); do (cd "$$dir" && $(1)) || exit 1; done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo services kafka build test short race lint platforms mutation postgres idioms attacks cluster \
-  stores long figures peers bench ci install tag release clean
+.PHONY: help demo services kafka build test short race lint mutation postgres idioms attacks cluster \
+  stores failover long figures peers bench ci install tag release clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^##/ {print "\n" substr($$0, 4)} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,7 +75,7 @@ imported := ./epoch ./cas/... ./lease/... ./consumer/... ./sinks/... ./outbox/..
 # What is compiled and not run need not be fast, and takes two thirds of the time like this.
 unoptimised := -gcflags='all=-N -l'
 
-platforms: ## build for Windows and macOS, and test for 32 bits what needs no server
+build/platforms: # for Windows and macOS, and tests for 32 bits of what needs no server
 	@$(MAKE) --no-print-directory compiled/platforms
 	GOARCH=386 CGO_ENABLED=0 go test -p 4 -vet=off -short $(imported)
 compiled/platforms:
@@ -160,6 +160,9 @@ BEFORE   := 800c7a289676d79f73d2e9e9e198a3da86cd71fe
 CHAOS    := -chaos.ticks 500 -chaos.incidents 100
 SCALE    := -scale.partitions=10000 -scale.members=10 -scale.term=6s -scale.nats=500 -scale.ttl=15s
 
+failover: kafka ## from a kill, a freeze or a cut to the survivor's commits in all partitions or jobs: a table per kind of group, with the zero Options and without patience (TAKEOVER='… -takeover.machine=quiet' writes docs/failover.json; needs Java 17 and Maven)
+	$(on_kafka) EPOCHFENCE_LONG=1 go test -count 1 -timeout 3h -v -run '^TestRealTakeover$$' ./internal/e2e $(TAKEOVER)
+
 long: $(WHAT:%=long/%) ## what takes minutes or an hour; alone it lists what there is (WHAT='memory balance')
 	@test -n "$(WHAT)" || sed -n 's|^long/\([a-z-]*\):.*## |  \1: |p' $(MAKEFILE_LIST)
 
@@ -182,8 +185,6 @@ long/hang: kafka ## a handler that never returns, on Kafka and NATS, one and two
 long/dead-group: ## all processes of a group are killed: what check, describe and owners print, and the alert
 	go test -count 1 -timeout 10m -v -run 'DeadGroup|ToBeDead' ./cmd/epochfence
 	go test -count 1 -timeout 10m -v -run 'NobodyIsLeft' ./operate/fenceprom
-long/failover: kafka ## from a kill, a freeze or a cut to the survivor's commits in all partitions or jobs: a table per kind of group, with the zero Options and without patience (TAKEOVER='… -takeover.machine=quiet' writes docs/failover.json; needs Java 17 and Maven)
-	$(on_kafka) EPOCHFENCE_LONG=1 go test -count 1 -timeout 3h -v -run '^TestRealTakeover$$' ./internal/e2e $(TAKEOVER)
 long/storms: kafka ## ten minutes of wrong suspicions, all suspect all, a frozen majority, a slow and a partitioned database, under load and per group type, also through PgBouncer (STORMS=…, such as -storm.lasts=1m; two hours; needs Java 17, Maven and pgbouncer)
 	$(on_kafka) EPOCHFENCE_LONG=1 go test -count 1 -timeout 4h -v -run '^TestRealStorms$$' ./internal/e2e $(STORMS)
 long/moveover: kafka ## a live Kafka group and a durable JetStream consumer, replaced process by process and put back; the five steps of docs/move-over.md, with the truth of each figure of observe (needs Java 17 and Maven)

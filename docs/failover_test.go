@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestRealTakeover has measured these, see `make long WHAT=failover`.
+// TestRealTakeover has measured these, see `make failover`.
 func TestThePageOfOperatingHasTheTimesOfTakeovers(t *testing.T) {
 	data, err := os.ReadFile("failover.json")
 	if err != nil {
@@ -61,7 +61,7 @@ func TestThePageOfOperatingHasTheTimesOfTakeovers(t *testing.T) {
 			table += " – |\n"
 		}
 	}
-	isOnPage(t, "operating.md", "failover", table+"\n", "make long WHAT=failover")
+	isOnPage(t, "operating.md", "failover", table+"\n", "make failover")
 
 	// The README has the medians of the quiet machine, and of the three kinds of groups of Kafka the slowest.
 	table = "\n| | killed | frozen | cut off | elsewhere |\n|---|---|---|---|---|\n"
@@ -76,5 +76,5 @@ func TestThePageOfOperatingHasTheTimesOfTakeovers(t *testing.T) {
 		}
 		table += fmt.Sprintf(" %.0f |\n", without[row[1]])
 	}
-	isOnPage(t, "../README.md", "failover", table+"\n", "make long WHAT=failover")
+	isOnPage(t, "../README.md", "failover", table+"\n", "make failover")
 }
