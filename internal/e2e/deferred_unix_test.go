@@ -174,9 +174,22 @@ func (d deferrals) play(how syscall.Signal) {
 	stopped := start("stopped", true)
 	d.until("it to own partitions", func() bool { return len(d.of(stopped)) > 0 })
 	d.want(map[string]int{"a": 1, "b": 1, "c": 1, later + "soon": 1}, 12-len(withdrawn), withdrawn)
-	d.due(later + "clock %")
-	d.until("it to be in a replay", func() bool { return strings.Contains(fmt.Sprint(stopped.all()), "replays") })
+	due := map[int32]bool{}
+	d.until("it to be in a replay", func() bool { // of a partition that it has not lost meanwhile
+		for _, p := range d.of(stopped) {
+			if !due[p] {
+				due[p] = true
+				d.due(fmt.Sprintf(later+"clock %d", p))
+			}
+		}
+		return strings.Contains(fmt.Sprint(stopped.all()), "replays")
+	})
 	d.halt(stopped, how)
+	for p := range int32(4) {
+		if !due[p] { // the row of a replay is locked
+			d.due(fmt.Sprintf(later+"clock %d", p))
+		}
+	}
 	d.until("what is due to be replayed by others", applied(later+"clock"))
 	if how == syscall.SIGSTOP {
 		stopped.signal(syscall.SIGCONT)
@@ -205,18 +218,18 @@ func (d deferrals) halt(p *process, how syscall.Signal) {
 		p.signal(how)
 		return
 	}
-	for {
+	d.until(p.name+" to be frozen without the lock", func() bool { // which it may give back between two attempts
 		if err := subprocess.Freeze(p.cmd.Process); err != nil {
 			d.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(d.Context(), time.Second)
-		locked := d.locked(ctx)
-		cancel()
-		if !locked {
-			return
+		defer cancel()
+		if d.locked(ctx) {
+			p.signal(syscall.SIGCONT)
+			return false
 		}
-		p.signal(syscall.SIGCONT)
-	}
+		return true
+	})
 }
 
 // withdraw withdraws what is to be withdrawn of some partitions.

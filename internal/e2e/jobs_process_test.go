@@ -53,7 +53,7 @@ func jobsMain(packed string) error {
 			},
 		})
 	}
-	source, err := schedule.New(schedule.Options{Store: store, Group: group, Name: name, Logger: logger}, jobs...)
+	source, err := schedule.New(schedule.Options{Store: store, Group: group, Name: name, LeaseTTL: noticedTTL, Logger: logger}, jobs...)
 	if err != nil {
 		return err
 	}

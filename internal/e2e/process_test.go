@@ -39,6 +39,13 @@ type processSpec struct {
 // session is short, so that the broker soon misses a frozen process.
 const session = 2 * time.Second
 
+// noticedTTL is so long that a machine that stands for seconds sees by what partitions are taken over. The lease of a
+// process that is gone lasts for two thirds of it at least.
+const (
+	noticedTTL    = 45 * time.Second
+	noticedWithin = noticedTTL / 2
+)
+
 // marker is a message at which a worker process says so, and waits for a line
 // on its standard input before it continues. It waits once: what comes to nothing after that
 // is tried again.
