@@ -83,15 +83,15 @@ func TestATransactionThatEndedUnderAPreparedStatementIsNotWrittenAround(t *testi
 					r.apply(w, req)
 					return
 				}
-				ctx, cancel := context.WithTimeout(req.Context(), 2*time.Second)
-				defer cancel()
-				endless, err := httpfence.Tx(ctx).PrepareContext(ctx,
+				endless, err := httpfence.Tx(req.Context()).PrepareContext(req.Context(),
 					`INSERT INTO effects (scope, key) WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM c) SELECT 'endless', n FROM c`)
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				defer func() { _ = endless.Close() }()
+				ctx, cancel := context.WithTimeout(req.Context(), 2*time.Second)
+				defer cancel()
 				if _, err := endless.ExecContext(ctx); err == nil {
 					t.Error("the endless statement ended")
 				}

@@ -122,7 +122,7 @@ func TestReceiversOnOneDatabaseThatAreKilledAgainAndAgain(t *testing.T) {
 			return res.StatusCode
 		}
 		const scopes, keys = 6, 40
-		var applied, stale atomic.Int64
+		var applied, stale, kills atomic.Int64
 		var senders, zombies sync.WaitGroup
 		for s := range scopes {
 			scope := fmt.Sprint("scope-", s)
@@ -132,6 +132,10 @@ func TestReceiversOnOneDatabaseThatAreKilledAgainAndAgain(t *testing.T) {
 			senders.Go(func() {
 				defer finish()
 				for k := 0; k < keys && ctx.Err() == nil; {
+					if applied.Load() > 60+40*kills.Load() { // however long a receiver takes to start, most of the kills have work beside them
+						<-time.After(time.Millisecond)
+						continue
+					}
 					switch status := post(call(scope, epoch.Epoch(now.Load()), fmt.Sprint("key-", k))); status {
 					case http.StatusCreated:
 						k++
@@ -159,12 +163,10 @@ func TestReceiversOnOneDatabaseThatAreKilledAgainAndAgain(t *testing.T) {
 				}
 			})
 		}
-		kills := 0
 		for tick, next := time.NewTicker(5*time.Millisecond), int64(20); applied.Load() < scopes*keys && ctx.Err() == nil && !t.Failed(); <-tick.C {
 			if applied.Load() >= next {
 				next += 25
-				kills++
-				i := kills % 2
+				i := kills.Add(1) % 2
 				at[i].Load().Kill()
 				at[i].Store(r.process(t))
 			}
@@ -174,9 +176,9 @@ func TestReceiversOnOneDatabaseThatAreKilledAgainAndAgain(t *testing.T) {
 		if n := len(judge(t, r.log())); n != scopes*keys {
 			t.Errorf("%d keys applied, want %d", n, scopes*keys)
 		}
-		if kills < 5 || stale.Load() == 0 {
-			t.Errorf("%d kills, %d refused as stale", kills, stale.Load())
+		if kills.Load() < 5 || stale.Load() == 0 {
+			t.Errorf("%d kills, %d refused as stale", kills.Load(), stale.Load())
 		}
-		t.Logf("%d kills, %d zombies' requests refused", kills, stale.Load())
+		t.Logf("%d kills, %d zombies' requests refused", kills.Load(), stale.Load())
 	})
 }

@@ -296,7 +296,7 @@ func holding(ctx context.Context, tx pgsink.Tx, until func(), done <-chan struct
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		return errors.New("another call waits for the connection")
 	}
 }

@@ -167,7 +167,7 @@ func TestAnActEndsATransactionThatIsFrozenWithTheFence(t *testing.T) {
 	if err != nil || got.Next != 0 || got.Epoch != 6 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > takeoverBound {
 		t.Errorf("it took %v", took)
 	}
 	wantStock(r, 100)
@@ -265,7 +265,7 @@ func TestPruningTheDecisionLogHoldsNoOtherClaimUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := tryClaim(ctx, s, other, 5); err != nil {
 		t.Errorf("a claim waits for another one's log: %v", err)

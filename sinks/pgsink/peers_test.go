@@ -245,11 +245,15 @@ func TestOneOfTenSuspicionsASecondIsToBeActedOn(t *testing.T) {
 	if l := all[3].look(); l.Members != 11 {
 		t.Errorf("%d members", l.Members)
 	}
-	if again := race(first); len(again) != 0 && time.Since(began) < time.Second {
+	again := race(first)
+	if len(again) != 0 && time.Since(began) < time.Second {
 		t.Errorf("within a second %q won", again)
 	}
-	r.sql("update epochfence.peer_suspicion set last_at = last_at - interval '1 s'")
-	if again := race(first); len(again) != 1 {
+	if len(again) == 0 { // a machine that stalls may have let the second pass
+		r.sql("update epochfence.peer_suspicion set last_at = last_at - interval '1 s'")
+		again = race(first)
+	}
+	if len(again) != 1 {
 		t.Errorf("a second later %q won", again)
 	}
 	r.sql("update epochfence.peer_suspicion set last_at = last_at - interval '1 s'")
@@ -279,7 +283,7 @@ func TestEachOfAHundredLooksAfterThree(t *testing.T) {
 	if _, ok := last.sees(peer(0)); !ok {
 		t.Error("the last does not see the first")
 	}
-	r.sql(`update epochfence.peer set suspected = member, suspected_at = clock_timestamp() - interval '59 s' where run = 'run-051';
+	r.sql(`update epochfence.peer set suspected = member, suspected_at = clock_timestamp() - interval '30 s' where run = 'run-051';
 		update epochfence.peer set suspected = member, suspected_at = clock_timestamp() - interval '61 s' where run = 'run-052';
 		update epochfence.peer set patience = 0 where run = 'run-053';
 		update epochfence.peer set member = '' where run = 'run-054'`)

@@ -139,7 +139,7 @@ func TestProtectWaitsForTheTableOnlyForAWhile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := pgsink.Protect(ctx, newPool(t, r.db.URL), "stock", pgsink.Protection{}, pgsink.Options{ClaimTimeout: 50 * time.Millisecond})
 	if err == nil || !strings.Contains(err.Error(), "has not ended within 50ms") {
