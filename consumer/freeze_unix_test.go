@@ -51,7 +51,8 @@ func TestAfterAThawNobodyIsBlamed(t *testing.T) {
 		said = append(said, lines.Text())
 		if lines.Text() == "in the handler" {
 			<-time.After(5 * time.Second) // while nothing of the other process runs
-			go func() { // again and again: it may not have come to its stop yet
+			go func() {
+				// Again and again: it may not have come to its stop yet.
 				for cmd.Process.Signal(syscall.SIGCONT) == nil {
 					<-time.After(100 * time.Millisecond)
 				}

@@ -103,7 +103,7 @@ type holder struct {
 
 func (l *locked) holder(name string) *holder {
 	l.Helper()
-	m, err := lease.Open(l.Context(), l.leases, lease.Options{Group: "billing", Name: name, TTL: time.Second, Logger: slog.New(slog.DiscardHandler)})
+	m, err := lease.Open(l.Context(), l.leases, lease.Options{Group: "billing", Name: name, TTL: time.Minute, Logger: slog.New(slog.DiscardHandler)})
 	must(l, func() error { return err })
 	l.Cleanup(m.Close)
 	held, err := m.Acquire(l.Context(), "nightly")

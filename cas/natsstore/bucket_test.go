@@ -430,19 +430,24 @@ func TestAMissingPermissionIsNamed(t *testing.T) {
 			if c.deleted {
 				must(t, admin.DeleteKeyValue(inTime(t), bucket))
 			}
-			contexts := []context.Context{inASecond(t)}
+			contexts := []func(testing.TB) context.Context{inASecond}
 			if c.name == "get" || c.name == "watch" || c.name == "fetch what is listed" {
-				contexts = append(contexts, t.Context()) // without a deadline
+				contexts = append(contexts, testing.TB.Context) // without a deadline
 			}
-			for _, ctx := range contexts {
+			for _, context := range contexts {
 				var err error
-				if c.try != nil {
-					err = c.try(ctx, s)
-				} else {
-					_, err = natsstore.Open(ctx, user, natsstore.Options{Bucket: bucket})
-				}
 				var denied *natsstore.PermissionError
-				if !errors.As(err, &denied) {
+				for range 5 { // a machine that stalls for a second keeps the server from saying it
+					if ctx := context(t); c.try != nil {
+						err = c.try(ctx, s)
+					} else {
+						_, err = natsstore.Open(ctx, user, natsstore.Options{Bucket: bucket})
+					}
+					if errors.As(err, &denied) {
+						break
+					}
+				}
+				if denied == nil {
 					t.Fatalf("%v, want a PermissionError", err)
 				}
 				if !strings.HasPrefix(denied.Subject, c.names) || !errors.Is(err, nats.ErrPermissionViolation) {

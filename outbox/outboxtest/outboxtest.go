@@ -309,7 +309,10 @@ func handsOver[TX any](w *world[TX]) {
 		w.up.Store(n%2 == 1)
 		group.Grant(members[n%2], "orders", 0)
 		came, refused := len(w.arrived()), w.refused.Load()
-		w.await("something is sent", func() bool { return len(w.arrived()) > came || w.refused.Load() > refused })
+		w.await("something is sent", func() bool {
+			n := len(w.arrived()) // all of it may have come before we have looked
+			return n > came || n == len(want) || w.refused.Load() > refused
+		})
 	}
 	w.await("everything is sent", func() bool { return len(w.arrived()) >= len(want) })
 	w.awaitLeft(0)

@@ -374,6 +374,8 @@ func TestTheBacklogIsReported(t *testing.T) {
 		defer mu.Unlock()
 		return len(got) > 1 && got[len(got)-1] == 0
 	})
+	mu.Lock()
+	defer mu.Unlock()
 	if got[0] < 4 {
 		t.Errorf("backlogs of %v; want four at first", got)
 	}

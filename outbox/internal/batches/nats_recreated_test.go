@@ -100,7 +100,7 @@ func TestABatchOfAStreamThatWasRecreatedIsADoubt(t *testing.T) {
 func TestAStreamWhoseConfigurationChangesKeepsItsPositions(t *testing.T) {
 	r := newNATSRig(t, natstest.Start(t).URL())
 	var log lines
-	r.o.Logger, r.o.RetryMax = log.logger(), time.Hour // the last batch stays assigned
+	r.o.Logger, r.o.RetryMax, r.o.RequestTimeout = log.logger(), time.Hour, patience // the last batch stays assigned; a stall is no incident
 	r.add("a", "b")
 	run := r.takeOver(&process{})
 	r.awaitSent()
