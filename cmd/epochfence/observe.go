@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -60,7 +60,13 @@ func (a *app) observing(name, short, long string, people func(observe.Report, ui
 			if err != nil {
 				return err
 			}
-			err = a.show(r, func() { people(r, f.limit) })
+			err = a.show(r, func() {
+				if r.Transactions == 0 {
+					a.say("Nothing was noted, or nothing that --group, --topic and --since select.\nSee epochfence observe report --help.")
+					return
+				}
+				people(r, f.limit)
+			})
 			if name == "report" && r.AppliedTwice > 0 || name == "shadow" && len(r.Refusals) > 0 {
 				err = errors.Join(errTrouble, err)
 			}
@@ -74,8 +80,7 @@ func (a *app) observing(name, short, long string, people func(observe.Report, ui
 }
 
 func (a *app) observed(ctx context.Context, f observeFlags) (observe.Report, error) {
-	var since time.Time
-	var err error
+	since, err := time.Time{}, error(nil)
 	if f.since != "" {
 		since, err = parseTime(f.since, time.Now())
 	}
@@ -119,11 +124,12 @@ func (p *postgres) observations(ctx context.Context, f chosen, since time.Time, 
 func (s *sqlite) observations(ctx context.Context, f chosen, since time.Time, add func(observe.Row) bool) error {
 	rows, err := s.db.QueryContext(ctx, `SELECT id, at, group_name, topic, number, first_offset, last_offset, generation, process, coalesce(ids, '[]'), caught
 		FROM `+cmp.Or(s.sink.TablePrefix, sqlschema.DefaultPrefix)+`observed
-		WHERE (?1 = '' OR group_name = ?1) AND (?2 = '' OR topic = ?2) AND at >= ?3 ORDER BY group_name, topic, number, id`, f.group, f.topic, since.UTC().Format("2006-01-02T15:04:05.000Z"))
+		WHERE (?1 = '' OR group_name = ?1) AND (?2 = '' OR topic = ?2) AND at >= ?3 AND first_offset <= last_offset ORDER BY group_name, topic, number, id`, f.group, f.topic, since.UTC().Format("2006-01-02T15:04:05.000Z"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = rows.Close() }()
+	seed := maphash.MakeSeed()
 	for rows.Next() {
 		var r observe.Row
 		var at string
@@ -138,9 +144,7 @@ func (s *sqlite) observations(ctx context.Context, f chosen, since time.Time, ad
 		}
 		r.UnreadIDs = json.Unmarshal(ids, &texts) != nil
 		for _, id := range slices.DeleteFunc(texts, func(id string) bool { return id == "" }) {
-			h := fnv.New64a()
-			h.Write([]byte(id))
-			r.IDs = append(r.IDs, int64(h.Sum64()))
+			r.IDs = append(r.IDs, int64(maphash.String(seed, id)))
 		}
 		add(r)
 	}
@@ -148,29 +152,21 @@ func (s *sqlite) observations(ctx context.Context, f chosen, since time.Time, ad
 }
 
 func (a *app) printObserved(r observe.Report, limit uint) {
-	if r.Transactions == 0 {
-		a.say("Nothing was noted. See epochfence observe report --help.")
-		return
-	}
 	rests := count(r.Transactions, r.Unit)
 	if r.AppliedTwice == 0 {
 		a.say("No effect was applied twice, in %s.", rests)
 	} else {
 		a.say("WRONG: applied twice: %s, in %s.", count(r.AppliedTwice, "effect"), rests)
 	}
-	a.say("%s; processes: %d; %s to %s\n", count(r.Partitions, "partition"), r.Processes, stamp(r.First), stamp(r.Last))
+	a.say("%s of %s; processes: %d; %s to %s\n", count(r.Partitions, "partition"), printable(strings.Join(r.Logs, ", ")), r.Processes, stamp(r.First), stamp(r.Last))
 	if r.UnreadIDs > 0 {
 		a.say("%s with ids that are no JSON list of texts, and were skipped\n", count(r.UnreadIDs, "row"))
 	}
 	t := newTable(">MESSAGES", "APPLIED AGAIN, AND WHY")
-	for _, k := range observe.Kinds {
-		t.row(r.Repeated[k], map[observe.Kind]string{
-			observe.SameProcess: "the same process got them again",
-			observe.SecondOwner: "two processes believed that the partition was theirs",
-			observe.Redelivered: "the next owner began too low: an offset was not committed, or reset",
-			observe.Producer:    "the producer wrote them twice (where ids were given)",
-		}[k])
-	}
+	t.row(r.Repeated[observe.SameProcess], "the same process got them again")
+	t.row(r.Repeated[observe.SecondOwner], "two processes believed that the partition was theirs")
+	t.row(r.Repeated[observe.Redelivered], "the next owner began too low: an offset was not committed, or reset")
+	t.row(r.Repeated[observe.Producer], "the producer wrote them twice (where ids were given)")
 	t.row(r.Caught, "of these, a dedupe table caught")
 	t.print(a.out)
 	a.say("")
@@ -184,8 +180,7 @@ func (a *app) printObserved(r observe.Report, limit uint) {
 	t.row(r.Refused[observe.Applied], "with messages that were applied")
 	t.row(r.Refused[observe.Order], "after a later message was applied")
 	t.print(a.out)
-	es := slices.Clone(r.Episodes)
-	slices.SortStableFunc(es, func(x, y observe.Episode) int { return cmp.Compare(y.Messages, x.Messages) })
+	es := slices.SortedStableFunc(slices.Values(r.Episodes), func(x, y observe.Episode) int { return cmp.Compare(y.Messages, x.Messages) })
 	for i, e := range es[:min(limit, uint(len(es)))] {
 		if i == 0 {
 			a.say("\nThe largest of %s:", count(int64(len(es)), "case"))
@@ -205,8 +200,7 @@ func (a *app) printShadow(r observe.Report, limit uint) {
 		a.say("A fence would have refused none of %s.", count(r.Transactions, r.Unit))
 		return
 	}
-	rs := slices.Clone(r.Refusals)
-	slices.SortStableFunc(rs, func(x, y observe.Refusal) int { return x.At.Compare(y.At) })
+	rs := slices.SortedStableFunc(slices.Values(r.Refusals), func(x, y observe.Refusal) int { return x.At.Compare(y.At) })
 	a.say("A fence would have refused %d of %s.\n", r.Refused[observe.Stale]+r.Refused[observe.Applied]+r.Refused[observe.Order], count(r.Transactions, r.Unit))
 	if more := len(rs) - int(min(limit, uint(len(rs)))); more > 0 {
 		a.say("%d earlier ones are not listed (--limit).\n", more)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"time"
+	"unique"
 )
 
 // This file decides what a series of rows means. All rows of a partition are judged together, in the order in
@@ -15,17 +16,11 @@ import (
 // time, some 270 bytes each.
 func Judge(rows func(yield func(Row) bool)) Report {
 	j := judge{
-		report:    Report{Unit: "transaction", Repeated: map[Kind]int64{}, Refused: map[Reason]int64{}, Refusals: []Refusal{}, Episodes: []Episode{}},
+		report:    Report{Unit: "transaction", Repeated: map[Kind]int64{}, Refused: map[Reason]int64{}, Logs: []string{}, Refusals: []Refusal{}, Episodes: []Episode{}},
 		processes: map[string]bool{}, transactions: map[uint64]bool{}, refused: map[uint64]bool{},
 	}
 	var part []noted
-	names := map[string]string{} // a row's texts are mostly those of the rows before it
-	name := func(s string) string {
-		if _, known := names[s]; !known {
-			names[s] = s
-		}
-		return names[s]
-	}
+	name := func(s string) string { return unique.Make(s).Value() } // a row's texts are mostly those of the rows before it
 	for r := range rows {
 		r.Group, r.Topic, r.Process = name(r.Group), name(r.Topic), name(r.Process)
 		if len(part) > 0 && (part[0].Number != r.Number || part[0].Topic != r.Topic || part[0].Group != r.Group) {
@@ -48,6 +43,7 @@ type judge struct {
 	processes    map[string]bool
 	transactions map[uint64]bool
 	refused      map[uint64]bool // counted once, for the first reason
+	lastRefused  uint64
 
 	log  [2]string       // the group and the topic of seen
 	seen map[int64]place // where an id was first
@@ -66,6 +62,11 @@ type noted struct {
 	openTill time.Time // the last time at which its transaction was seen open
 }
 
+// openBefore reports whether the transaction of r was open when an earlier row was noted.
+func (r noted) openBefore(was noted) bool {
+	return r.Tx < was.Tx || slices.Contains(was.Snapshot.Open, r.Tx)
+}
+
 // span is a range of offsets, and the last row that applied it.
 type span struct {
 	first, last int64
@@ -76,6 +77,7 @@ func (j *judge) partition(p []noted) {
 	markStale(p)
 	if log := [2]string{p[0].Group, p[0].Topic}; log != j.log {
 		j.log, j.seen = log, map[int64]place{}
+		j.report.Logs = append(j.report.Logs, log[0]+"/"+log[1])
 	}
 	j.report.Partitions++
 	var spans []span
@@ -111,7 +113,7 @@ func (j *judge) partition(p []noted) {
 		}
 		producer := j.byProducer(r.Row, parts)
 		j.report.Repeated[Producer] += producer
-		caught := min(r.Caught, repeats+producer)
+		caught := max(0, min(r.Caught, repeats+producer))
 		j.report.Caught += caught
 		j.report.AppliedTwice += repeats + producer - caught
 		switch {
@@ -149,9 +151,7 @@ func (j *judge) count(r Row) {
 	if j.report.First.IsZero() || r.At.Before(j.report.First) {
 		j.report.First = r.At
 	}
-	if r.At.After(j.report.Last) {
-		j.report.Last = r.At
-	}
+	j.report.Last = slices.MaxFunc([]time.Time{j.report.Last, r.At}, time.Time.Compare)
 }
 
 // markStale finds the stale rows of a partition, and how long transactions were open.
@@ -260,7 +260,7 @@ func (j *judge) repeat(p []noted, s span, i int) {
 	switch {
 	case was.Process == r.Process:
 		e.Kind = SameProcess
-	case was.stale, r.stale, was.Tx != r.Tx && !r.Snapshot.hadEnded(was.Tx):
+	case was.stale, r.stale, r.openBefore(was), was.Tx != r.Tx && !r.Snapshot.hadEnded(was.Tx):
 		e.Kind = SecondOwner
 		e.BothFrom, e.BothUntil = both(p, s.row, i)
 	default:
@@ -293,13 +293,14 @@ func (e Episode) continues(next Episode) bool {
 // a later owner until the last sign of the one before.
 func both(p []noted, earlierRow, laterRow int) (from, until time.Time) {
 	zombie, owner := p[earlierRow], p[laterRow]
-	if owner.stale && !zombie.stale {
+	if !zombie.stale && (owner.stale || owner.openBefore(zombie)) {
 		zombie, owner = owner, zombie
 	}
 	from = owner.At
-	if zombie.stale {
-		later := slices.IndexFunc(p, func(r noted) bool { return r.Process != zombie.Process && r.Generation > zombie.Generation })
-		from = p[later].At
+	if i := slices.IndexFunc(p, func(q noted) bool {
+		return q.Process != zombie.Process && (zombie.stale && q.Generation > zombie.Generation || !zombie.stale && q.ID < zombie.ID && zombie.openBefore(q))
+	}); i >= 0 {
+		from = p[i].At
 	}
 	return from, slices.MaxFunc([]time.Time{zombie.At, zombie.openTill, from}, time.Time.Compare)
 }
@@ -330,5 +331,11 @@ func (j *judge) refuse(r Row, why Reason, position int64) {
 		j.refused[r.Tx] = true
 		j.report.Refused[why]++
 	}
-	j.report.Refusals = append(j.report.Refusals, Refusal{r.partition(), r.At, r.Process, r.Generation, r.First, r.Last, why, position})
+	rs := j.report.Refusals
+	if n := len(rs) - 1; n >= 0 && r.Tx != 0 && r.Tx == j.lastRefused && rs[n].Partition == r.partition() && rs[n].To+1 == r.First {
+		rs[n].To = r.Last
+		return
+	}
+	j.lastRefused = r.Tx
+	j.report.Refusals = append(rs, Refusal{r.partition(), r.At, r.Process, r.Generation, r.First, r.Last, why, position})
 }

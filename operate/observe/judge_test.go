@@ -16,8 +16,8 @@ import (
 //
 //	process/generation partition first-last key=value…
 //
-// Keys: open (the numbers of lines whose transactions have not ended), tx (the line whose transaction this is), ids,
-// caught.
+// Keys: open (the numbers of lines whose transactions have not ended), tx (the line whose transaction this is), xid
+// (another number of its transaction), ids, caught.
 func rows(t *testing.T, history string) (rs []observe.Row) {
 	t.Helper()
 	for i, line := range strings.Split(strings.TrimSpace(history), "\n") {
@@ -41,6 +41,8 @@ func rows(t *testing.T, history string) (rs []observe.Row) {
 					r.Snapshot.Open = append(r.Snapshot.Open, uint64(x))
 				case "tx":
 					r.Tx, r.Snapshot.Max = uint64(x), uint64(x)
+				case "xid":
+					r.Tx, r.Snapshot.Max = uint64(x), 100
 				case "ids":
 					r.IDs = append(r.IDs, x)
 				case "caught":
@@ -131,6 +133,15 @@ func TestAHistoryIsJudgedAsWhatHappened(t *testing.T) {
 			b 0 0-9 open=1
 			b 0 10-19 open=1
 			b 0 20-29`, "second owner 10; twice 10; refused as applied 1; second owner 0-9 by b after a in 1, both 2-3"},
+		"frozen between its first write and its statement: its transaction is older than that of the other": {`
+			a 0 0-9 xid=3
+			c 0 10-19 xid=4
+			b 0 20-29 xid=7
+			b 0 30-39 xid=8
+			a 0 35-39 xid=6`, "second owner 5; twice 5; refused as applied 1; second owner 35-39 by a after b in 1, both 3-5"},
+		"frozen so, and the other one had to wait for it": {`
+			b 0 0-9 xid=6 open=7
+			a 0 0-9 xid=7`, "second owner 10; twice 10; refused as applied 1; second owner 0-9 by a after b in 1, both 1-2"},
 		"frozen before, and the generation is not known: nothing proves a second owner": {`
 			b 0 0-9
 			a 0 0-4`, "redelivered 5; twice 5; refused as applied 1; redelivered 0-4 by a after b in 1"},
@@ -211,6 +222,10 @@ func TestAHistoryIsJudgedAsWhatHappened(t *testing.T) {
 		"the dedupe table has forgotten some": {`
 			a/1 0 0-9
 			b/2 0 5-14 caught=3`, "redelivered 5; caught 3; twice 2; refused as applied 1; redelivered 5-9 by b after a in 1"},
+		"a count of caught messages that cannot be": {`
+			a/1 0 0-9
+			b/2 0 5-14 caught=-3
+			b/2 0 15-19 caught=-3`, "redelivered 5; twice 5; refused as applied 1; redelivered 5-9 by b after a in 1"},
 		"the dedupe table catches what was applied before anything was noted": {`
 			a/1 0 5-14 caught=5`, ""},
 		"the producer writes a message twice": {`
@@ -258,7 +273,7 @@ func TestAReportSaysWhatItRestsOn(t *testing.T) {
 		a/1 0 0-9
 		a/1 1 0-9 tx=1
 		b/2 0 10-19`)))
-	if r.Transactions != 2 || r.Partitions != 2 || r.Processes != 2 || !r.First.Equal(at(1)) || !r.Last.Equal(at(3)) {
+	if r.Transactions != 2 || r.Partitions != 2 || r.Processes != 2 || !slices.Equal(r.Logs, []string{"shipping/orders"}) || !r.First.Equal(at(1)) || !r.Last.Equal(at(3)) {
 		t.Errorf("%+v", r)
 	}
 	serial := rows(t, "a/1 0 0-9\na/1 0 10-19")
@@ -285,6 +300,24 @@ func TestARefusalSaysWhyAndAgainstWhichPosition(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("refused %+v, want %+v", got, want)
+	}
+}
+
+func TestARefusedTransactionWithARowAMessageIsListedOnce(t *testing.T) {
+	var got []string
+	for _, r := range observe.Judge(slices.Values(rows(t, `
+		a/1 3 0-9
+		a/1 4 0-9
+		b/2 3 5-5
+		b/2 3 6-6 tx=3
+		b/2 3 7-7 tx=3
+		b/2 3 9-9 tx=3
+		b/2 4 8-8 tx=3
+		b/2 4 9-9`))).Refusals {
+		got = append(got, fmt.Sprintf("%s %d-%d", r.Partition, r.From, r.To))
+	}
+	if want := []string{"shipping/orders/3 5-7", "shipping/orders/3 9-9", "shipping/orders/4 8-8", "shipping/orders/4 9-9"}; !slices.Equal(got, want) {
+		t.Errorf("refused %q, want %q", got, want)
 	}
 }
 

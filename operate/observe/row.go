@@ -52,11 +52,7 @@ func ParseSnapshot(s string) (Snapshot, error) {
 	if len(all) < 2 {
 		return Snapshot{}, fmt.Errorf("observe: %q is no snapshot", s)
 	}
-	snapshot := Snapshot{Min: all[0], Max: all[1]}
-	if len(all) > 2 {
-		snapshot.Open = all[2:]
-	}
-	return snapshot, nil
+	return Snapshot{Min: all[0], Max: all[1], Open: all[2:]}, nil
 }
 
 func (s Snapshot) hadEnded(tx uint64) bool {
@@ -100,6 +96,7 @@ var Reasons = []Reason{Stale, Applied, Order}
 type Report struct {
 	Transactions int64     `json:"transactions"`
 	Unit         string    `json:"unit"` // of Transactions and Refused: "transaction", or "row" if rows have no Tx
+	Logs         []string  `json:"logs"` // GROUP/TOPIC
 	Partitions   int64     `json:"partitions"`
 	Processes    int64     `json:"processes"`
 	UnreadIDs    int64     `json:"unread_ids,omitzero"` // rows with ids that could not be read
