@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/epochfence/epochfence/epoch"
@@ -23,8 +24,9 @@ import (
 // server: privileges, settings that lose commits, and old snapshots.
 
 type postgres struct {
-	pool *pgxpool.Pool
-	sink pgsink.Options
+	pool       *pgxpool.Pool
+	sink       pgsink.Options
+	notGranted error
 }
 
 func openPostgres(ctx context.Context, f flags) (*postgres, error) {
@@ -39,14 +41,14 @@ func openPostgres(ctx context.Context, f flags) (*postgres, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "epochfence"
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, err
+	p := &postgres{sink: pgsink.Options{Schema: f.schema, StartTimeout: f.timeout, Logger: quiet}}
+	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.Code == "01007" { // a warning, when a role grants what is not its own
+			p.notGranted = fmt.Errorf("%s: run it as the schema's owner", n.Message)
+		}
 	}
-	return &postgres{
-		pool: pool,
-		sink: pgsink.Options{Schema: f.schema, StartTimeout: f.timeout, Logger: quiet},
-	}, nil
+	p.pool, err = pgxpool.NewWithConfig(ctx, config)
+	return p, err
 }
 
 func (p *postgres) close() { p.pool.Close() }
@@ -105,11 +107,10 @@ func (p *postgres) alive(ctx context.Context, schema string) map[string]int {
 	alive := map[string]int{}
 	var version string
 	var n int
-	_, err = pgx.ForEachRow(rows, []any{&version, &n}, func() error {
+	if _, err = pgx.ForEachRow(rows, []any{&version, &n}, func() error {
 		alive[version] = n
 		return nil
-	})
-	if err != nil {
+	}); err != nil {
 		return nil
 	}
 	return alive
@@ -131,7 +132,7 @@ func (p *postgres) grant(role string, as roleKind) (string, error) {
 func (p *postgres) run(ctx context.Context, sql string) error {
 	return pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, sql)
-		return err
+		return cmp.Or(err, p.notGranted)
 	})
 }
 

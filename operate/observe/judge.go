@@ -92,13 +92,6 @@ func (j *judge) partition(p []noted) {
 		var repeats, again int64 // again: of rows that a fence would have accepted
 		parts, rest := cut(spans, r.First, r.Last, i)
 		spans = rest
-		if r.stale { // what was applied stays that of its owner, for what repeats it later
-			for _, s := range parts {
-				if s.row >= 0 {
-					_, spans = cut(spans, s.first, s.last, s.row)
-				}
-			}
-		}
 		for _, s := range parts {
 			n := s.last - s.first + 1
 			if s.row < 0 {
@@ -106,6 +99,9 @@ func (j *judge) partition(p []noted) {
 				continue
 			}
 			repeats += n
+			if r.stale { // what was applied stays that of its owner, for what repeats it later
+				_, spans = cut(spans, s.first, s.last, s.row)
+			}
 			if !p[s.row].stale {
 				again += n
 			}
