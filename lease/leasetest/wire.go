@@ -63,26 +63,6 @@ func (w *wire) mend() {
 	close(w.mended)
 }
 
-// cutOff cuts the wire unless it is cut.
-func (w *wire) cutOff() {
-	if w.mu.Lock(); w.isCut {
-		w.mu.Unlock()
-		return
-	}
-	w.mu.Unlock()
-	w.cut()
-}
-
-// whole mends the wire if it is cut.
-func (w *wire) whole() {
-	if w.mu.Lock(); !w.isCut {
-		w.mu.Unlock()
-		return
-	}
-	w.mu.Unlock()
-	w.mend()
-}
-
 func (w *wire) next(f fault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
