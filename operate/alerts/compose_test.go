@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/epochfence/epochfence/internal/servers/promtest"
+	"github.com/epochfence/epochfence/internal/servers/servertest"
 )
 
 const compose = "../../compose/"
@@ -36,7 +36,7 @@ func TestThePrometheusOfComposeHasTheRulesAndScrapesTheExamples(t *testing.T) {
 		}
 	}
 
-	promtool := promtest.Tool(t, "promtool")
+	promtool := servertest.Find(t, "Debian package prometheus", "promtool")
 	here, err := filepath.Abs(file)
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/epochfence/epochfence/consumer"
-	"github.com/epochfence/epochfence/internal/servers/promtest"
+	"github.com/epochfence/epochfence/internal/servers/servertest"
 	"github.com/epochfence/epochfence/operate/stats"
 )
 
@@ -25,7 +25,7 @@ func read(t *testing.T, name string) string {
 }
 
 func TestPromtoolFindsNothingWrongWithTheRules(t *testing.T) {
-	promtool := promtest.Tool(t, "promtool")
+	promtool := servertest.Find(t, "Debian package prometheus", "promtool")
 	for _, args := range [][]string{{"check", "rules", file}, {"test", "rules", tests}} {
 		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)

@@ -14,7 +14,6 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/servers/promtest"
 	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/outbox"
@@ -97,7 +96,7 @@ var scenarios = map[string]struct{ before, after func(s *scenario) }{
 		func(s *scenario) {
 			was := s.drill.sink.Snapshot()
 			s.append(0, "second")
-			s.prom.Await(s, "it is applied", func() bool { return s.fence().Next == 2 })
+			s.prom.await(s, "it is applied", func() bool { return s.fence().Next == 2 })
 			s.drill.sink.Restore(was)
 			s.append(0, "third")
 		},
@@ -306,11 +305,11 @@ func TestAnAlertFiresWhereNobodyIsLeftToBeScraped(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a server")
 	}
-	promtest.Tool(t, "prometheus")
+	findPrometheus(t)
 	_, rules := quickRules(t)
-	var prom *promtest.Server
+	var prom *prometheusServer
 	alerts := func() int {
-		all, err := prom.Query(`ALERTS{alertstate="firing",alertname="` + noProcess + `",job="epochfence"}`)
+		all, err := prom.query(`ALERTS{alertstate="firing",alertname="` + noProcess + `",job="epochfence"}`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -320,21 +319,21 @@ func TestAnAlertFiresWhereNobodyIsLeftToBeScraped(t *testing.T) {
 		log := memsource.New("orders", 1)
 		d := &drill{T: at, log: log, group: log.Group(memsource.DefaultGroup), sink: memsink.New()}
 		w := d.startAs(d.group.Member("a"), failing(fine), consumer.Options{})
-		d.prom = promtest.Start(t, []string{w.address}, []string{rules}) // until the test ends, and not the group
+		d.prom = startPrometheus(t, []string{w.address}, []string{rules}) // until the test ends, and not the group
 		prom = d.prom
 		d.await(`count_over_time(epochfence_member[15s]) >= 6`)
 		if alerts() > 0 {
 			at.Errorf("%s fires", noProcess)
 		}
 	})
-	prom.Await(t, noProcess+" fires", func() bool { return alerts() == 1 })
+	prom.await(t, noProcess+" fires", func() bool { return alerts() == 1 })
 }
 
 func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a server")
 	}
-	promtest.Tool(t, "prometheus")
+	findPrometheus(t)
 	quick, rules := quickRules(t)
 	playing := map[string]*scenario{}
 	var addresses []string
@@ -371,12 +370,12 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 		well.stats.ObserveLease(lease.Released{Resource: lockOf("well"), Held: time.Second})
 	})
 
-	prom := promtest.Start(t, addresses, []string{rules})
+	prom := startPrometheus(t, addresses, []string{rules})
 	for name, s := range playing {
 		s.prom = prom
 		s.await(`count(epochfence_messages_total{instance="` + s.address + `"})`)
 		if name != "EpochfenceNoMember" {
-			prom.Await(t, name+": the first message is applied", func() bool { return len(s.drill.sink.Fences()) > 0 && s.fence().Next > 0 })
+			prom.await(t, name+": the first message is applied", func() bool { return len(s.drill.sink.Fences()) > 0 && s.fence().Next > 0 })
 		}
 	}
 	for name, s := range playing {
@@ -395,7 +394,7 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 			if name == suspectedWrongly { // of a whole job
 				query = of + name + ever
 			}
-			all, err := prom.Query(query)
+			all, err := prom.query(query)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -415,11 +414,11 @@ func TestEachAlertFiresWhenThereIsAReasonForIt(t *testing.T) {
 			t.Fatalf("these do not fire: %v", waiting)
 		}
 	}
-	prom.Await(t, "nothing fires where all is well, unless a machine that stood is the reason", func() bool {
-		all, err := prom.Query(`ALERTS{instance="` + well.address + `"} or ALERTS{resource="` + lockOf("well").String() + `"}`)
+	prom.await(t, "nothing fires where all is well, unless a machine that stood is the reason", func() bool {
+		all, err := prom.query(`ALERTS{instance="` + well.address + `"} or ALERTS{resource="` + lockOf("well").String() + `"}`)
 		return err == nil && len(all) == 0
 	})
-	all, err := prom.Query(`epochfence_deferred_messages_total{instance="` + well.address + `"} > 0`)
+	all, err := prom.query(`epochfence_deferred_messages_total{instance="` + well.address + `"} > 0`)
 	if err != nil || len(all) != 1 {
 		t.Errorf("where all is well, nothing was deferred: %v", err)
 	}

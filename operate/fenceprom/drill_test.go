@@ -19,7 +19,6 @@ import (
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/servers/promtest"
 	"github.com/epochfence/epochfence/lease"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/operate/fenceprom"
@@ -33,7 +32,7 @@ type drill struct {
 	log   *memsource.Log
 	group *memsource.Group
 	sink  *memsink.Sink
-	prom  *promtest.Server
+	prom  *prometheusServer
 }
 
 // worker is one of the processes.
@@ -78,8 +77,8 @@ func (d *drill) append(partition int32, value string) {
 // await waits until the expression has a sample that is not zero.
 func (d *drill) await(expression string) {
 	d.Helper()
-	d.prom.Await(d, expression, func() bool {
-		all, err := d.prom.Query("(" + expression + ") != 0")
+	d.prom.await(d, expression, func() bool {
+		all, err := d.prom.query("(" + expression + ") != 0")
 		if err != nil {
 			d.Fatal(err)
 		}
@@ -91,7 +90,7 @@ func TestTheAlertsFireInADrillAndAreSilentOtherwise(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a server")
 	}
-	promtest.Tool(t, "prometheus")
+	findPrometheus(t)
 	log := memsource.New("orders", 2)
 	d := &drill{T: t, log: log, group: log.Group(memsource.DefaultGroup), sink: memsink.New()}
 	d.group.Script()
@@ -111,15 +110,15 @@ func TestTheAlertsFireInADrillAndAreSilentOtherwise(t *testing.T) {
 		return nil
 	})
 	rules := absolute(t, "../alerts/epochfence.rules.yaml")
-	d.prom = promtest.Start(t, []string{a.address, b.address}, []string{rules})
+	d.prom = startPrometheus(t, []string{a.address, b.address}, []string{rules})
 
 	// All is well.
-	d.prom.Await(t, "both are members", func() bool { return joined(a) && joined(b) })
+	d.prom.await(t, "both are members", func() bool { return joined(a) && joined(b) })
 	d.group.Grant(a.member, log.Name(), 0)
 	d.append(0, "a chair")
 	d.locks(a, b)
 	d.await(`sum(epochfence_messages_total) == 1 and sum(epochfence_partition_next_offset) == 1 and sum(lock_acquire_success_total{resource=""}) == 1 and sum(lock_acquire_success_total{resource="nightly/0"}) == 1`)
-	if firing := d.prom.Alerts(t); firing != "" {
+	if firing := d.prom.alerts(t); firing != "" {
 		t.Fatalf("while all is well, these alerts fire: %s", firing)
 	}
 
@@ -146,7 +145,7 @@ func TestTheAlertsFireInADrillAndAreSilentOtherwise(t *testing.T) {
 	d.await(`ALERTS{alertname="EpochfenceZombieRefused",alertstate="firing",instance="` + a.address + `"}`)
 
 	// A partition is lost in the middle of a transaction.
-	d.prom.Await(t, "worker a has joined again, and holds nothing", func() bool { return joined(a) && len(a.stats.Partitions()) == 0 })
+	d.prom.await(t, "worker a has joined again, and holds nothing", func() bool { return joined(a) && len(a.stats.Partitions()) == 0 })
 	d.group.Grant(a.member, log.Name(), 1)
 	d.append(1, "slow")
 	<-hangs
@@ -158,7 +157,7 @@ func TestTheAlertsFireInADrillAndAreSilentOtherwise(t *testing.T) {
 	d.await(`ALERTS{alertname="EpochfencePartitionHalted",alertstate="firing",partition="0",reason="message_failed"}`)
 
 	want := map[string]bool{"EpochfenceZombieRefused": true, "EpochfenceLostInFlight": true, "EpochfencePartitionHalted": true}
-	for name := range strings.FieldsSeq(d.prom.Alerts(t)) {
+	for name := range strings.FieldsSeq(d.prom.alerts(t)) {
 		if !want[name] {
 			t.Errorf("%s fires, for which there is no reason", name)
 		}
@@ -244,7 +243,7 @@ func (d *drill) everyPanelShowsSomething() {
 	for _, p := range dashboard.Panels {
 		for _, q := range p.Targets {
 			expressions++
-			all, err := d.prom.Query(variables.Replace(q.Expr))
+			all, err := d.prom.query(variables.Replace(q.Expr))
 			if err != nil || len(all) == 0 {
 				d.Errorf("panel %q: %s: %d samples, %v", p.Title, q.Expr, len(all), err)
 			}

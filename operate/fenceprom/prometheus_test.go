@@ -1,6 +1,4 @@
-// Package promtest runs a real Prometheus for a test. A test whose Prometheus is not
-// installed skips, and fails where CI=true.
-package promtest
+package fenceprom_test
 
 import (
 	"encoding/json"
@@ -16,20 +14,20 @@ import (
 	"github.com/epochfence/epochfence/internal/servers/servertest"
 )
 
-// Tool returns the path of "prometheus" or "promtool".
-func Tool(t testing.TB, name string) string {
+// findPrometheus skips the test if there is none, and fails it where CI=true.
+func findPrometheus(t testing.TB) string {
 	t.Helper()
-	return servertest.Find(t, "Debian package prometheus", name)
+	return servertest.Find(t, "Debian package prometheus", "prometheus")
 }
 
-// Server is a Prometheus. It ends with the test.
-type Server struct{ url string }
+// prometheusServer is a real Prometheus. It ends with the test.
+type prometheusServer struct{ url string }
 
-// Start starts one that scrapes the targets, each "host:port", and evaluates the rules of
+// startPrometheus starts one that scrapes the targets, each "host:port", and evaluates the rules of
 // the files once a second.
-func Start(t testing.TB, targets, rules []string) *Server {
+func startPrometheus(t testing.TB, targets, rules []string) *prometheusServer {
 	t.Helper()
-	bin := Tool(t, "prometheus")
+	bin := findPrometheus(t)
 	quoted := func(ss []string) string { // a list in YAML
 		b, err := json.Marshal(ss)
 		if err != nil {
@@ -46,7 +44,7 @@ func Start(t testing.TB, targets, rules []string) *Server {
 	prom := servertest.Start(t, func(s *servertest.Server) *exec.Cmd {
 		return exec.Command(bin, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(s.Dir, "data"), "--web.listen-address="+s.Address, "--log.level=warn")
 	})
-	s := &Server{"http://" + prom.Address}
+	s := &prometheusServer{"http://" + prom.Address}
 	servertest.Await(t, "Prometheus is ready", func() bool {
 		res, err := http.Get(s.url + "/-/ready")
 		if err != nil {
@@ -58,27 +56,20 @@ func Start(t testing.TB, targets, rules []string) *Server {
 	return s
 }
 
-// Await polls until done, for a minute at most.
-func (s *Server) Await(t testing.TB, what string, done func() bool) {
+// await polls until done, for a minute at most.
+func (s *prometheusServer) await(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	servertest.Await(t, what, done)
 }
 
-// Sample is one of an instant vector.
-type Sample struct {
-	Labels map[string]string
-	Value  string
-}
-
-// Query evaluates an expression, whose result must be an instant vector, now.
-func (s *Server) Query(expression string) ([]Sample, error) {
+// query evaluates an expression, whose result must be an instant vector, now. It returns the labels of each sample.
+func (s *prometheusServer) query(expression string) (labels []map[string]string, err error) {
 	var answer struct {
 		Status, Error string
 		Data          struct {
 			ResultType string
 			Result     []struct {
 				Metric map[string]string
-				Value  [2]any
 			}
 		}
 	}
@@ -91,25 +82,24 @@ func (s *Server) Query(expression string) ([]Sample, error) {
 		return nil, err
 	}
 	if answer.Status != "success" || answer.Data.ResultType != "vector" {
-		return nil, fmt.Errorf("promtest: %s: %s %s %s", expression, answer.Status, answer.Error, answer.Data.ResultType)
+		return nil, fmt.Errorf("%s: %s %s %s", expression, answer.Status, answer.Error, answer.Data.ResultType)
 	}
-	var all []Sample
 	for _, r := range answer.Data.Result {
-		all = append(all, Sample{r.Metric, fmt.Sprint(r.Value[1])})
+		labels = append(labels, r.Metric)
 	}
-	return all, nil
+	return labels, nil
 }
 
-// Alerts returns the names of the alerts that fire now, each once, space-separated, in order.
-func (s *Server) Alerts(t testing.TB) string {
+// alerts returns the names of the alerts that fire now, each once, space-separated, in order.
+func (s *prometheusServer) alerts(t testing.TB) string {
 	t.Helper()
-	firing, err := s.Query(`sort(count by (alertname) (ALERTS{alertstate="firing"}))`)
+	firing, err := s.query(`sort(count by (alertname) (ALERTS{alertstate="firing"}))`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var names []string
-	for _, a := range firing {
-		names = append(names, a.Labels["alertname"])
+	for _, labels := range firing {
+		names = append(names, labels["alertname"])
 	}
 	return strings.Join(names, " ")
 }
