@@ -24,7 +24,7 @@ type idiomRig struct {
 
 func newIdiomRig(t testing.TB) *idiomRig {
 	r := newRig(t)
-	r.sql(sinktest.PostgreSQL.Setup)
+	r.sql(postgreSQL.Setup)
 	r.sql("create table idiom_documents (document jsonb); grant insert, select on idiom_documents to public")
 	return &idiomRig{r, r.operator(t), newPool(t, r.appURL, runtimeParam("lock_timeout", "50ms"))}
 }
@@ -82,7 +82,7 @@ func TestIdiomsQueued(t *testing.T) {
 	r := newIdiomRig(t)
 	pool := r.plays()
 	sinktest.Idioms(t, sinktest.Idiomatic[*pgsink.Queue]{
-		Mode: "Queued", Speaks: sinktest.PostgreSQL, Queued: true, Plays: sinktest.WireMatters,
+		Mode: "Queued", Speaks: postgreSQL, Queued: true, Plays: sinktest.WireMatters,
 		Database: func(testing.TB) sinktest.Database[*pgsink.Queue] {
 			return sinktest.Database[*pgsink.Queue]{
 				Open: func(testing.TB) epoch.Sink[*pgsink.Queue] { return r.openOn(pool).Queued() },
@@ -107,7 +107,7 @@ func (r *idiomRig) tx(name, column string, configure func(*pgxpool.Config)) sink
 	deadLetter := r.open().DeadLetter
 	pool := r.plays(configure)
 	return sinktest.Idiomatic[pgsink.Tx]{
-		Mode: name, Column: column, Speaks: sinktest.PostgreSQL,
+		Mode: name, Column: column, Speaks: postgreSQL,
 		Database: func(testing.TB) sinktest.Database[pgsink.Tx] {
 			return sinktest.Database[pgsink.Tx]{
 				Open: func(testing.TB) epoch.Sink[pgsink.Tx] { return r.openOn(pool) },

@@ -87,7 +87,8 @@ type Dialect struct {
 	// Setup makes the tables that the idioms use beside effects.
 	Setup string
 
-	idioms []Idiom
+	// Idioms are those of this dialect only.
+	Idioms []Idiom
 }
 
 // Outcome is the result for a guilty message, whose handler runs an idiom.
@@ -264,7 +265,7 @@ const (
 func (m *mode) idioms() []Idiom {
 	all := slices.Clone(anybody)
 	if m.Exec != nil {
-		all = slices.Concat(all, statements, m.Speaks.idioms)
+		all = slices.Concat(all, statements, m.Speaks.Idioms)
 	}
 	general := len(all)
 	if m.Handle != nil {

@@ -79,8 +79,8 @@ func (c *Call) exec(query string, args ...any) func() error {
 	return func() error { return c.Exec(query, args...) }
 }
 
-// sends returns a handler that writes its effect and then sends texts.
-func sends(texts ...string) func(c *Call) error {
+// Sends returns a handler that writes its effect and then sends texts.
+func Sends(texts ...string) func(c *Call) error {
 	return func(c *Call) error {
 		err := c.Write()
 		for _, text := range texts {
@@ -92,14 +92,14 @@ func sends(texts ...string) func(c *Call) error {
 	}
 }
 
-// sendsWith is sends for one text with arguments.
-func sendsWith(query string, args ...any) func(c *Call) error {
+// SendsWith is [Sends] for one text with arguments.
+func SendsWith(query string, args ...any) func(c *Call) error {
 	return func(c *Call) error { return inTurn(c.Write, c.exec(query, args...)) }
 }
 
-// hides returns a handler that writes its effect, sends texts, writes again, and ignores all
+// Hides returns a handler that writes its effect, sends texts, writes again, and ignores all
 // errors.
-func hides(texts ...string) func(c *Call) error {
+func Hides(texts ...string) func(c *Call) error {
 	return func(c *Call) error {
 		_ = c.Write()
 		for _, text := range texts {

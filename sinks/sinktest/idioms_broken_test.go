@@ -29,7 +29,7 @@ var brokenToys = []struct{ lacks, place, caught string }{
 
 // ofToy are idioms in the words of the toy.
 var ofToy = []Idiom{
-	{Name: "a setting that stays", Want: Alone, Do: sends("SET elsewhere")},
+	{Name: "a setting that stays", Want: Alone, Do: Sends("SET elsewhere")},
 }
 
 // understood are the idioms in which the toy understands every word.

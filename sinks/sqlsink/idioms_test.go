@@ -43,7 +43,7 @@ func emptyFile(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	sqlsinktest.SQLite.Create(t, db)
-	mustExec(t, db, sinktest.SQLite.Setup)
+	mustExec(t, db, inSQLite.Setup)
 	if err := db.Close(); err != nil { // which leaves all of it in this file
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func emptyFile(t *testing.T) []byte {
 
 func idiomatic(mode string, empty []byte) sinktest.Idiomatic[*sqlsink.Tx] {
 	return sinktest.Idiomatic[*sqlsink.Tx]{
-		Mode: mode, Speaks: sinktest.SQLite,
+		Mode: mode, Speaks: inSQLite,
 		Database: func(t testing.TB) sinktest.Database[*sqlsink.Tx] {
 			file := filepath.Join(t.TempDir(), "app.db")
 			if err := os.WriteFile(file, empty, 0o600); err != nil {

@@ -14,10 +14,10 @@ import (
 func TestIdioms(t *testing.T) {
 	// So that what waits for itself waits for one second.
 	dsn := newDatabase(t, mariatest.Start(t, "--innodb-lock-wait-timeout=1"))
-	mustExec(t, open(t, dsn), strings.Split(sinktest.MariaDB.Setup, ";\n")...)
+	mustExec(t, open(t, dsn), strings.Split(inMariaDB.Setup, ";\n")...)
 	mode := func(name string) sinktest.Idiomatic[*sqlsink.Tx] {
 		return sinktest.Idiomatic[*sqlsink.Tx]{
-			Mode: name, Speaks: sinktest.MariaDB,
+			Mode: name, Speaks: inMariaDB,
 			Database: func(t testing.TB) sinktest.Database[*sqlsink.Tx] { return databaseOf(t, dsn) },
 		}
 	}
