@@ -13,7 +13,7 @@ import (
 )
 
 // This file decides what the relay's next transaction settles and reads, and what a failed one is
-// split into. store.go says what the store has to do in it; relay.go sends what was read.
+// split into. [Store] says what the store has to do in it; relay.go sends what was read.
 
 // settlement is one transaction of the relay.
 type settlement struct {

@@ -8,7 +8,7 @@ import (
 )
 
 // This file decides how much memory the parts of reading may take, and how large the next fetch may
-// be. fetch.go keeps to it, and feed.go counts.
+// be. fetch.go keeps to it, and feed.go counts and says when a record is no longer needed.
 
 // budget divides Options.BufferBytes, called B below. It counts memory. A fetch is limited in bytes
 // on the wire, which are fewer because of compression and the size of a Record. growth is the last
@@ -93,4 +93,42 @@ func (b *budget) OnFetchBatchRead(_ kgo.BrokerMetadata, _ string, _ int32, m kgo
 	defer b.mu.Unlock()
 	b.memory += int64(m.UncompressedBytes) + int64(m.NumRecords)*recordCost
 	b.wire += int64(m.CompressedBytes) + header
+}
+
+// recordPool keeps records that have become messages, so that kgo can reuse them. Nobody outside
+// this package sees a record, and a message keeps only slices of the response. Without the pool,
+// the row kafka/read of bench takes 1.8 times the processor time, and Kafka to PostgreSQL 1.1 times.
+//
+// Slices are pooled by length. A slice far longer than a batch would stay in memory with the batch,
+// and the budget counts only the batch's records.
+type recordPool struct{ about [bits.UintSize + 1]sync.Pool } // by bits.Len of their lengths
+
+// GetRecords implements [kgo.PoolRecords].
+func (p *recordPool) GetRecords(n int) []kgo.Record {
+	if rs, ok := p.about[bits.Len(uint(n))].Get().(*[]kgo.Record); ok && cap(*rs) >= n {
+		return *rs
+	}
+	return make([]kgo.Record, n)
+}
+
+// PutRecords implements [kgo.PoolRecords]. The records are zero.
+func (p *recordPool) PutRecords(rs []kgo.Record) {
+	p.about[bits.Len(uint(cap(rs)))].Put(&rs)
+}
+
+// mayRecycle reports whether records can be reused: no hook of the caller sees records, because it
+// might keep them, and the caller has no pools, because these might reuse bytes of a record that a
+// message still has.
+func mayRecycle(cl *kgo.Client) bool {
+	if pools, _ := cl.OptValue(kgo.WithPools).([]kgo.Pool); len(pools) > 0 {
+		return false
+	}
+	hooks, _ := cl.OptValue(kgo.WithHooks).([]kgo.Hook)
+	for _, h := range hooks {
+		switch h.(type) {
+		case kgo.HookFetchRecordBuffered, kgo.HookFetchRecordUnbuffered:
+			return false
+		}
+	}
+	return true
 }

@@ -16,7 +16,7 @@ var guardsOfLeases = []guard{
 		nats, "TestConfirmIsARenewalWithALaterNumber"},
 
 	{"R7", "a confirmation counts although the tenure ended meanwhile", []edit{
-		{kafka + "/confirm.go", "over := t.err(); over != nil {", "over := t.err(); over != nil && false {"},
+		{kafka + "/tenure.go", "over := t.err(); over != nil {", "over := t.err(); over != nil && false {"},
 		{kafka + "/commits.go", "\tcase <-t.WhenLost():\n\t\treturn 0, t.Lost()\n", ""},
 	}, kafka, "TestR7AYesToATenureThatEndedMeanwhileIsANo"},
 	{"R7", "a new member confirms what the old one was granted", []edit{{kafka + "/commits.go", "case member != one.t.member:", "case false:"}},
@@ -27,7 +27,7 @@ var guardsOfLeases = []guard{
 	{"R8", "a position below what others had committed is committed to Kafka", []edit{{"consumer/internal/tenures/position.go", "at.Epoch > 0 && at.Next >= *p.theirs", "at.Epoch > 0"}},
 		kafka, "TestSuite/cooperative-sticky/a position that the group had committed through others is not taken back before ours has passed it"},
 
-	{"R9", "a Kafka partition of which nothing was applied cannot begin behind its retention", []edit{{kafka + "/read.go", "if from.Applied || !errors.As", "if true || !errors.As"}},
+	{"R9", "a Kafka partition of which nothing was applied cannot begin behind its retention", []edit{{kafka + "/tenure.go", "if from.Applied || !errors.As", "if true || !errors.As"}},
 		kafka, "TestSuite/cooperative-sticky/a partition of which nothing was applied begins where its log begins by then"},
 
 	{"R10", "retention may take what was not applied", []edit{{kafka + "/feed.go", "if r.Offset > f.next && p.LogStartOffset > f.next && !f.fresh {", "if false {"}},
