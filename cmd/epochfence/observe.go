@@ -158,7 +158,11 @@ func (a *app) printObserved(r observe.Report, limit uint) {
 	} else {
 		a.say("WRONG: applied twice: %s, in %s.", count(r.AppliedTwice, "effect"), rests)
 	}
-	a.say("%s of %s; processes: %d; %s to %s\n", count(r.Partitions, "partition"), printable(strings.Join(r.Logs, ", ")), r.Processes, stamp(r.First), stamp(r.Last))
+	logs := r.Logs
+	if len(logs) > 8 {
+		logs = append(logs[:8:8], "…")
+	}
+	a.say("%s of %s; processes: %d; %s to %s\n", count(r.Partitions, "partition"), printable(strings.Join(logs, ", ")), r.Processes, stamp(r.First), stamp(r.Last))
 	if r.UnreadIDs > 0 {
 		a.say("%s with ids that are no JSON list of texts, and were skipped\n", count(r.UnreadIDs, "row"))
 	}

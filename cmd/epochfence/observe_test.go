@@ -2,6 +2,7 @@ package main
 
 import (
 	"database/sql"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -134,6 +135,11 @@ func TestObserveReadsTheStatementOfSQLite(t *testing.T) {
 	must(t, note("worker-b", 2, 402, 405, `["","",null,""]`))
 	tells(t, c.does(exitTrouble, "observe", "report").out, "1 row with ids that are no JSON list", "       1  the producer")
 	tells(t, c.does(exitTrouble, "observe", "shadow", "--limit", "0").out, "1 earlier ones are not listed")
+	for n := range 20 {
+		_, err := db.ExecContext(t.Context(), observeInSQLite, "shipping", fmt.Sprintf("topic-%02d", n), 3, 0, 0, -1, "worker-a", nil, 0)
+		must(t, err)
+	}
+	tells(t, c.does(exitTrouble, "observe", "report").out, "21 partitions of shipping/orders, shipping/topic-00, ", "shipping/topic-06, …; processes: 2")
 }
 
 // observeInSQLite is the statement of docs/move-over.md.
