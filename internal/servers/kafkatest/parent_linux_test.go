@@ -67,10 +67,10 @@ func TestBrokerDiesWithTheProcessThatStartedIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(make([]byte, 1)); os.IsTimeout(err) {
-		t.Error("the broker outlived its parent by 10 s")
+		t.Error("the broker outlived its parent by a minute")
 	}
 }
