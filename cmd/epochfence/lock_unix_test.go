@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/epochfence/epochfence/cas"
 	"github.com/epochfence/epochfence/cas/natsstore"
 	"github.com/epochfence/epochfence/internal/servers/natstest"
 	"github.com/epochfence/epochfence/lease"
@@ -35,12 +37,13 @@ func locks(t *testing.T) *lockRig {
 	return &lockRig{t, server.URL() + "/locks", items, filepath.Join(t.TempDir(), "log")}
 }
 
-// lock is `epochfence lock nightly … -- sh -c script`. The script has $LOG.
+// lock is `epochfence lock nightly … -- sh -c script`. The script has $LOG. A machine that stands for seconds loses
+// nobody the lock, unless flags have a shorter --ttl.
 func (l *lockRig) lock(script string, flags ...string) *exec.Cmd {
 	l.t.Helper()
 	self, err := os.Executable()
 	must(l.t, err)
-	cmd := exec.CommandContext(l.t.Context(), self, append(append([]string{"lock", "nightly", "--store", l.store, "--ttl", "1s"}, flags...), "--", "sh", "-c", script)...)
+	cmd := exec.CommandContext(l.t.Context(), self, append(append([]string{"lock", "nightly", "--store", l.store, "--ttl", "1m"}, flags...), "--", "sh", "-c", script)...)
 	cmd.Env = append(os.Environ(), "EPOCHFENCE_TEST_ITSELF=1", "LOG="+l.log)
 	cmd.WaitDelay = time.Minute
 	return cmd
@@ -90,7 +93,7 @@ func (l *lockRig) ends(cmd *exec.Cmd, said *strings.Builder, code int, parts ...
 
 func (l *lockRig) member(name string) *lease.Member {
 	l.t.Helper()
-	m, err := lease.Open(l.t.Context(), l.items, lease.Options{Group: "locks", Name: name, TTL: time.Second})
+	m, err := lease.Open(l.t.Context(), l.items, lease.Options{Group: "locks", Name: name, TTL: time.Minute})
 	must(l.t, err)
 	l.t.Cleanup(m.Close)
 	return m
@@ -199,8 +202,14 @@ func (l *lockRig) evict() {
 	l.t.Helper()
 	for item, err := range l.items.List(l.t.Context(), "") {
 		must(l.t, err)
-		if strings.Contains(item.Key, "nightly") {
-			must(l.t, l.items.Delete(l.t.Context(), item))
+		for strings.Contains(item.Key, "nightly") && item.Live {
+			err := l.items.Delete(l.t.Context(), item)
+			if !errors.Is(err, cas.ErrConflict) {
+				must(l.t, err)
+				break
+			}
+			item, err = l.items.Get(l.t.Context(), item.Key) // it was renewed meanwhile
+			must(l.t, err)
 		}
 	}
 }
@@ -210,7 +219,7 @@ func TestACommandWhoseLockIsLostIsEndedAndThatIsSaid(t *testing.T) {
 	t.Run("it ends at SIGTERM, and returns 0", func(t *testing.T) {
 		t.Parallel()
 		l := locks(t)
-		cmd := l.lock(`trap 'echo told >>$LOG; exit 0' TERM; echo begins >>$LOG; while :; do sleep 0.05; done`)
+		cmd := l.lock(`trap 'echo told >>$LOG; exit 0' TERM; echo begins >>$LOG; while :; do sleep 0.05; done`, "--ttl", "1s")
 		said := l.begun(cmd)
 		l.evict()
 		l.ends(cmd, said, 123, "the lease was lost", "another one may have run beside it")
@@ -219,7 +228,7 @@ func TestACommandWhoseLockIsLostIsEndedAndThatIsSaid(t *testing.T) {
 	t.Run("it ignores SIGTERM, and has started another", func(t *testing.T) {
 		t.Parallel()
 		l := locks(t)
-		cmd := l.lock(`trap '' TERM; sh -c 'echo $$ >>$LOG; exec sleep 600' & wait`, "--kill-after", "100ms")
+		cmd := l.lock(`trap '' TERM; sh -c 'echo $$ >>$LOG; exec sleep 600' & wait`, "--ttl", "1s", "--kill-after", "100ms")
 		said := l.begun(cmd)
 		l.evict()
 		l.ends(cmd, said, 123, "signal: killed")
@@ -230,7 +239,7 @@ func TestACommandWhoseLockIsLostIsEndedAndThatIsSaid(t *testing.T) {
 	t.Run("both were suspended until another process had the lock", func(t *testing.T) {
 		t.Parallel()
 		l := locks(t)
-		cmd := l.lock(`trap 'echo told >>$LOG; exit 3' TERM; echo $$ >>$LOG; while :; do sleep 0.05; done`)
+		cmd := l.lock(`trap 'echo told >>$LOG; exit 3' TERM; echo $$ >>$LOG; while :; do sleep 0.05; done`, "--ttl", "10s")
 		said := l.begun(cmd)
 		script, err := strconv.Atoi(strings.TrimSpace(l.wrote()))
 		must(t, err)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/epochfence/epochfence/internal/servers/kafkatest"
 	"github.com/epochfence/epochfence/internal/servers/pgtest"
+	"github.com/epochfence/epochfence/internal/servers/subprocess"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/pgsink"
 )
@@ -266,9 +267,12 @@ func (m *moving) replaceOld() {
 	}
 	m.more(300)
 	m.until("a moment when it has applied more than it has committed", func() bool {
-		m.old[last].signal(syscall.SIGSTOP)
+		must(m.t, subprocess.Freeze(m.old[last].cmd.Process))
 		if m.uncommitted(m.old[last].name) {
-			return true
+			m.more(50) // by the others: by then the broker has taken what it had sent
+			if m.uncommitted(m.old[last].name) {
+				return true
+			}
 		}
 		m.old[last].signal(syscall.SIGCONT)
 		return false

@@ -106,7 +106,7 @@ func (l *live) poison(n int32) {
 	must(l.t, l.client.ProduceSync(l.t.Context(), &kgo.Record{Partition: n, Value: []byte("poison")}).FirstErr())
 }
 
-// growing has the topic grow while do runs.
+// growing has the topic grow while do runs, as fast as partition 0 is applied.
 func (l *live) growing(do func()) {
 	l.t.Helper()
 	done := make(chan struct{})
@@ -119,6 +119,14 @@ func (l *live) growing(do func()) {
 				ended <- nil
 				return
 			default:
+			}
+			if n%100 == 99 { // a consumer that cannot keep up would have to apply it all afterwards
+				p, err := l.op.Partition(context.Background(), partition(0))
+				if err == nil && l.produced+n > int(p.Next)+2000 {
+					n--
+					<-time.After(10 * time.Millisecond)
+					continue
+				}
 			}
 			for number := range int32(partitions) {
 				r := &kgo.Record{Partition: number, Value: []byte("order")}
