@@ -29,19 +29,19 @@ func TestABrokerThatCannotBeReachedAtStartIsAnErrorAndNothingIsLost(t *testing.T
 		t.Fatal(err)
 	}
 	nobody := fmt.Sprintf("127.0.0.1:%d", ports[0])
-	unreachable := func() *running {
+	unreachable := func(within time.Duration) *running {
 		source := newSource(t, func(o *kafkasource.Options) {
-			o.Client, o.StartTimeout = []kgo.Opt{kgo.SeedBrokers(nobody)}, 2*time.Second
+			o.Client, o.StartTimeout = []kgo.Opt{kgo.SeedBrokers(nobody)}, within
 		})
 		return start(t, source, d.sink, consumer.Each(d.handle))
 	}
-	unreachable().refused(patience, "kafkasource: no broker", nobody, "2s", "connection refused")
+	unreachable(6*time.Second).refused(patience, "kafkasource: no broker", nobody, "6s", "connection refused")
 	l, err := net.Listen("tcp", nobody)
 	if err != nil { // takes connections and never answers
 		t.Fatal(err)
 	}
 	defer l.Close()
-	unreachable().refused(patience, "kafkasource: no broker", nobody)
+	unreachable(2*time.Second).refused(patience, "kafkasource: no broker", nobody)
 
 	r := start(t, newSource(t, from(reach(c))), d.sink, consumer.Each(d.handle))
 	r.advancedTo(part(group, topic), 20)

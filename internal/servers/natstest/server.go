@@ -194,8 +194,7 @@ func (t *tail) Fatalf(format string, args ...any) { t.add("FTL", format, args) }
 // reconnectWait is short because the server is on loopback.
 const reconnectWait = 50 * time.Millisecond
 
-// Start starts a server for t alone, and ends it with t. If t has failed by then, Start adds the
-// end of the server's log to t's output.
+// Start starts a server for t alone. If t has failed at its end, its output has the end of the log.
 func Start(t testing.TB, configure ...Configure) *Server {
 	t.Helper()
 	notInShort(t)
@@ -219,8 +218,7 @@ func (s *Server) JetStream(t testing.TB, options ...nats.Option) jetstream.JetSt
 	return stream(t, s.Connect(t, options...))
 }
 
-// StartCluster starts a cluster for t alone, and ends it with t. If t has failed by then,
-// StartCluster adds the ends of the nodes' logs to t's output.
+// StartCluster starts a cluster for t alone. If t has failed at its end, its output has the ends of the logs.
 func StartCluster(t testing.TB, nodes int, configure ...Configure) *Cluster {
 	t.Helper()
 	notInShort(t)
@@ -269,9 +267,11 @@ func stream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
 
 func connect(t testing.TB, urls string, options []nats.Option) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(urls, append([]nats.Option{
-		nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(0, 0), nats.IgnoreDiscoveredServers(),
-	}, options...)...)
+	options = append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(0, 0), nats.IgnoreDiscoveredServers()}, options...)
+	nc, err := nats.Connect(urls, options...)
+	for limit := time.Now().Add(startLimit); err != nil && time.Now().Before(limit); { // a machine may stand for longer than the 2 s of an attempt
+		nc, err = nats.Connect(urls, options...)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
