@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -23,11 +24,7 @@ func TestTheStatusPageShowsATakeoverAndARefusal(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	s := short()
-	ports, err := freeport.Take(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	base := ports[0]
+	base := portsInARow(t, 1+s.Workers+1) // one worker is replaced
 	s.Naive, s.HTTP, s.Duration, s.Messages = false, fmt.Sprintf("127.0.0.1:%d", base), 4*time.Second, 1600
 	var out bytes.Buffer
 	played := make(chan error, 1)
@@ -66,9 +63,39 @@ func TestTheStatusPageShowsATakeoverAndARefusal(t *testing.T) {
 	}
 }
 
+// portsInARow returns the first of n ports that nobody else takes until the test ends, as package freeport does it.
+func portsInARow(t *testing.T, n int) int {
+	t.Helper()
+	for {
+		ports, err := freeport.Take(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		free := true
+		for i := 1; i < n && free; i++ {
+			at := fmt.Sprintf("127.0.0.1:%d", ports[0]+i)
+			mark, err := net.ListenPacket("udp", at)
+			if free = err == nil; !free {
+				break
+			}
+			t.Cleanup(func() { _ = mark.Close() })
+			l, err := net.Listen("tcp", at)
+			if free = err == nil; free {
+				_ = l.Close()
+			}
+		}
+		if free {
+			return ports[0]
+		}
+	}
+}
+
+// client does not wait until a worker that is frozen continues.
+var client = &http.Client{Timeout: 10 * time.Second}
+
 // fetch returns what is at an address, or nothing if it does not answer any more.
 func fetch(url string) string {
-	answer, err := http.Get(url)
+	answer, err := client.Get(url)
 	if err != nil {
 		return ""
 	}
