@@ -41,7 +41,7 @@ func (c client) listErr(ctx context.Context) (err error) {
 	return nil
 }
 
-// soon bounds a call whose context has ended.
+// soon is long for a call that nothing holds up.
 const soon = 5 * time.Second
 
 func (w *world) endsWith(want error, call func() error, what string) {
@@ -51,8 +51,10 @@ func (w *world) endsWith(want error, call func() error, what string) {
 	select {
 	case err := <-ended:
 		w.Wantf(errors.Is(err, want) && !errors.Is(err, cas.ErrConflict), "%s: err = %v, want %q", what, err, want)
-	case <-time.After(soon):
-		w.Fatalf("%s has not returned %v after its context ended", what, soon)
+	case <-time.After(4 * soon): // a machine may stall
+		w.Fatalf("%s has not returned %v after its context ended", what, 4*soon)
+	case <-w.ctx.Done():
+		w.Fatalf("%s has not returned after its context ended", what)
 	}
 }
 

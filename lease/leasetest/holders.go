@@ -191,8 +191,8 @@ func (w *world) lastGeneration() int64 {
 func stalls(w *world) {
 	a, b := w.join("a", stalling(w.ttl)), w.join("b")
 	h := a.locks()
-	for range 4 {
-		w.sleep(w.ttl / 2)
+	for range 16 {
+		w.sleep(w.ttl / 8)
 		h.Progress()
 	}
 	w.NoErrorf(h.Err(), "with progress")

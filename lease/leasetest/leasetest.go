@@ -2,6 +2,7 @@
 package leasetest
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/epochfence/epochfence/cas/castest"
+	"github.com/epochfence/epochfence/internal/suites/pulsetest"
+	"github.com/epochfence/epochfence/internal/suites/verdict"
 )
 
 // atOnce is how many histories are played at a time. They mostly wait.
@@ -26,6 +29,8 @@ func Run(t *testing.T, create func(t testing.TB) castest.Rig) { run(t, create, t
 
 func run(t *testing.T, create func(t testing.TB) castest.Rig, ttl time.Duration, hs []history) {
 	shared := create(t)
+	s := shared.Open(t, direct)
+	pulse := pulsetest.Start(t, func(ctx context.Context) error { _, err := s.Get(ctx, "pulse"); return err })
 	var all sync.WaitGroup
 	free := make(chan struct{}, atOnce)
 	for n, h := range hs {
@@ -33,15 +38,55 @@ func run(t *testing.T, create func(t testing.TB) castest.Rig, ttl time.Duration,
 		all.Go(func() {
 			defer func() { <-free }()
 			t.Run(h.claim, func(t *testing.T) {
-				rig := shared
-				if h.loses && !rig.Strands { // else it is skipped
-					rig = create(t)
+				switch {
+				case !h.loses:
+					h.insists(t, fmt.Sprint("billing", n), ttl, shared, pulse)
+				case shared.Strands: // it is skipped
+					h.play(newWorld(t, "billing", ttl, shared))
+				default:
+					h.play(newWorld(t, "billing", ttl, create(t)))
 				}
-				h.play(newWorld(t, fmt.Sprint("billing", n), ttl, rig))
 			})
 		})
 	}
 	all.Wait()
+}
+
+// insists plays a history once more if it has failed, and the store or this process stood still for long enough
+// to cost a lease.
+func (h history) insists(t *testing.T, group string, ttl time.Duration, rig castest.Rig, pulse *pulsetest.Pulse) {
+	failed, said := verdict.Of(t, func(t testing.TB) {
+		once := &trial{TB: t}
+		defer once.end() // whose members would be in the way of the next, and whose checks may fail it
+		h.play(newWorld(once, group, ttl, rig))
+	})
+	t.Log(said)
+	switch stood := pulse.Stalled(); {
+	case failed && stood < ttl/4:
+		t.Fatalf("and nothing stood still for longer than %v", stood)
+	case failed:
+		t.Logf("played again, as the store or this process stood still for %v", stood)
+		h.play(newWorld(t, group+"-again", ttl, rig))
+	}
+}
+
+// trial is a test that cleans up when it is told to.
+type trial struct {
+	testing.TB
+	mu  sync.Mutex
+	all []func()
+}
+
+func (t *trial) Cleanup(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all = append(t.all, f)
+}
+
+func (t *trial) end() {
+	for _, f := range slices.Backward(t.all) {
+		f()
+	}
 }
 
 // RunLocks plays the histories of work under a lock, with leases on rigs as in [Run] and effects in a
