@@ -32,9 +32,16 @@ func newLines(t *testing.T) *lines {
 	return l
 }
 
+// write replaces what is in the file, which is at no time shorter than before or afterwards: a reader would take that
+// for an end that was lost.
 func (l *lines) write(text string) {
 	l.Helper()
-	if err := os.WriteFile(l.path, []byte(text), 0o600); err != nil {
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err == nil {
+		_, err = f.WriteAt([]byte(text), 0)
+		err = errors.Join(err, f.Truncate(int64(len(text))), f.Close())
+	}
+	if err != nil {
 		l.Fatal(err)
 	}
 }

@@ -233,7 +233,7 @@ func TestASubscriptionIsRenewedOnceHoweverManyProcessesWakeUp(t *testing.T) {
 	store := memstore.New()
 	done := make(chan error)
 	for range 3 {
-		m, err := lease.Open(t.Context(), store, lease.Options{Group: "billing", TTL: 2 * time.Second})
+		m, err := lease.Open(t.Context(), store, lease.Options{Group: "billing", TTL: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
