@@ -18,13 +18,13 @@ const pPID = 1 // of waitid(2), which package syscall does not have
 
 // Freeze returns once no thread of p, a child, runs any more. The signal alone says nothing of that: a
 // thread that is inside a system call ends it first, and may get a lock by it. Freeze waits for stops
-// alone, so that the end of p is left to [os.Process.Wait].
+// alone, so that the end of p is left to [os.Process.Wait], and leaves the stop to be found again.
 func Freeze(p *os.Process) error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
 	for {
-		_, _, err := syscall.Syscall6(syscall.SYS_WAITID, pPID, uintptr(p.Pid), 0, syscall.WSTOPPED, 0, 0)
+		_, _, err := syscall.Syscall6(syscall.SYS_WAITID, pPID, uintptr(p.Pid), 0, syscall.WSTOPPED|syscall.WNOWAIT, 0, 0)
 		if err == 0 {
 			return nil
 		}
