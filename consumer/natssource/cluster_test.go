@@ -220,7 +220,7 @@ func (o *outing) leader(stream string) int {
 
 func TestClusterLosesANodeAndEveryEffectIsAppliedOnceInOrder(t *testing.T) {
 	t.Parallel()
-	o := newOuting(t, 2*time.Minute)
+	o := newOuting(t, 4*time.Minute)
 	o.progress("all is well", 20)
 	n := o.leader(outingStream)
 	o.cluster.Cut(n)
@@ -280,7 +280,7 @@ func TestClusterNodesAreStoppedRestartedAndCutOffWhileMembersConsume(t *testing.
 
 func TestABucketRestoredUnderItsHoldersChangesNoEffect(t *testing.T) {
 	t.Parallel()
-	restoreUnderHolders(newOutingOn(t, natstest.Start(t), 1, 2*time.Minute))
+	restoreUnderHolders(newOutingOn(t, natstest.Start(t), 1, 4*time.Minute))
 }
 
 func TestOnAClusterABucketRestoredUnderItsHoldersChangesNoEffect(t *testing.T) {

@@ -1,6 +1,7 @@
 package natssource
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"slices"
@@ -133,7 +134,11 @@ func TestAServerThatRefusesASuspicionSaysSo(t *testing.T) {
 		}
 		return i >= 0
 	})
-	if _, err := v.Suspect(inASecond(t), self, p); !errors.Is(err, operate.ErrNoWatch) || !strings.Contains(err.Error(), "suspicion") {
+	_, err = v.Suspect(inASecond(t), self, p)
+	for tries := 1; tries < 5 && errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, operate.ErrNoWatch); tries++ { // a machine that stalls keeps the server from saying it
+		_, err = v.Suspect(inASecond(t), self, p)
+	}
+	if !errors.Is(err, operate.ErrNoWatch) || !strings.Contains(err.Error(), "suspicion") {
 		t.Errorf("Suspect: %v", err)
 	}
 }

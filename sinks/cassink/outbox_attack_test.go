@@ -187,19 +187,21 @@ func TestATransactionAddsNoMoreThanFitsIntoAnOutbox(t *testing.T) {
 
 func TestWaitingForAnotherTransactionIsNoMessagesFault(t *testing.T) {
 	t.Parallel()
-	s, f := claims(t, memstore.New())
-	must(t, holds(t, s, f, func(ctx context.Context, tx *cassink.Tx, box cassink.Outbox) error {
-		must(t, adding("x")(ctx, tx))
-		_, err := box.Scan(ctx, 0, 1)
-		must(t, err)
-		short, stop := context.WithTimeout(ctx, 100*time.Millisecond)
-		defer stop()
-		err = s.Commit(short, []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, func(context.Context, *cassink.Tx) error { return nil })
-		if !errors.Is(err, epoch.ErrTransient) {
-			t.Errorf("%v", err)
-		}
-		return nil
-	}))
+	bubble.Test(t, func(t *testing.T) {
+		s, f := claims(t, memstore.New())
+		must(t, holds(t, s, f, func(ctx context.Context, tx *cassink.Tx, box cassink.Outbox) error {
+			must(t, adding("x")(ctx, tx))
+			_, err := box.Scan(ctx, 0, 1)
+			must(t, err)
+			short, stop := context.WithTimeout(ctx, 100*time.Millisecond)
+			defer stop()
+			err = s.Commit(short, []epoch.Advance{advance(f, 1)}, epoch.TxOptions{}, func(context.Context, *cassink.Tx) error { return nil })
+			if !errors.Is(err, epoch.ErrTransient) {
+				t.Errorf("%v", err)
+			}
+			return nil
+		}))
+	})
 }
 
 func TestATransactionThatFailsAfterAScanLeavesNoItem(t *testing.T) {
@@ -292,7 +294,7 @@ func TestAMessageThatWasPassedAndHasReadTheOutboxMovesThePosition(t *testing.T) 
 	must(t, err)
 	s, err = cassink.Open(t.Context(), store, cassink.Options{})
 	must(t, err)
-	ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	err = s.Commit(ctx, []epoch.Advance{advance(f, 2)}, epoch.TxOptions{}, func(ctx context.Context, tx *cassink.Tx) error {
 		must(t, adding("x")(ctx, tx))
