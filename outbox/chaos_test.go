@@ -103,7 +103,7 @@ func TestClaimsMayEndAtAnyMoment(t *testing.T) {
 				done := make(chan struct{})
 				go func() { defer close(done); r.box.Relay(ctx, c) }()
 				empty := time.NewTicker(time.Millisecond)
-				limit := time.NewTimer(10 * time.Second)
+				limit := time.NewTimer(patience)
 				for running := true; running; {
 					select {
 					case <-done:

@@ -360,7 +360,7 @@ func (r *rig) over(run *running) {
 	r.Helper()
 	select {
 	case <-run.done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		r.Fatal("the relay did not return")
 	}
 }

@@ -109,7 +109,7 @@ func FuzzAnEntryThatIsAddedArrives(f *testing.F) {
 			}
 		case err := <-fails:
 			t.Fatalf("%+v was added, and cannot be sent: %v", e, err)
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			t.Fatalf("%+v was added, and not sent", e)
 		}
 		r.awaitEmpty()

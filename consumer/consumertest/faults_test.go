@@ -171,7 +171,7 @@ var faults = []handler{
 			return sell(ctx, tx, m, nil)
 		})
 	}},
-	{name: "waits for itself on another connection", cause: "another connection|a write outside", o: consumertest.Options{Timeout: 300 * time.Millisecond}, makes: func(w world) handlers {
+	{name: "waits for itself on another connection", cause: "another connection|a write outside", o: consumertest.Options{Timeout: 2 * time.Second}, makes: func(w world) handlers {
 		return each(func(ctx context.Context, tx db, m consumer.Message, _ epoch.Epoch) error {
 			if err := take(ctx, tx, m); err != nil {
 				return err
