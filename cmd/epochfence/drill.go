@@ -87,8 +87,8 @@ func (a *app) runDrill(ctx context.Context, execute bool) error {
 type drill[TX any] struct {
 	sink epoch.Sink[TX]
 	op   operate.Operator
-	put  func(ctx context.Context, tx TX, m epoch.Message, e epoch.Epoch) error // writes a dead letter
-	open bool                                                                   // a claim does not wait for another claim's open transaction
+	put  func(ctx context.Context, tx TX, m epoch.Message, e epoch.Epoch, cause error) error // writes a dead letter
+	open bool                                                                                // a claim does not wait for another claim's open transaction
 
 	trials []trial
 	wrote  []epoch.Offset // the dead letters that must exist
@@ -143,7 +143,7 @@ func (d *drill[TX]) replaced(ctx context.Context, o epoch.Origin) (a, b epoch.Fe
 func (d *drill[TX]) commit(ctx context.Context, f epoch.Fence, meanwhile func() error) error {
 	as := []epoch.Advance{{Partition: f.Partition, Claim: f.Claim, From: f.Next, To: f.Next + 1, Mark: epoch.NoMark}}
 	return d.sink.Commit(ctx, as, epoch.TxOptions{}, func(ctx context.Context, tx TX) error {
-		if err := d.put(ctx, tx, epoch.Message{Partition: f.Partition, Offset: f.Next}, f.Epoch); err != nil {
+		if err := d.put(ctx, tx, epoch.Message{Partition: f.Partition, Offset: f.Next}, f.Epoch, errDrill); err != nil {
 			return err
 		}
 		return meanwhile()

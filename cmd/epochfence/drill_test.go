@@ -54,9 +54,7 @@ func TestDrillFindsASinkThatDoesNotFence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sink := memsink.New()
-			d := &drill[*memsink.Tx]{sink: c.of(sink), op: sink.Operator(), put: func(ctx context.Context, tx *memsink.Tx, m epoch.Message, e epoch.Epoch) error {
-				return sink.DeadLetter(ctx, tx, m, e, errDrill)
-			}}
+			d := &drill[*memsink.Tx]{sink: c.of(sink), op: sink.Operator(), put: sink.DeadLetter}
 			trials, err := d.run(t.Context())
 			must(t, err)
 			passed := true

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
 	"github.com/epochfence/epochfence/internal/text/secret"
 	"github.com/epochfence/epochfence/migrations"
@@ -148,9 +147,7 @@ func (p *postgres) drill(ctx context.Context) ([]trial, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &drill[pgsink.Tx]{sink: sink, op: op, put: func(ctx context.Context, tx pgsink.Tx, m epoch.Message, e epoch.Epoch) error {
-		return sink.DeadLetter(ctx, tx, m, e, errDrill)
-	}, open: true}
+	d := &drill[pgsink.Tx]{sink: sink, op: op, put: sink.DeadLetter, open: true}
 	return d.run(ctx)
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 	_ "modernc.org/sqlite" // the driver
 
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/sqlschema"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/sqlsink"
@@ -104,9 +103,7 @@ func (s *sqlDatabase) drill(ctx context.Context) ([]trial, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &drill[*sqlsink.Tx]{sink: sink, op: op, put: func(ctx context.Context, tx *sqlsink.Tx, m epoch.Message, e epoch.Epoch) error {
-		return sink.DeadLetter(ctx, tx, m, e, errDrill)
-	}}
+	d := &drill[*sqlsink.Tx]{sink: sink, op: op, put: sink.DeadLetter}
 	return d.run(ctx)
 }
 

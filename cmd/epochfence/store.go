@@ -34,7 +34,6 @@ import (
 	"github.com/epochfence/epochfence/cas/redisstore"
 	"github.com/epochfence/epochfence/cas/s3store"
 	"github.com/epochfence/epochfence/cas/zkstore"
-	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/text/secret"
 	"github.com/epochfence/epochfence/operate"
 	"github.com/epochfence/epochfence/sinks/cassink"
@@ -120,9 +119,7 @@ func (s *store) drill(ctx context.Context) ([]trial, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &drill[*cassink.Tx]{sink: sink, op: sink.Operator(), put: func(ctx context.Context, tx *cassink.Tx, m epoch.Message, e epoch.Epoch) error {
-		return sink.DeadLetter(ctx, tx, m, e, errDrill)
-	}, open: true}
+	d := &drill[*cassink.Tx]{sink: sink, op: sink.Operator(), put: sink.DeadLetter, open: true}
 	return d.run(ctx)
 }
 
