@@ -69,8 +69,8 @@ func (w slowly) consume(t *testing.T, limit time.Duration) (o outcome) {
 		publish()
 	}
 	wires := newLink()
-	wires.limit(w.rate)
-	wires.delay(w.roundTrip)
+	wires.Limit(w.rate)
+	wires.Delay(w.roundTrip)
 	js := wires.connect(t, w.server, nats.Timeout(20*time.Second))
 	if w.logger == nil {
 		w.logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -255,7 +255,7 @@ func TestAMessageThatTheLinkCannotCarryWithinTheLeaseIsSaid(t *testing.T) {
 			lost.Add(1)
 		}
 	})
-	a.wires.limit(150_000)
+	a.wires.Limit(150_000)
 	close(start)
 	want := []string{"half of LeaseTTL", "stream=orders partition=0 from=2", "LeaseTTL=2s"}
 	line := ""
@@ -273,7 +273,7 @@ func TestAMessageThatTheLinkCannotCarryWithinTheLeaseIsSaid(t *testing.T) {
 	}
 	// It is said once, however often the partition is lost for it.
 	eventually(t, "the partition is lost twice more", func() bool { return lost.Load() > 2 })
-	a.wires.limit(0)
+	a.wires.Limit(0)
 	for range len(said) {
 		if line := <-said; strings.Contains(line, want[0]) {
 			t.Errorf("said again: %s", line)
