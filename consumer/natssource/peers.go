@@ -1,6 +1,7 @@
 package natssource
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -122,8 +123,9 @@ func (v *vigil) open(ctx context.Context, self operate.Peer) (err error) {
 	}
 	if v.store, err = natsstore.Open(ctx, js, natsstore.Options{Bucket: v.s.Bucket}); err == nil {
 		v.s.member.Note(string(signOf(self)))
+		return nil
 	}
-	return err
+	return cmp.Or(context.Cause(v.over), err)
 }
 
 // connect opens a connection like the user's, whose callbacks it does not call. When it is lost, it is replaced before
@@ -251,8 +253,8 @@ func (v *vigil) ask(ctx context.Context, questions map[string]*seen) error {
 	switch {
 	case context.Cause(ctx) != nil:
 		return context.Cause(ctx)
-	case err != nil:
-		return err
+	case err != nil: // perhaps as the connection was closed, for what has ended the vigil
+		return cmp.Or(context.Cause(v.over), err)
 	case json.Unmarshal(own.Data, &s) != nil || s.Run != v.self.Run:
 		return fmt.Errorf("%w: somebody else answers questions to %s%s", operate.ErrNoWatch, v.prefix, v.me)
 	}

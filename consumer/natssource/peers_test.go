@@ -387,6 +387,22 @@ func TestAWatchThatTheServerDoesNotPermitIsNone(t *testing.T) {
 	}
 }
 
+// What the server does not permit closes the connection, on which a question may be waiting.
+func TestWhatHasEndedAWatchIsTheReasonOfAQuestionThatItCutsOff(t *testing.T) {
+	t.Parallel()
+	nc, err := nats.Connect(natstest.Start(t).URL())
+	must(t, err)
+	nc.Close()
+	for range 100 {
+		v := &vigil{nc: nc, me: "me"}
+		v.over, v.fail = context.WithCancelCause(t.Context())
+		v.fail(operate.ErrNoWatch)
+		if err := v.ask(t.Context(), nil); !errors.Is(err, operate.ErrNoWatch) {
+			t.Fatal(err)
+		}
+	}
+}
+
 // onceDialer connects once. A second attempt hangs.
 type onceDialer struct {
 	dialed atomic.Bool
