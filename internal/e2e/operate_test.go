@@ -143,8 +143,10 @@ func only(kind operate.ActKind) func(epoch.Fence) operate.Act {
 func actBeside[TX any](t *testing.T, op operate.Operator, sink epoch.Sink[TX], handle consumer.Handler[TX], deadLetter consumer.FailureHandler[TX], applied func() []effect) {
 	c := newCluster(t, kfake.SeedTopics(2, topic))
 	var fixed atomic.Bool
+	var at [2]atomic.Int64 // the offset that was handled last, of each partition
 	poison := func(o epoch.Offset) bool { return o%50 == 7 }
 	h := consumer.Each(func(ctx context.Context, tx TX, m consumer.Message, e epoch.Epoch) error {
+		at[m.Partition.Number].Store(int64(m.Offset))
 		if poison(m.Offset) && !fixed.Load() {
 			return consumer.Permanent(errors.New("poison"))
 		}
@@ -155,7 +157,7 @@ func actBeside[TX any](t *testing.T, op operate.Operator, sink epoch.Sink[TX], h
 	few := func(o *consumer.Options) { o.MaxBatch = 4 }
 	a := start(t, newSource(t, from(reach(c))), sink, h, few)
 	b := start(t, newSource(t, from(reach(c))), sink, h, few)
-	records := keepProducing(t, reach(c))
+	records := keepProducing(t, reach(c), func() int64 { return max(at[0].Load(), at[1].Load()) })
 
 	human := &acting{t, op}
 	ps := []epoch.Partition{part(group, topic), part(group, topic)}
@@ -242,8 +244,9 @@ type producing struct {
 	over   chan struct{}
 }
 
-// keepProducing sends a few records now and then until it is ended.
-func keepProducing(t *testing.T, client []kgo.Opt) *producing {
+// keepProducing sends a few records now and then until it is ended, but no more than 200 ahead of the faster
+// partition: on a busy machine the consumers would not get through more in time.
+func keepProducing(t *testing.T, client []kgo.Opt, handled func() int64) *producing {
 	cl, err := kgo.NewClient(append(slices.Clone(client), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
 	if err != nil {
 		t.Fatal(err)
@@ -253,10 +256,12 @@ func keepProducing(t *testing.T, client []kgo.Opt) *producing {
 	go func() {
 		defer close(p.over)
 		for ctx.Err() == nil {
-			p.send(10)
+			if p.sent.Load() < handled()+200 {
+				p.send(10)
+			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(50 * time.Millisecond): // what a slow machine follows, too
+			case <-time.After(50 * time.Millisecond):
 			}
 		}
 	}()
