@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/metrics"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,7 +53,7 @@ func measureHeap(t *testing.T, addr, topic string) {
 	s := newSlowSink(memoryPartitions, int64(*messages))
 	source := newSource(t, func(o *kafkasource.Options) {
 		o.Topics, o.BufferBytes = []string{topic}, memoryBuffer
-		o.Client = []kgo.Opt{kgo.SeedBrokers(addr), kgo.WithHooks(s)}
+		o.Client = []kgo.Opt{kgo.SeedBrokers(addr)}
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -114,21 +113,6 @@ type slowSink struct {
 	applied atomic.Int64
 	want    int64
 	enough  chan struct{} // closed when want messages are applied
-
-	read  atomic.Int64
-	ahead chan struct{} // closed when the source has read aheadBytes
-	first sync.Once
-}
-
-// aheadBytes are what the source reads before the first transaction commits, however slow the broker is beside the
-// sink: less than fills the buffer, in which each message takes three times as much.
-const aheadBytes = memoryBuffer / 12
-
-// OnBrokerRead implements [kgo.HookBrokerRead].
-func (s *slowSink) OnBrokerRead(_ kgo.BrokerMetadata, _ int16, bytes int, _, _ time.Duration, _ error) {
-	if after := s.read.Add(int64(bytes)); after >= aheadBytes && after-int64(bytes) < aheadBytes {
-		close(s.ahead)
-	}
 }
 
 // slowness makes the sink take up to 2048 messages, what one transaction takes
@@ -137,15 +121,8 @@ func (s *slowSink) OnBrokerRead(_ kgo.BrokerMetadata, _ int16, bytes int, _, _ t
 const slowness = 20 * time.Millisecond
 
 func newSlowSink(partitions int, want int64) *slowSink {
-	s := &slowSink{sink: memsink.New(), next: make([]epoch.Offset, partitions), want: want, enough: make(chan struct{}), ahead: make(chan struct{})}
-	s.sink.Script(memsink.Hooks{Commit: func(ctx context.Context, as []epoch.Advance, do func() error) error {
-		s.first.Do(func() {
-			select {
-			case <-s.ahead:
-				runtime.GC() // which finds what is live
-			case <-ctx.Done():
-			}
-		})
+	s := &slowSink{sink: memsink.New(), next: make([]epoch.Offset, partitions), want: want, enough: make(chan struct{})}
+	s.sink.Script(memsink.Hooks{Commit: func(_ context.Context, as []epoch.Advance, do func() error) error {
 		<-time.After(slowness)
 		if err := do(); err != nil {
 			return err
