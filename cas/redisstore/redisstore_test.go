@@ -296,7 +296,7 @@ func TestAStringThatWasThereBeforeIsReplacedAsItWasSeen(t *testing.T) {
 }
 
 func TestAcknowledgedWritesSurviveARestart(t *testing.T) {
-	server := start(t)
+	server := start(t, "--appendfsync", "always") // by default, a write may wait for 2 s for a slow fsync, and is answered meanwhile
 	s := open(t, server.Address)
 	item, err := s.Swap(t.Context(), cas.Item{Key: "orders"}, []byte("x"), []byte("note"))
 	if err != nil {
