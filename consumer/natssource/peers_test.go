@@ -394,9 +394,9 @@ func TestWhatHasEndedAWatchIsTheReasonOfAQuestionThatItCutsOff(t *testing.T) {
 	must(t, err)
 	nc.Close()
 	for range 100 {
-		v := &vigil{nc: nc, me: "me"}
-		v.over, v.fail = context.WithCancelCause(t.Context())
-		v.fail(operate.ErrNoWatch)
+		over, fail := context.WithCancelCause(t.Context())
+		fail(operate.ErrNoWatch)
+		v := &vigil{nc: nc, me: "me", over: over}
 		if err := v.ask(t.Context(), nil); !errors.Is(err, operate.ErrNoWatch) {
 			t.Fatal(err)
 		}
