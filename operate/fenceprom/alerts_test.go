@@ -239,7 +239,7 @@ var scenarios = map[string]struct{ before, after func(s *scenario) }{
 			began := time.Now()
 			s.repeats(func() {
 				e := lease.Acquired{Resource: lockOf("EpochfenceRefusedAndSlow"), Waited: 10 * time.Millisecond}
-				if time.Since(began)%(20*time.Second) > 16*time.Second { // again and again: what is always slow is usual
+				if time.Since(began)%(20*time.Second) > 16*time.Second { // now and then: calls that are always slow count as usual
 					e.Waited = 20 * time.Second
 					s.stats.ObserveLease(lease.Worked{Resource: lockOf("EpochfenceRefusedAndSlow"), TTL: time.Minute, Outcome: lease.OutcomeRefused, Refusal: lease.RefusalMoved})
 				}
