@@ -27,10 +27,11 @@ func playReplays(t testing.TB, m *mode, all []Idiom) {
 		}
 		return nil
 	}
-	p.runs("first")
+	p.until = p.once(func(ls []operate.DeadLetter) bool { return len(ls) == len(all) }) // not before a halt of a moment is over
+	first := p.runs("first")
 	before := p.letters()
 	if len(before) != len(all) {
-		t.Fatalf("%d dead letters of %d", len(before), len(all))
+		t.Fatalf("%d dead letters of %d; halts: %v", len(before), len(all), first.halts)
 	}
 	for _, l := range before {
 		a := operate.DeadLetterAct{Kind: operate.Replay, Seen: l, By: "anna", Reason: "fixed"}
@@ -38,7 +39,8 @@ func playReplays(t testing.TB, m *mode, all []Idiom) {
 			t.Fatal(err)
 		}
 	}
-	p.replaying, p.until = true, p.replayed()
+	requested := func(l operate.DeadLetter) bool { return l.Requested }
+	p.replaying, p.until = true, p.once(func(ls []operate.DeadLetter) bool { return !slices.ContainsFunc(ls, requested) })
 	second := p.runs("second")
 	f := p.gather(second, p.runs("third"))
 	f.blame(p.everyOffset())
@@ -57,14 +59,13 @@ func playReplays(t testing.TB, m *mode, all []Idiom) {
 	}
 }
 
-// replayed returns a channel that is closed when no requested replay is left.
-func (p *play) replayed() <-chan struct{} {
+// once returns a channel that is closed when the dead letters are so.
+func (p *play) once(so func([]operate.DeadLetter) bool) <-chan struct{} {
 	done := make(chan struct{})
 	ctx, cancel := context.WithTimeout(p.t.Context(), playTime)
-	requested := func(l operate.DeadLetter) bool { return l.Requested }
 	go func() {
 		defer cancel()
-		if waits.Until(ctx, 20*time.Millisecond, func() bool { return !slices.ContainsFunc(p.letters(), requested) }) {
+		if waits.Until(ctx, 20*time.Millisecond, func() bool { return so(p.letters()) }) {
 			close(done)
 		}
 	}()
