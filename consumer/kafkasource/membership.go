@@ -141,14 +141,43 @@ func (s *Source) revoked(_ context.Context, _ *kgo.Client, ps map[string][]int32
 	}
 }
 
-// lostAll is kgo's OnPartitionsLost. Other members may have the partitions already.
+// lostAll is kgo's OnPartitionsLost. Other members may have the partitions already. If another member
+// has removed this one, they get them when the group has computed its assignments. Transactions under
+// way are nearly always sooner, and if not, the fence refuses them.
 func (s *Source) lostAll(_ context.Context, _ *kgo.Client, ps map[string][]int32) {
 	<-s.ready
-	for _, t := range s.release(ps) {
+	ts := s.release(ps)
+	s.notMember(errRevoked)
+	removed := s.isRemoved()
+	if removed {
+		finish(ts)
+	}
+	for _, t := range ts {
 		t.Lose(errRevoked)
 	}
-	s.notMember(errRevoked)
-	s.stayOut()
+	if removed {
+		s.stayOut()
+	}
+}
+
+// finishing is how long transactions under way may take after the member was removed. A broker
+// computes assignments once a second (group.consumer.assignment.interval.ms).
+const finishing = time.Second
+
+// finish revokes tenures and waits for a moment until they have ended.
+func finish(ts []*tenure) {
+	for _, t := range ts {
+		t.Revoke()
+	}
+	limit := time.After(finishing)
+	for _, t := range ts {
+		select {
+		case <-t.Over():
+		case <-t.WhenLost():
+		case <-limit:
+			return
+		}
+	}
 }
 
 // notMember reports to Run's caller that the group has removed us, or is about to.

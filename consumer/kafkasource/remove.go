@@ -75,11 +75,16 @@ func (s *Source) Remove(ctx context.Context, member, reason string) error {
 // RejoinWhen implements [consumer.Rejoiner].
 func (s *Source) RejoinWhen(ready func(context.Context) error) { s.rejoins = ready }
 
-// stayOut waits until this process may join again, if another one has removed it from the group. kgo joins again when
-// it returns. After a loss of contact it does not wait: the group may have removed all members, and those who join an
-// empty group wait for each other.
+// isRemoved reports whether another process has removed this one from the group. After a loss of contact it reports
+// false: the group may have removed all members by itself.
+func (s *Source) isRemoved() bool {
+	return !s.contact.overdue() && errors.Is(s.stillMember(s.memberClient().GroupMetadata()), kerr.UnknownMemberID)
+}
+
+// stayOut waits, after a removal, until this process may join again. kgo joins again when it returns. After a loss of
+// contact nobody waits: those who join an empty group wait for each other.
 func (s *Source) stayOut() {
-	if s.rejoins == nil || s.contact.overdue() || !errors.Is(s.stillMember(s.memberClient().GroupMetadata()), kerr.UnknownMemberID) {
+	if s.rejoins == nil {
 		return
 	}
 	defer s.out.Store(false)
