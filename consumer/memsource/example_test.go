@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
-	"testing/synctest"
 
 	"github.com/epochfence/epochfence/consumer"
 	"github.com/epochfence/epochfence/consumer/memsource"
 	"github.com/epochfence/epochfence/epoch"
-	"github.com/epochfence/epochfence/internal/suites/bubble"
 	"github.com/epochfence/epochfence/sinks/memsink"
 )
 
@@ -77,28 +75,4 @@ func TestSendPutsEqualKeysInOnePartition(t *testing.T) {
 	if len(used) < 4 {
 		t.Errorf("20 keys in %d of 8 partitions", len(used))
 	}
-}
-
-func TestAwaitLooksAgainWhenSomethingChanges(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		log := memsource.New("orders", 1)
-		done := make(chan error, 1)
-		go func() {
-			done <- log.Broker().Await(t.Context(), func() bool { _, end := log.Bounds(0); return end == 2 })
-		}()
-		log.Append(0, "x")
-		synctest.Wait()
-		if len(done) != 0 {
-			t.Fatal("returned at one message of two")
-		}
-		log.Append(0, "y")
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if err := log.Broker().Await(ctx, func() bool { return false }); err == nil {
-			t.Error("Await with a context that has ended = nil")
-		}
-	})
 }

@@ -67,9 +67,6 @@ func newGroup(b *Broker, name string, topics []string) *Group {
 // Name returns the group's name.
 func (g *Group) Name() string { return g.name }
 
-// Broker returns the broker that the group belongs to.
-func (g *Group) Broker() *Broker { return g.broker }
-
 // Member returns a new member: one process, which joins when its Run is called. If a member of the
 // same name is still in the group, the new one takes its place, with all its partitions and at the
 // same generation, and the old one is fenced for good, as with a static member of Kafka.
@@ -216,7 +213,6 @@ type Broker struct {
 	logs    map[string]*Log
 	groups  map[string]*Group
 	waiting []*waiter
-	changed chan struct{} // closed at the next change; nil while nobody waits
 }
 
 type waiter struct {
@@ -262,33 +258,8 @@ func (b *Broker) Group(name string, topics ...string) *Group {
 	return g
 }
 
-// Await returns nil as soon as cond is true, or the error of ctx. It calls cond after each change
-// at the broker, such as an append or a grant. cond may call any method that does not wait.
-func (b *Broker) Await(ctx context.Context, cond func() bool) error {
-	for {
-		b.mu.Lock()
-		if b.changed == nil {
-			b.changed = make(chan struct{})
-		}
-		changed := b.changed
-		b.mu.Unlock()
-		if cond() {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
 // notify wakes all who wait. The lock is held.
 func (b *Broker) notify() {
-	if b.changed != nil {
-		close(b.changed)
-		b.changed = nil
-	}
 	for _, w := range b.waiting {
 		if w.group.applied() {
 			w.cancel()

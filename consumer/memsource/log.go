@@ -56,9 +56,6 @@ func (l *Log) part(n int32) *part {
 	return l.parts[n]
 }
 
-// Broker returns the broker that holds the topic.
-func (l *Log) Broker() *Broker { return l.broker }
-
 // Name returns the topic's name.
 func (l *Log) Name() string { return l.name }
 

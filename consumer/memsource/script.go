@@ -113,15 +113,6 @@ func (g *Group) drop(m *Member) {
 	g.broker.notify()
 }
 
-// Fence shuts m out for good. Once m hears of it, its Run returns [ErrFenced].
-func (g *Group) Fence(m *Member) {
-	g.broker.mu.Lock()
-	defer g.broker.mu.Unlock()
-	g.drop(m)
-	m.deliver(func() { m.end(ErrFenced) })
-	g.resetAndRebalance()
-}
-
 // Delete deletes the group and creates it again under its name, as a broker does with a group that
 // is empty for long. Generations start over, positions are gone, and all members have to rejoin.
 func (g *Group) Delete() {

@@ -86,27 +86,6 @@ func TestExpiredMemberThatHearsOfItJoinsAgain(t *testing.T) {
 	})
 }
 
-func TestFencedMemberEndsWhenItHearsOfIt(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		log := memsource.New("orders", 1)
-		g := log.Group(memsource.DefaultGroup)
-		a := start(t, log.Member("a"))
-		h := <-a.granted
-		a.Freeze()
-		g.Fence(a.Member)
-		synctest.Wait()
-		if h.ctx.Err() != nil || g.Owner("orders", 0) != "" {
-			t.Error("a frozen member heard of it, or still owns something")
-		}
-		a.Thaw()
-		mustBeLost(t, h)
-		h.give()
-		if err := <-a.ended; !errors.Is(err, memsource.ErrFenced) {
-			t.Errorf("Run = %v; want ErrFenced", err)
-		}
-	})
-}
-
 func TestMemberThatThawsAfterAnotherTookItsNameIsFenced(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		log := memsource.New("orders", 1)
@@ -166,15 +145,16 @@ func TestConfirmHookMayRefuse(t *testing.T) {
 }
 
 func TestMistakesOfATestPanic(t *testing.T) {
-	log := memsource.New("orders", 2)
+	broker := memsource.NewBroker()
+	log := broker.Create("orders", 2)
 	for name, mistake := range map[string]func(){
 		"no such partition":      func() { log.Append(2, "x") },
 		"negative partition":     func() { log.Trim(-1, 0) },
-		"topic exists":           func() { log.Broker().Create("orders", 1) },
+		"topic exists":           func() { broker.Create("orders", 1) },
 		"no partitions":          func() { memsource.New("orders", 0) },
 		"fewer partitions":       func() { log.AddPartitions(2) },
-		"group without topics":   func() { log.Broker().Group("new") },
-		"group with other topic": func() { log.Group("g"); log.Broker().Group("g", "other") },
+		"group without topics":   func() { broker.Group("new") },
+		"group with other topic": func() { log.Group("g"); broker.Group("g", "other") },
 		"topic of another group": func() { log.Group("g").Owner("other", 0) },
 		"no term":                func() { log.Group("g").SetTerm(0) },
 	} {
