@@ -132,22 +132,31 @@ const (
 	rebalancing = 5 * time.Second // of most rebalances, both halves of a cooperative one
 
 	firstHaste = 100 * time.Millisecond
-	lastHaste  = 800 * time.Millisecond
+	lastHaste  = 300 * time.Millisecond
 )
 
 // heartbeatSoon sends heartbeats for a while. No answer says that it has what the removal, or the new member, has led
-// to: the epoch may also rise for what was before.
+// to: the epoch may also rise for what was before. A later call takes over from an earlier one.
 func (s *Source) heartbeatSoon(cl *kgo.Client, lasts time.Duration) {
-	began := time.Now()
-	for pause := firstHaste; s.takesPart(); pause = min(2*pause, lastHaste) {
+	s.mu.Lock()
+	s.hasty++
+	turn := s.hasty
+	if until := time.Now().Add(lasts); until.After(s.hastyUntil) {
+		s.hastyUntil = until
+	}
+	s.mu.Unlock()
+	for pause := firstHaste; s.hastens(turn); pause = min(2*pause, lastHaste) {
 		cl.ForceRebalance()
-		if time.Since(began) > lasts {
-			return
-		}
 		select {
 		case <-time.After(pause):
 		case <-s.over:
 			return
 		}
 	}
+}
+
+func (s *Source) hastens(turn int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hasty == turn && !time.Now().After(s.hastyUntil) && !s.closing && !s.away
 }

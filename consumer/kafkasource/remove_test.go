@@ -243,6 +243,24 @@ func TestATransactionOfARemovedMemberIsCancelledAfterAMoment(t *testing.T) {
 	}
 }
 
+// Under KIP-848 it hears of that by a heartbeat, of which brokers want one each 5 s.
+func TestARemovedMemberThatIsToldJoinsAgainAtOnce(t *testing.T) {
+	virtually(t, 4, func(r *rig) {
+		a, b := r.joins(with(protocols[2].opts...)), r.joins(with(protocols[2].opts...))
+		r.share(2, a, b)
+		<-time.After(time.Minute)
+		removed, began := b.id(), time.Now()
+		r.ends(removed)
+		if err := b.Remove(r.Context(), removed, "suspected"); err != nil {
+			r.Fatal(err)
+		}
+		r.until("it is a member again", func() bool { return b.id() != "" && b.id() != removed && r.owns(b.id()) > 0 })
+		if took := time.Since(began); took > time.Second {
+			r.Errorf("it has partitions again after %v", took)
+		}
+	})
+}
+
 // memberOf returns the id of the member that has a partition.
 func (r *rig) memberOf(t consumer.Tenure) string {
 	r.Helper()

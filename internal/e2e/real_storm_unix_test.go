@@ -94,6 +94,7 @@ func (s *storms) randomSuspicions(lasts time.Duration) {
 	removed, ratio := s.removed(), median(rough)/median(calm)
 	s.report("%d of %d wrong suspicions removed a member; %.0f messages a second, %.0f without: ratio %.2f; settled after %s",
 		removed, ordered, median(rough), median(calm), ratio, spread(settled))
+	s.reportMoves(removed)
 	if removed < ordered*3/4 || removed > ordered*11/10+1 { // a busy machine adds some
 		s.Errorf("%d removals, for %d suspicions", removed, ordered)
 	}

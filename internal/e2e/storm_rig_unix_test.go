@@ -218,6 +218,19 @@ func (s *storms) balanced() time.Duration {
 		where at > $3::timestamptz group by worker) x`, stormParts, stormProcesses, since)
 }
 
+// reportMoves reports for how long partitions were without commits because another process got them.
+func (s *storms) reportMoves(removals int) {
+	s.Helper()
+	var moves int
+	var middle, sum float64
+	if err := s.db.QueryRow(s.Context(), `select count(*), coalesce(percentile_cont(0.5) within group (order by gap), 0), coalesce(sum(gap), 0) from (
+		select worker, lag(worker) over w as before, extract(epoch from at - lag(at) over w)::float8 as gap
+		from effect window w as (partition by partition order by id)) x where worker <> before`).Scan(&moves, &middle, &sum); err != nil {
+		s.Fatal(err)
+	}
+	s.report("%d moves of partitions, without commits for %.2f s at the median; a removal cost %.1f s of one partition", moves, middle, sum/float64(removals))
+}
+
 // finish ends the messages, and checks that each was applied once, and those of a partition in order.
 func (s *storms) finish() {
 	s.Helper()

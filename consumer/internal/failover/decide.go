@@ -69,6 +69,7 @@ type Step struct {
 	Remove  []operate.Peer // whom others have suspected
 	Wrong   []Wrong
 	Self    time.Duration // this process was suspected wrongly: its patience from now on
+	Was     string        // the member id under which it was
 }
 
 // State is what one process knows of the others.
@@ -200,7 +201,9 @@ func (s *State) See(sent, now time.Time, l operate.Look) (step Step) {
 	var suspects []suspect
 	for _, p := range l.Peers {
 		if p.Run == s.self.Run {
-			step.Self = s.ourselves(now, p)
+			if step.Self = s.ourselves(now, p); step.Self > 0 {
+				step.Was = p.Suspected
+			}
 			continue
 		}
 		k := s.known[p.Run]

@@ -179,6 +179,7 @@ func (l *Loop) look(run context.Context, v operate.Vigil, s *State, sent time.Ti
 	step := s.See(sent, time.Now(), seen)
 	if step.Self > 0 {
 		l.Log.Warn("the group had removed this process, which gave no sign of life for too long; the others wait longer from now on", "patience", step.Self)
+		l.remove(run, operate.Peer{Member: step.Was}, "suspected") // as the others do: its source may hear of it by its next heartbeat alone
 	}
 	for _, w := range step.Wrong {
 		l.Log.Warn("a process that this one had suspected lives", "name", w.Name, "host", w.Host, "member", w.Member, "why", w.Why,

@@ -229,6 +229,29 @@ func TestARemovalThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
+// Its source may hear of it by its next heartbeat alone, seconds later.
+func TestAProcessThatWasRemovedTakesPartInItsOwnRemovalOnce(t *testing.T) {
+	w := &script{}
+	var mu sync.Mutex
+	var removed []string
+	looping(t, w, func(_ context.Context, member string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		removed = append(removed, member)
+		return nil
+	}, func(*bytes.Buffer) {
+		<-time.After(time.Second)
+		w.shows(func(_ context.Context, self operate.Peer) (operate.Look, error) {
+			self.Suspected, self.By = "m-before", "b"
+			return operate.Look{Peers: []operate.Peer{self}, Members: 3}, nil
+		})
+		<-time.After(time.Minute)
+	})
+	if !slices.Equal(removed, []string{"m-before"}) {
+		t.Errorf("it removes %q", removed)
+	}
+}
+
 func TestALostConnectionIsReplacedAtOnceAndAnUnavailableOneWithPauses(t *testing.T) {
 	w, lost := &script{}, errors.New("connection reset")
 	looping(t, w, nil, func(*bytes.Buffer) {
