@@ -76,8 +76,8 @@
 //   - It is drained when the group revokes the partition, and when Run ends. The rebalance waits
 //     for the transaction under way, up to DrainTimeout. Then the tenure is cancelled and the
 //     group continues without it.
-//   - It is lost when the group has removed this member; if another member has, the transaction under
-//     way may take up to a second longer, and commits unless the next owner has claimed before.
+//   - It is lost when the group has removed this member. The transaction under way may take up to a
+//     second longer, and commits unless the next owner has claimed before.
 //   - It is lost at once when the member gets another id, when the topic was deleted and created
 //     again, when another process joins as the same static member (which also ends Run) or Run ends
 //     with another error, and when the coordinator has not acknowledged a heartbeat for nine tenths

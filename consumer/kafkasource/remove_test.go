@@ -243,6 +243,24 @@ func TestATransactionOfARemovedMemberIsCancelledAfterAMoment(t *testing.T) {
 	}
 }
 
+func TestAMemberThatCannotFindOutWhetherItWasRemovedBeginsNothingAndLosesItsTenuresAfterAMoment(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		p := protocols[2]
+		_, one, _ := r.hold(with(p.opts...))
+		removed := r.memberOf(one)
+		r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, TopLevel: true, Err: kerr.NotCoordinator, Count: -1})
+		r.ends(removed)
+		select {
+		case <-one.Draining():
+		case <-one.ctx.Done():
+			r.Fatal("lost without a moment for the transaction under way")
+		}
+		if took := r.lostWithin(one, time.Minute); took > finishing {
+			r.Errorf("lost after %v", took)
+		}
+	})
+}
+
 // Under KIP-848 it hears of that by a heartbeat, of which brokers want one each 5 s.
 func TestARemovedMemberThatIsToldJoinsAgainAtOnce(t *testing.T) {
 	virtually(t, 4, func(r *rig) {
@@ -251,9 +269,7 @@ func TestARemovedMemberThatIsToldJoinsAgainAtOnce(t *testing.T) {
 		<-time.After(time.Minute)
 		removed, began := b.id(), time.Now()
 		r.ends(removed)
-		if err := b.Remove(r.Context(), removed, "suspected"); err != nil {
-			r.Fatal(err)
-		}
+		b.Hasten()
 		r.until("it is a member again", func() bool { return b.id() != "" && b.id() != removed && r.owns(b.id()) > 0 })
 		if took := time.Since(began); took > time.Second {
 			r.Errorf("it has partitions again after %v", took)

@@ -69,7 +69,6 @@ type Step struct {
 	Remove  []operate.Peer // whom others have suspected
 	Wrong   []Wrong
 	Self    time.Duration // this process was suspected wrongly: its patience from now on
-	Was     string        // the member id under which it was
 }
 
 // State is what one process knows of the others.
@@ -201,9 +200,7 @@ func (s *State) See(sent, now time.Time, l operate.Look) (step Step) {
 	var suspects []suspect
 	for _, p := range l.Peers {
 		if p.Run == s.self.Run {
-			if step.Self = s.ourselves(now, p); step.Self > 0 {
-				step.Was = p.Suspected
-			}
+			step.Self = s.ourselves(now, p)
 			continue
 		}
 		k := s.known[p.Run]

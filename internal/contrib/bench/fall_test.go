@@ -13,7 +13,7 @@ func figureOf(of measure, low, median, high float64) result {
 	return result{Row: "ci/fence/batch=1", Ours: "fenced", Peer: "plain", Of: of, Ratio: median, Low: low, High: high, sure: [2]float64{low, high}, Rounds: 9}
 }
 
-func TestAFigureHasFallenWhenItHasLostAFifthOrMostOfWork(t *testing.T) {
+func TestAFigureHasFallenWhenItHasLostAFifthOrTwoThirdsOfWork(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name              string
