@@ -44,7 +44,7 @@ type joining struct {
 func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	<-s.ready
 	member, number := cl.GroupMetadata()
-	s.joins(cl, joining{member, number})
+	s.joins(joining{member, number})
 	s.hold(added, member)
 	if s.contact.overdue() || !s.grantInContact(member) {
 		s.contactRegained()
@@ -70,7 +70,7 @@ func (s *Source) grantInContact(member string) bool {
 // joins records the membership that kgo reports. Under KIP-848 kgo also reports when it restarts
 // its session without having reached the coordinator. So only a changed membership, which comes
 // from the coordinator, counts as contact.
-func (s *Source) joins(cl *kgo.Client, now joining) {
+func (s *Source) joins(now joining) {
 	_, speaks := s.contact.speaking()
 	s.mu.Lock()
 	defer s.mu.Unlock()
