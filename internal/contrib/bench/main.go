@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string) (err error) {
 	out := flags.String("json", "", "write the figures to this file; with -row, its figures of other rows stay")
 	page := flags.String("page", "", "write them to this file, too, for operators, as Markdown")
 	profiles := flags.String("profiles", "", "write CPU and allocation profiles of the processes to this directory")
-	against := flags.String("against", "", "fail if a figure is worse than in this file: a ratio of times by a fifth, one of processor time by two thirds, allocations by a tenth; where that is not clear, play up to four times the rounds")
+	against := flags.String("against", "", "fail if a figure is worse than in this file: a ratio of times by a fifth, one of processor time by four fifths, allocations by a tenth; where that is not clear, play up to four times the rounds")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
