@@ -258,7 +258,7 @@ func (b *Broker) Group(name string, topics ...string) *Group {
 	return g
 }
 
-// notify wakes all who wait. The lock is held.
+// notify ends the waits for groups that have applied everything. The lock is held.
 func (b *Broker) notify() {
 	for _, w := range b.waiting {
 		if w.group.applied() {

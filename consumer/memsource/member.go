@@ -16,7 +16,7 @@ import (
 // true meanwhile, and tenure.go reads.
 
 var (
-	// ErrFenced is returned by Run when the member was fenced for good.
+	// ErrFenced is returned by Run when another member has taken the name.
 	ErrFenced = errors.New("memsource: this member was fenced")
 
 	// ErrKilled is returned by Run after [Member.Kill].
