@@ -186,7 +186,7 @@ type Resumed struct {
 	Next      epoch.Offset
 }
 
-// Drained reports that the partition was given back at position Next.
+// Drained reports that the partition was given back at position Next, or ended there after a removal from the group.
 type Drained struct {
 	Partition epoch.Partition
 	Epoch     epoch.Epoch

@@ -109,12 +109,15 @@ func Run[TX any](ctx context.Context, source Source, sink epoch.Sink[TX], h Hand
 	if remover, ok := source.(Remover); ok && len(watches) > 0 && o.Patience >= 0 {
 		r.failover = &failover.Loop{
 			Watches: watches, Self: operate.Peer{Group: process.Group, Run: process.Run, Name: process.Name, Host: process.Host}, Patience: o.Patience,
-			Member: remover.Member, Remove: remover.Remove, MayNot: ErrMayNotRemove,
+			Member: remover.Member, Remove: remover.Remove, MayNot: ErrMayNotRemove, Hasten: func() {},
 			Suspected: func(s failover.Suspicion) { r.suspected(process, suspected(s)) },
 			Wrong: func(w failover.Wrong) {
 				o.Observe(SuspicionWrong{Suspected: suspected(w.Suspicion), Slept: w.Slept, Patience: w.Patience})
 			},
 			Log: o.Logger,
+		}
+		if s, ok := source.(Hastener); ok {
+			r.failover.Hasten = s.Hasten
 		}
 		if s, ok := source.(Rejoiner); ok {
 			s.RejoinWhen(func(ctx context.Context) error { return r.answered(ctx, sink) })

@@ -127,6 +127,14 @@ type Remover interface {
 	Remove(ctx context.Context, member, reason string) error
 }
 
+// Hastener is a [Remover] that hears of its own removal by asking its group, which may be seconds later.
+type Hastener interface {
+	Remover
+
+	// Hasten is called when others have suspected this process. It does not wait.
+	Hasten()
+}
+
 // Rejoiner is a [Remover] that can stay out of its group after others have removed it.
 type Rejoiner interface {
 	Remover

@@ -71,18 +71,19 @@
 //
 // A tenure begins when the group assigns the partition. It lasts through every rebalance that
 // leaves the partition with this member (cooperative, KIP-848); an eager rebalance ends all
-// tenures. A tenure ends in one of two ways:
+// tenures. A tenure ends in one of three ways:
 //
 //   - It is drained when the group revokes the partition, and when Run ends. The rebalance waits
 //     for the transaction under way, up to DrainTimeout. Then the tenure is cancelled and the
 //     group continues without it.
-//   - It is lost at once when the group has removed this member, when the member gets another id,
-//     when the topic was deleted and created again, when another process joins as the same static
-//     member (which also ends Run) or Run ends with another error, and when the coordinator has not
-//     acknowledged a heartbeat for nine tenths of the session timeout, or of the rebalance timeout
-//     if that is shorter. That silence ends the tenure before the group assigns the partition to
-//     another member. If the group has kept the partition for this member, a new tenure begins when
-//     contact is back.
+//   - It is lost when the group has removed this member. The transaction under way may take up to a
+//     second longer, and commits unless the next owner has claimed before.
+//   - It is lost at once when the member gets another id, when the topic was deleted and created
+//     again, when another process joins as the same static member (which also ends Run) or Run ends
+//     with another error, and when the coordinator has not acknowledged a heartbeat for nine tenths
+//     of the session timeout, or of the rebalance timeout if that is shorter. That silence ends the
+//     tenure before the group assigns the partition to another member. If the group has kept the
+//     partition for this member, a new tenure begins when contact is back.
 //
 // Term is the shorter of those nine tenths and DrainTimeout: 40.5 s with Kafka's defaults, which
 // makes the default of consumer.Options.BatchTimeout 20.25 s. Under KIP-848 the broker sets the

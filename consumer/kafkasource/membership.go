@@ -44,7 +44,7 @@ type joining struct {
 func (s *Source) assigned(_ context.Context, cl *kgo.Client, added map[string][]int32) {
 	<-s.ready
 	member, number := cl.GroupMetadata()
-	s.joins(cl, joining{member, number})
+	s.joins(joining{member, number})
 	s.hold(added, member)
 	if s.contact.overdue() || !s.grantInContact(member) {
 		s.contactRegained()
@@ -70,7 +70,7 @@ func (s *Source) grantInContact(member string) bool {
 // joins records the membership that kgo reports. Under KIP-848 kgo also reports when it restarts
 // its session without having reached the coordinator. So only a changed membership, which comes
 // from the coordinator, counts as contact.
-func (s *Source) joins(cl *kgo.Client, now joining) {
+func (s *Source) joins(now joining) {
 	_, speaks := s.contact.speaking()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *Source) joins(cl *kgo.Client, now joining) {
 		switch {
 		case s.joined.member == now.member:
 		case speaks == nextGenProtocol:
-			go s.heartbeatSoon(cl, othersGive)
+			go s.heartbeatSoon(othersGive)
 		case s.joined.number > 0 && s.rejoins != nil: // kgo has not reported that the member before was removed
 			go s.leaveAgain(now.member)
 		}
@@ -141,14 +141,49 @@ func (s *Source) revoked(_ context.Context, _ *kgo.Client, ps map[string][]int32
 	}
 }
 
-// lostAll is kgo's OnPartitionsLost. Other members may have the partitions already.
+// lostAll is kgo's OnPartitionsLost. Other members may have the partitions already. If it was no silence
+// but a removal, others get them when the group has computed its assignments. Transactions under way are
+// nearly always sooner, and if not, the fence refuses them.
 func (s *Source) lostAll(_ context.Context, _ *kgo.Client, ps map[string][]int32) {
 	<-s.ready
-	for _, t := range s.release(ps) {
+	ts := s.release(ps)
+	s.notMember(errRevoked)
+	removed := s.finish(ts)
+	for _, t := range ts {
 		t.Lose(errRevoked)
 	}
-	s.notMember(errRevoked)
-	s.stayOut()
+	if removed {
+		s.stayOut()
+	}
+}
+
+// finishing is how long transactions under way may take after a removal. A KIP-848 group computes
+// assignments once a second (group.consumer.assignment.interval.ms).
+const finishing = time.Second
+
+// finish waits until tenures have ended, for a moment, if the group has removed this member, and reports
+// whether it has. After a loss of contact it does not: others may have the partitions for long.
+func (s *Source) finish(ts []*tenure) (removed bool) {
+	if s.contact.overdue() {
+		return false
+	}
+	for _, t := range ts {
+		t.Revoke()
+	}
+	ctx, cancel := context.WithTimeout(s.base, finishing)
+	defer cancel()
+	member, generation := s.memberClient().GroupMetadata()
+	if !errors.Is(s.stillMember(ctx, member, generation), kerr.UnknownMemberID) {
+		return false
+	}
+	for _, t := range ts {
+		select {
+		case <-t.Over():
+		case <-t.WhenLost():
+		case <-ctx.Done():
+		}
+	}
+	return true
 }
 
 // notMember reports to Run's caller that the group has removed us, or is about to.
@@ -262,7 +297,7 @@ func (s *Source) contactRegained() {
 		defer s.contact.checkEnds()
 		<-s.ready
 		member, generation := s.memberClient().GroupMetadata()
-		if err := s.stillMember(member, generation); err != nil {
+		if err := s.stillMember(s.base, member, generation); err != nil {
 			s.log.Debug("in contact again, but not a member", "member", member, "err", err)
 			return // kgo gets the same error and joins again, or the next answer starts another check
 		}
@@ -349,7 +384,7 @@ func (s *Source) fenced(err error) error {
 
 func (s *Source) heartbeat() {
 	member, generation := s.memberClient().GroupMetadata()
-	_ = s.stillMember(member, generation)
+	_ = s.stillMember(s.base, member, generation)
 }
 
 // stillMember asks the coordinator whether we are a member, by a request that changes nothing. It
@@ -358,12 +393,12 @@ func (s *Source) heartbeat() {
 // In the classic protocol the request is a heartbeat, which restarts the session timeout. Under
 // KIP-848 it is not a heartbeat. There its success shows that the last answer to a heartbeat was no
 // error.
-func (s *Source) stillMember(member string, generation int32) error {
+func (s *Source) stillMember(ctx context.Context, member string, generation int32) error {
 	if member == "" || generation <= 0 {
 		return errNotJoined
 	}
 	lease, speaks := s.contact.speaking()
-	ctx, cancel := context.WithTimeout(s.base, lease.patience()/3)
+	ctx, cancel := context.WithTimeout(ctx, lease.patience()/3)
 	defer cancel()
 	alive := time.Now()
 	if speaks == nextGenProtocol {

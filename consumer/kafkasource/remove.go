@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/epochfence/epochfence/consumer"
@@ -18,7 +17,10 @@ import (
 // This file removes another member from the group, and has this one take part in the rebalance that follows at
 // once instead of at its next heartbeat. Package failover decides who is removed.
 
-var _ consumer.Rejoiner = (*Source)(nil)
+var (
+	_ consumer.Rejoiner = (*Source)(nil)
+	_ consumer.Hastener = (*Source)(nil)
+)
 
 // Member implements [consumer.Remover]. A process that is leaving the group, stays away from it because a
 // handler hangs, or stays out of it after a removal, is no member.
@@ -68,18 +70,24 @@ func (s *Source) Remove(ctx context.Context, member, reason string) error {
 	if err != nil {
 		return fmt.Errorf("kafkasource: remove member %q of group %q: %w", member, s.set.Group, err)
 	}
-	s.hasten(ctx, group.cl)
+	s.hasten(ctx)
 	return nil
+}
+
+// Hasten implements [consumer.Hastener]. In the classic protocol, kgo asks for itself alone, by its next heartbeat.
+func (s *Source) Hasten() {
+	if _, speaks := s.contact.speaking(); speaks == nextGenProtocol && s.group.Load() != nil {
+		go s.heartbeatSoon(computing)
+	}
 }
 
 // RejoinWhen implements [consumer.Rejoiner].
 func (s *Source) RejoinWhen(ready func(context.Context) error) { s.rejoins = ready }
 
-// stayOut waits until this process may join again, if another one has removed it from the group. kgo joins again when
-// it returns. After a loss of contact it does not wait: the group may have removed all members, and those who join an
-// empty group wait for each other.
+// stayOut waits, after a removal, until this process may join again. kgo joins again when it returns. After a loss of
+// contact nobody waits: those who join an empty group wait for each other.
 func (s *Source) stayOut() {
-	if s.rejoins == nil || s.contact.overdue() || !errors.Is(s.stillMember(s.memberClient().GroupMetadata()), kerr.UnknownMemberID) {
+	if s.rejoins == nil {
 		return
 	}
 	defer s.out.Store(false)
@@ -105,13 +113,14 @@ func (s *Source) leaveAgain(member string) {
 
 // hasten has this member take part in the rebalance that is under way. In the classic protocol it joins again only
 // while there is one: a leader that joins again begins another one.
-func (s *Source) hasten(ctx context.Context, cl *kgo.Client) {
+func (s *Source) hasten(ctx context.Context) {
+	cl := s.memberClient()
 	member, number := cl.GroupMetadata()
 	if number <= 0 || !s.takesPart() {
 		return
 	}
 	if _, speaks := s.contact.speaking(); speaks == nextGenProtocol {
-		go s.heartbeatSoon(cl, computing)
+		go s.heartbeatSoon(computing)
 	} else if err := s.classicHeartbeat(ctx, member, number); errors.Is(err, kerr.RebalanceInProgress) {
 		cl.ForceRebalance()
 	}
@@ -127,22 +136,31 @@ const (
 	rebalancing = 5 * time.Second // of most rebalances, both halves of a cooperative one
 
 	firstHaste = 100 * time.Millisecond
-	lastHaste  = 800 * time.Millisecond
+	lastHaste  = 300 * time.Millisecond
 )
 
 // heartbeatSoon sends heartbeats for a while. No answer says that it has what the removal, or the new member, has led
-// to: the epoch may also rise for what was before.
-func (s *Source) heartbeatSoon(cl *kgo.Client, lasts time.Duration) {
-	began := time.Now()
-	for pause := firstHaste; s.takesPart(); pause = min(2*pause, lastHaste) {
-		cl.ForceRebalance()
-		if time.Since(began) > lasts {
-			return
-		}
+// to: the epoch may also rise for what was before. A later call takes over from an earlier one.
+func (s *Source) heartbeatSoon(lasts time.Duration) {
+	s.mu.Lock()
+	s.hasty++
+	turn := s.hasty
+	if until := time.Now().Add(lasts); until.After(s.hastyUntil) {
+		s.hastyUntil = until
+	}
+	s.mu.Unlock()
+	for pause := firstHaste; s.hastens(turn); pause = min(2*pause, lastHaste) {
+		s.memberClient().ForceRebalance()
 		select {
 		case <-time.After(pause):
 		case <-s.over:
 			return
 		}
 	}
+}
+
+func (s *Source) hastens(turn int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hasty == turn && !time.Now().After(s.hastyUntil) && !s.closing && !s.away
 }

@@ -196,6 +196,97 @@ func TestAProcessThatIsNotInTheGroupIsNoMember(t *testing.T) {
 	})
 }
 
+// It commits unless somebody has claimed the partition before, which the fence tells.
+func TestARemovedMemberEndsItsTransactionBeforeItJoinsAgain(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				h, one, _ := r.hold(with(p.opts...))
+				r.removes(nil, r.memberOf(one), p)
+				select {
+				case <-one.Draining():
+				case <-time.After(patience):
+					r.Fatal("it keeps the partition")
+				}
+				<-time.After(finishing / 2)
+				if err := context.Cause(one.ctx); err != nil {
+					r.Errorf("lost: %v", err)
+				}
+				if n := h.count(); n != 1 {
+					r.Errorf("granted %d times, before the first has returned", n)
+				}
+				close(one.release)
+				r.until("granted anew", func() bool { return len(h.granted) == 2 })
+				if err := context.Cause(one.ctx); !errors.Is(err, consumer.ErrLost) {
+					r.Errorf("it is over because of %v", err)
+				}
+				if _, err := h.nth(1).Confirm(r.Context(), r.fence(one, 0)); err != nil {
+					r.Errorf("Confirm: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestATransactionOfARemovedMemberIsCancelledAfterAMoment(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.name, func(t *testing.T) {
+			virtually(t, 1, func(r *rig) {
+				_, one, _ := r.hold(with(p.opts...))
+				r.removes(nil, r.memberOf(one), p)
+				<-one.Draining()
+				if took := r.lostWithin(one, time.Minute); took != finishing {
+					r.Errorf("after %v, want %v", took, finishing)
+				}
+			})
+		})
+	}
+}
+
+func TestAMemberThatCannotFindOutWhetherItWasRemovedBeginsNothingAndLosesItsTenuresAfterAMoment(t *testing.T) {
+	virtually(t, 1, func(r *rig) {
+		p := protocols[2]
+		_, one, _ := r.hold(with(p.opts...))
+		removed := r.memberOf(one)
+		r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, TopLevel: true, Err: kerr.NotCoordinator, Count: -1})
+		r.ends(removed)
+		select {
+		case <-one.Draining():
+		case <-one.ctx.Done():
+			r.Fatal("lost without a moment for the transaction under way")
+		}
+		if took := r.lostWithin(one, time.Minute); took > finishing {
+			r.Errorf("lost after %v", took)
+		}
+	})
+}
+
+// Under KIP-848 it hears of that by a heartbeat, of which brokers want one each 5 s.
+func TestARemovedMemberThatIsToldJoinsAgainAtOnce(t *testing.T) {
+	virtually(t, 4, func(r *rig) {
+		a, b := r.joins(with(protocols[2].opts...)), r.joins(with(protocols[2].opts...))
+		r.share(2, a, b)
+		<-time.After(time.Minute)
+		removed, began := b.id(), time.Now()
+		r.ends(removed)
+		b.Hasten()
+		r.until("it is a member again", func() bool { return b.id() != "" && b.id() != removed && r.owns(b.id()) > 0 })
+		if took := time.Since(began); took > time.Second {
+			r.Errorf("it has partitions again after %v", took)
+		}
+	})
+}
+
+// memberOf returns the id of the member that has a partition.
+func (r *rig) memberOf(t consumer.Tenure) string {
+	r.Helper()
+	lease, err := t.Confirm(r.Context(), r.fence(t, 0))
+	if err != nil {
+		r.Fatal(err)
+	}
+	return lease.Owner[strings.LastIndex(lease.Owner, "/")+1:]
+}
+
 // rejoins is a member that may join again only while ready is set.
 func (r *rig) rejoins(ready *atomic.Bool, opts ...kgo.Opt) (m *member, asked *atomic.Int64) {
 	r.Helper()
@@ -210,15 +301,31 @@ func (r *rig) rejoins(ready *atomic.Bool, opts ...kgo.Opt) (m *member, asked *at
 	return &member{r, s, r.run(s, (&worker{sink: r.sink}).own)}, asked
 }
 
-// removes has a remove a member. kfake does not know LeaveGroup for a member of a KIP-848 group.
+// removes has a remove a member, or the test itself.
 func (r *rig) removes(a *member, id string, p membership) {
 	r.Helper()
-	if !p.nextGen {
+	switch {
+	case p.nextGen:
+		r.ends(id)
+	case a == nil:
+		req := kmsg.NewPtrLeaveGroupRequest()
+		req.Group = testGroup
+		m := kmsg.NewLeaveGroupRequestMember()
+		m.MemberID = id
+		req.Members = append(req.Members, m)
+		if _, err := req.RequestWith(r.Context(), r.kafka); err != nil {
+			r.Fatal(err)
+		}
+	default:
 		if err := a.Remove(r.Context(), id, "no sign of life"); err != nil {
 			r.Fatal(err)
 		}
-		return
 	}
+}
+
+// ends removes a member of a KIP-848 group, for which kfake does not know LeaveGroup.
+func (r *rig) ends(id string) {
+	r.Helper()
 	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
 	req.Group, req.MemberID, req.MemberEpoch = testGroup, id, -1
 	resp, err := req.RequestWith(r.Context(), r.kafka)

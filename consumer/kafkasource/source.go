@@ -54,6 +54,9 @@ type Source struct {
 	joined   joining // zero before the first time
 	closing  bool
 	away     bool // not in the group, because a handler hangs
+
+	hasty      int // calls of heartbeatSoon
+	hastyUntil time.Time
 }
 
 var _ consumer.Source = (*Source)(nil)

@@ -310,6 +310,7 @@ func (s *session) produce(ctx context.Context, records []*kgo.Record) ([]error, 
 			}
 		})
 	}
+	_ = s.cl.Flush(ctx) // otherwise franz-go waits for more records, 10 ms by default
 	select {
 	case <-done:
 	case <-ctx.Done():

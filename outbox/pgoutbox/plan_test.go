@@ -85,6 +85,7 @@ func TestWhatIsReadForAFewEntriesDoesNotGrowWithTheBacklog(t *testing.T) {
 					check("Count", func(tx pgx.Tx) error { _, _, err := store.Count(t.Context(), tx, ours, batch); return err })
 					check("Load", func(tx pgx.Tx) error { _, err := store.Load(t.Context(), tx, ours, ids); return err })
 					check("Next", func(tx pgx.Tx) error { _, err := store.Next(t.Context(), tx, ours, at, places); return err })
+					check("Delete", func(tx pgx.Tx) error { _, err := store.Delete(t.Context(), tx, ours, ids); return err })
 					check("Retries", func(tx pgx.Tx) error { _, err := store.Retries(t.Context(), tx, ours, ids); return err })
 					operator := func(what, sql string, args ...any) {
 						check("an operator's "+what, func(tx pgx.Tx) error {

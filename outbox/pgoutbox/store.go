@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/internal/sql/pgschema"
@@ -128,7 +129,9 @@ func Open[TX DBTX](ctx context.Context, db DB, o Options) (*Store[TX], error) {
 		load: `select found.` + strings.ReplaceAll(row, `, `, `, found.`) + ` from ` + byID,
 		count: `select count(*), (extract(epoch from min(added_at)) * 1000000)::bigint from (select group_name, topic, partition, added_at from ` + entries +
 			` where (group_name, topic, partition, id) > ($1, $2, $3, 0) order by group_name, topic, partition, id limit $4) as found` + inPartition,
-		remove:  `delete from ` + entries + ` where id = any (array(select found.id from ` + byID + `)) returning id`,
+		// Of the partition it has expressions instead of columns, which no index fits.
+		remove: `delete from ` + entries + ` where id = any (array(select unnest($4::bigint[])))` +
+			` and (group_name || '', topic || '', partition + 0) = ($1, $2, $3) returning id`,
 		retries: `update ` + entries + ` set retry_requested = false where group_name = $1 and topic = $2 and partition = $3 and retry_requested and id = any($4) returning id`,
 	}, nil
 }
@@ -157,27 +160,33 @@ func (s *Store[TX]) Scan(ctx context.Context, tx TX, p epoch.Partition, from out
 	if err != nil {
 		return nil, from, err
 	}
-	found, err := all(ctx, tx, p, readSeen, s.scan, p.Group, p.Topic, p.Number, from.ID, before.end, before.open, limit)
-	if err != nil {
+	at, size := outbox.Cursor{ID: from.ID}, 0
+	var read reader
+	rows, err := all(ctx, tx, p, func(row pgx.CollectableRow) (r outbox.Row, err error) {
+		raw := row.RawValues()
+		if at.Seen == "" {
+			at.Seen = string(raw[0])
+		}
+		if raw[1] != nil { // without entries, there is one row without
+			r, err = read.entry(raw[1:])
+			size += len(raw[8]) + len(r.Body) + 512 // as the query adds it up
+		}
+		return r, err
+	}, s.scan, p.Group, p.Topic, p.Number, from.ID, before.end, before.open, limit)
+	switch {
+	case err != nil:
 		return nil, from, err
-	}
-	at := outbox.Cursor{ID: from.ID, Seen: found[0].seen} // the query returns at least one row
-	if !found[0].there {
+	case size == 0:
 		return nil, at, nil
 	}
-	slices.SortFunc(found, func(a, b seenRow) int { return cmp.Compare(a.ID, b.ID) }) // the plan reads them so, which SQL does not promise: its ORDER BY would take half of the time
-	rows, size := make([]outbox.Row, len(found)), 0
-	for i, f := range found {
-		rows[i] = f.Row
-		size += f.size
-	}
+	slices.SortFunc(rows, func(a, b outbox.Row) int { return cmp.Compare(a.ID, b.ID) }) // the plan reads them so, which SQL does not promise: its ORDER BY would take half of the time
 	at.ID, at.More = rows[len(rows)-1].ID, size >= outbox.ScanBytes
 	return rows, at, nil
 }
 
 // Load implements [outbox.Store].
 func (s *Store[TX]) Load(ctx context.Context, tx TX, p epoch.Partition, ids []int64) ([]outbox.Row, error) {
-	return all(ctx, tx, p, readRow, s.load, p.Group, p.Topic, p.Number, ids)
+	return all(ctx, tx, p, readEntry(), s.load, p.Group, p.Topic, p.Number, ids)
 }
 
 // Next implements [outbox.Store].
@@ -190,7 +199,7 @@ func (s *Store[TX]) Next(ctx context.Context, tx TX, p epoch.Partition, at outbo
 	for i, a := range after {
 		keys[i], ids[i] = a.Key, a.ID
 	}
-	return all(ctx, tx, p, readRow, s.next, p.Group, p.Topic, p.Number, keys, ids, read.end, read.open)
+	return all(ctx, tx, p, readEntry(), s.next, p.Group, p.Topic, p.Number, keys, ids, read.end, read.open)
 }
 
 // Delete implements [outbox.Store].
@@ -231,21 +240,35 @@ func all[T any, TX DBTX](ctx context.Context, tx TX, p epoch.Partition, read pgx
 	return found, nil
 }
 
-func readRow(row pgx.CollectableRow) (outbox.Row, error) {
-	var r outbox.Row
-	var header string
-	err := row.Scan(&r.ID, &r.Offset, &r.Key, &r.Scope, &r.IdempotencyKey, &r.Method, &r.URL, &header, (*pgschema.Bytea)(&r.Body))
-	return withHeader(r, header, err)
+// reader reads entries. Texts that are those of the entry before are kept once.
+type reader struct{ scope, method, url string }
+
+func readEntry() pgx.RowToFunc[outbox.Row] {
+	var r reader
+	return func(row pgx.CollectableRow) (outbox.Row, error) { return r.entry(row.RawValues()) }
 }
 
-func withHeader(r outbox.Row, header string, err error) (outbox.Row, error) {
-	if err != nil {
-		return r, err
+// entry reads the columns of a row, which are text: see all. It takes half the time of pgx's Scan, and has a third
+// of its allocations.
+func (r *reader) entry(columns [][]byte) (row outbox.Row, err error) {
+	same := func(last *string, column []byte) string {
+		if *last != string(column) {
+			*last = string(column)
+		}
+		return *last
 	}
-	if r.Header, err = outbox.UnmarshalHeader(header); err != nil {
-		return r, fmt.Errorf("entry %d: %w", r.ID, err)
+	id, wrongID := strconv.ParseInt(string(columns[0]), 10, 64)
+	offset, wrongOffset := strconv.ParseInt(string(columns[1]), 10, 64)
+	row.ID, row.Offset = id, epoch.Offset(offset)
+	row.Key, row.Scope, row.IdempotencyKey = string(columns[2]), same(&r.scope, columns[3]), string(columns[4])
+	row.Method, row.URL = same(&r.method, columns[5]), same(&r.url, columns[6])
+	header, wrongHeader := outbox.UnmarshalHeader(string(columns[7]))
+	row.Header = header
+	wrongBody := (*pgschema.Bytea)(&row.Body).ScanText(pgtype.Text{String: string(columns[8]), Valid: true})
+	if err := cmp.Or(wrongID, wrongOffset, wrongHeader, wrongBody); err != nil {
+		return row, fmt.Errorf("entry %d: %w", row.ID, err)
 	}
-	return r, nil
+	return row, nil
 }
 
 // snapshot identifies the transactions that had not ended when entries were read. A cursor's Seen
@@ -316,26 +339,4 @@ func committedLate(entries string) string {
 					) as e where (e.group_name, e.topic, e.partition, e.added_by) = ($1, $2, $3, open.added_by) and e.id <= $4
 				))
 			)`
-}
-
-// seenRow is a row of a scan, with the snapshot of the scan. A scan without entries has one row,
-// with there false.
-type seenRow struct {
-	outbox.Row
-	there bool
-	size  int // as the query adds it up
-	seen  string
-}
-
-func readSeen(row pgx.CollectableRow) (r seenRow, err error) {
-	var id, offset *int64
-	var key, scope, idempotencyKey, method, url, header *string
-	err = row.Scan(&r.seen, &id, &offset, &key, &scope, &idempotencyKey, &method, &url, &header, (*pgschema.Bytea)(&r.Body))
-	if err != nil || id == nil {
-		return r, err
-	}
-	r.ID, r.Offset, r.Key, r.Scope, r.IdempotencyKey, r.Method, r.URL, r.there = *id, epoch.Offset(*offset), *key, *scope, *idempotencyKey, *method, *url, true
-	r.size = len(r.Body) + len(*header) + 512
-	r.Row, err = withHeader(r.Row, *header, nil)
-	return r, err
 }

@@ -53,6 +53,9 @@ type Loop struct {
 	Remove func(ctx context.Context, member, reason string) error
 	MayNot error
 
+	// Hasten is called when others have suspected this process: it is no member any more, or will not be.
+	Hasten func()
+
 	// Suspected is called for each suspicion of this process, and Wrong for each that was wrong.
 	Suspected func(Suspicion)
 	Wrong     func(Wrong)
@@ -179,6 +182,7 @@ func (l *Loop) look(run context.Context, v operate.Vigil, s *State, sent time.Ti
 	step := s.See(sent, time.Now(), seen)
 	if step.Self > 0 {
 		l.Log.Warn("the group had removed this process, which gave no sign of life for too long; the others wait longer from now on", "patience", step.Self)
+		l.Hasten()
 	}
 	for _, w := range step.Wrong {
 		l.Log.Warn("a process that this one had suspected lives", "name", w.Name, "host", w.Host, "member", w.Member, "why", w.Why,

@@ -104,10 +104,16 @@ func looping(t *testing.T, w *script, remove func(ctx context.Context, member st
 // start starts a loop, and returns a function that ends it.
 func start(t *testing.T, log *bytes.Buffer, remove func(ctx context.Context, member string) error, watches ...operate.Watch) func() {
 	t.Helper()
+	return startWith(t, log, func() {}, remove, watches...)
+}
+
+func startWith(t *testing.T, log *bytes.Buffer, hasten func(), remove func(ctx context.Context, member string) error, watches ...operate.Watch) func() {
+	t.Helper()
 	l := &Loop{
 		Watches: watches, Self: operate.Peer{Run: "a", Name: "a", Host: "ada"}, MayNot: errMayNot,
 		Member:    func() (string, time.Duration, bool) { return "m0", time.Minute, false },
 		Remove:    func(ctx context.Context, member, _ string) error { return remove(ctx, member) },
+		Hasten:    hasten,
 		Suspected: func(Suspicion) {}, Wrong: func(Wrong) {},
 		Log: slog.New(slog.NewTextHandler(log, nil)),
 	}
@@ -227,6 +233,24 @@ func TestARemovalThatFailsIsTriedAgain(t *testing.T) {
 			t.Errorf("%d tries:\n%s", removing.Load(), log)
 		}
 	})
+}
+
+// Its source may hear of it by its next heartbeat alone, seconds later.
+func TestAProcessThatWasSuspectedTellsItsSourceOnce(t *testing.T) {
+	w, told := &script{}, 0
+	bubble.Test(t, func(t *testing.T) {
+		stop := startWith(t, &bytes.Buffer{}, func() { told++ }, nil, w)
+		<-time.After(time.Second)
+		w.shows(func(_ context.Context, self operate.Peer) (operate.Look, error) {
+			self.Suspected, self.By = "m-before", "b"
+			return operate.Look{Peers: []operate.Peer{self}, Members: 3}, nil
+		})
+		<-time.After(time.Minute)
+		stop()
+	})
+	if told != 1 {
+		t.Errorf("told %d times", told)
+	}
 }
 
 func TestALostConnectionIsReplacedAtOnceAndAnUnavailableOneWithPauses(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/epochfence/epochfence/epoch"
 	"github.com/epochfence/epochfence/outbox"
 )
@@ -52,5 +54,18 @@ func TestABatchThatIsDiscardedWhileItIsSentIsADoubt(t *testing.T) {
 	}
 	if a, b := r.found()["a"], r.found()["b"]; len(a) != 3 || len(b) != 1 {
 		t.Errorf("the topic has %v and %v, want the first batch behind the first record", a, b)
+	}
+}
+
+// A batch is whole. By default, franz-go waits 10 ms for more records, and here for a minute.
+func TestABatchDoesNotWaitForMoreRecords(t *testing.T) {
+	r := newKafkaRig(t, onKfake(t))
+	r.client = []kgo.Opt{kgo.SeedBrokers(r.seeds()...), kgo.ProducerLinger(time.Minute)}
+	r.add("a", "b", "a")
+	r.takeOver(&process{})
+	r.awaitEmpty()
+	r.wantAll()
+	if failed := r.observed(outbox.Retrying); len(failed) > 0 {
+		t.Errorf("tried again: %v", failed)
 	}
 }
