@@ -114,10 +114,17 @@ func (l *Load) Play(ctx context.Context, c *Column,
 	if err := loading.Wait(); err != nil {
 		return err
 	}
-	return c.Crew.Poll(ctx, l.Duration+Patience, "all messages are applied", func(ctx context.Context) (bool, error) {
-		n, err := applied(ctx)
-		return n == l.Messages, err
-	})
+	for n := -1; n < l.Messages; { // as slowly as the machine may be
+		before := n
+		err := c.Crew.Poll(ctx, Patience, fmt.Sprintf("more than %d of %d messages are applied", n, l.Messages), func(ctx context.Context) (_ bool, err error) {
+			n, err = applied(ctx)
+			return n != before, err // it is lower once it counts what is left to do after that
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // incidents returns freezes and kills in turn: one for each period of length Every, and at least a
