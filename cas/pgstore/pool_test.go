@@ -89,7 +89,7 @@ func TestLeasesOutliveWorkThatUsesAllConnectionsOfThePool(t *testing.T) {
 	var jobs []schedule.Job[pgsink.Tx]
 	for n := range 16 {
 		jobs = append(jobs, schedule.Job[pgsink.Tx]{Name: fmt.Sprint("job", n), Cron: "* * * * * *", Do: func(ctx context.Context, tx pgsink.Tx, tick schedule.Tick, _ epoch.Epoch) error {
-			_, err := tx.Exec(ctx, "insert into report select $1 from pg_sleep(1)", fmt.Sprint(n, " ", tick.At))
+			_, err := tx.Exec(ctx, "insert into report select $1 from pg_sleep(0.5)", fmt.Sprint(n, " ", tick.At))
 			return err
 		}})
 	}
