@@ -468,6 +468,7 @@ func TestAYesToAnotherRequestThanAHeartbeatDoesNotProlongTheSession(t *testing.T
 	virtually(t, 1, func(r *rig) {
 		l := r.link()
 		h, one, _ := r.hold(short(protocols[2]), with(kgo.Dialer(l.dial)))
+		<-time.After(11 * time.Second) // a new member's heartbeats are close together
 		frozen := make(chan time.Time, 1)
 		var once sync.Once
 		r.cluster.ControlKey(int16(kmsg.ConsumerGroupHeartbeat), func(kmsg.Request) (kmsg.Response, error, bool) {
