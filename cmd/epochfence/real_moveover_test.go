@@ -61,14 +61,20 @@ func TestRealProcessesAreMovedOver(t *testing.T) {
 	})
 	t.Run("who drops the table at once doubles", func(t *testing.T) {
 		t.Parallel()
-		m := newMove(t, broker.Addr, oldShipper)
-		m.replaceOld()
-		m.wantNo("when the last old one is gone")
-		m.goAlone()
-		m.drain()
-		if m.doubled() == 0 {
-			t.Error("no effect is doubled: this test would not notice a command that always says yes")
+		for range 3 { // the new ones may have passed these effects before they are replaced
+			m := newMove(t, broker.Addr, oldShipper)
+			m.replaceOld()
+			m.wantNo("when the last old one is gone")
+			m.goAlone()
+			m.drain()
+			if m.doubled() > 0 {
+				return
+			}
+			for len(m.new) > 0 {
+				m.kill(m.new[0])
+			}
 		}
+		t.Error("no effect is doubled: this test would not notice a command that always says yes")
 	})
 }
 
