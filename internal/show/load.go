@@ -114,11 +114,14 @@ func (l *Load) Play(ctx context.Context, c *Column,
 	if err := loading.Wait(); err != nil {
 		return err
 	}
-	for n := -1; n < l.Messages; { // as slowly as the machine may be
+	// A slow machine may take long, so the limit is one without progress. The number falls once if records are
+	// published: those that wait count against it when all messages are applied.
+	for n := -1; n < l.Messages; {
 		before := n
-		err := c.Crew.Poll(ctx, Patience, fmt.Sprintf("more than %d of %d messages are applied", n, l.Messages), func(ctx context.Context) (_ bool, err error) {
+		what := fmt.Sprintf("progress after %d of %d messages", max(n, 0), l.Messages)
+		err := c.Crew.Poll(ctx, Patience, what, func(ctx context.Context) (_ bool, err error) {
 			n, err = applied(ctx)
-			return n != before, err // it is lower once it counts what is left to do after that
+			return n != before, err
 		})
 		if err != nil {
 			return err
